@@ -1,4 +1,4 @@
-"""From frames and observations to moments: what the engine shows to rules, in one order, live and in replay alike."""
+"""Turns frames and observations into moments for rules, in one order, live and in replay alike."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Key = tuple[int, str]
 
 #: Steps after which what was evaluated is dropped from memory.
 _FORGET_EVERY = 64
-#: Steps that may begin and end while one goes on, and its records are still kept where a flush was read in part.
+#: Steps that may begin and end during one step whose records are still kept, where a flush was read in part.
 _KEPT_OPEN = 1024
 #: Observations that have a place among the steps of a group.
 PLACED = frozenset({"worker_joined", "worker_lost", "worker_returned", "tick", "watermark", "streams_ended"})
-#: Numbers of steps of a worker that never were and are told from steps that ended.
+#: The most gaps in the step numbers of a worker that are kept.
 _MOST_GAPS = 1024
 
 
@@ -121,7 +121,7 @@ class FollowedWorker:
         attempt: Attempt of the run.
         worker: Its name.
         store: The run's store.
-        tables: What it recorded and was not evaluated yet.
+        tables: Its records that were not evaluated yet.
         reached: Order of the last step that it ended; None for none.
         alone: Whether it trains by itself: no other worker waits for it, nor it for any.
         left: The ``left`` event, or None while it has not left.
@@ -181,7 +181,7 @@ class FollowedWorker:
 
     @property
     def group(self) -> str:
-        """Who it trains with: ``""`` for the ranks of the training run, its name where it trains by itself."""
+        """The workers that it trains with: ``""`` for the ranks of the run, its name where it trains by itself."""
         return self.worker if self.alone else ""
 
     @property
@@ -197,7 +197,7 @@ class FollowedWorker:
         return {"lefts": len(self._lefts)} if self._lefts else {}
 
     def observation(self, kind: str, times: int = 1, **data: Any) -> Observation:
-        """What is observed of it now; ``times`` says how often it was, if more than once."""
+        """An observation about it, now; ``times`` counts equal ones, if there are several."""
         data = {"worker": self.worker, **({"times": times} if times > 1 else {}), **data}
         return Observation(kind, self.attempt, None, data, self.group, self.moments.shown)
 
@@ -221,7 +221,7 @@ class FollowedWorker:
         """Takes in one frame; a step is queued with the catalog and facts as they are now, in stream order.
 
         Raises:
-            CompactedError: A step of an attempt that was let go of: reading must begin again.
+            CompactedError: A step of an attempt that was dropped: reading must begin again.
         """
         rows = ROW_KINDS.get(frame.kind)
         if rows is not None and rows.key is RowKey.TIME:
@@ -239,7 +239,7 @@ class FollowedWorker:
             if end.global_step not in self._seen:
                 self._end(end)
         if frame.kind == FrameKind.HEADER:
-            del self.tables.headers[:-1]  # there is one for every flush, and nobody asks for those of a live run
+            del self.tables.headers[:-1]  # every flush has one, and a live run needs only the last
         if frame.kind == FrameKind.LIFECYCLE:
             for event in self.tables.lifecycle[self.events :]:
                 # A restarted process joins again under the same name.
@@ -302,7 +302,7 @@ class FollowedWorker:
             readable=readable,
         )
         if not catalog.knows(rows.ids):
-            # A row whose meaning was lost with a damaged segment says nothing to any rule.
+            # Without its catalog row, lost with a damaged segment, a row is of no use to a rule.
             records = records.take(catalog.mask(rows.ids))
         if self._models is None:
             self._models = ModelViews(run_id, self.attempt, self.worker)
@@ -366,7 +366,7 @@ class Follower:
         #: Attempts whose observations say which workers take part.
         self._noted: set[int] = set()
         self._known: set[str] = set()
-        #: Frames read so far; tells whether anything is new.
+        #: Number of frames read so far.
         self.frames = 0
         self._quiet = False
         #: Whether to observe which workers take part in a step; the reader of the follower writes that down.
@@ -415,7 +415,7 @@ class Follower:
     def observe(self, seen: Observation) -> None:
         """Takes in what was observed, by this evaluator or one before; it is given in its place among the steps.
 
-        What says the same again counts once, at the place that comes first.
+        Equal observations count once, at their first place.
         """
         if seen.kind not in PLACED:
             return
@@ -435,7 +435,7 @@ class Follower:
         insort(waiting, seen, key=lambda one: one.steps)
 
     def poll(self, *, full: bool = False, max_bytes: int = 16 << 20) -> Iterator[Moment]:
-        """Reads what is new and gives every moment that is complete by now.
+        """Reads new frames and yields every moment that is complete now.
 
         A step holds a view per worker, and of a worker with several models one for each that the step belongs to. A
         view is valid until the next one of its worker is made, so use each moment before asking for the next.
@@ -464,7 +464,7 @@ class Follower:
             yield from self.ends(self.over)
 
     def read_all(self) -> Iterator[Moment]:
-        """Gives every moment of what is stored; whether the newest attempt has ended is left open."""
+        """Yields every stored moment; the newest attempt may not have ended."""
         while True:
             before = self.frames
             yield from self.poll(full=True)
@@ -514,7 +514,7 @@ class Follower:
 
     @property
     def _attempts(self) -> list[int]:
-        """All attempts of which something is there."""
+        """All attempts with any frame."""
         streamed = self._streamed.attempts if self._streamed is not None else ()
         return sorted({*self._teams, *streamed})
 
@@ -553,7 +553,7 @@ class Follower:
                 return
 
     def _taken(self, seen: Observation, group: Moments) -> Iterator[Moment]:
-        """What was observed, and what becomes of it."""
+        """The observation, and the moments that follow from it."""
         worker = self.workers.get((seen.attempt, str(seen.data.get("worker"))))
         if worker is not None:
             worker.take(seen)
@@ -583,7 +583,7 @@ class Follower:
             yield from self._taken(Observation("watermark", attempt, None, data, steps=group.shown), group)
 
     def _end_streams(self, attempt: int) -> Iterator[Moment]:
-        """What is left of streams at the end of an attempt, also where no window ends by it."""
+        """The remaining rows of streams at the end of an attempt, also where they end no window."""
         group = self._group(attempt, "")
         if self._streamed is None or (group.streams_ended and not self.notes):
             return
@@ -592,7 +592,7 @@ class Follower:
         yield from self._taken(Observation("streams_ended", attempt, steps=group.shown), group)
 
     def losses(self) -> dict[str, Observation]:
-        """By stream that goes on, what is to be observed where its writer has ended and all that it wrote was read."""
+        """For each stream that has not ended, the observation of its end, for a writer that has ended."""
         found = {}
         for attempt, data in self._streamed.going_on() if self._streamed is not None else ():
             if attempt in self._attempts and attempt not in self._ended:

@@ -1,4 +1,4 @@
-"""What streams wrote, until the rules of a run are shown it."""
+"""Rows of streams, until the rules of a run have seen them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from watchglass.tables import Streams, Written
 
 
 class Streamed:
-    """The streams of a run, as far as they were read and not shown yet: in the form in which they are stored.
+    """The rows of streams that were read and not shown yet, in their stored form.
 
     For one thread.
 
     Args:
-        windows: What rules look at.
-        attempt: Only what is about this attempt; all if None.
+        windows: The windows of rules.
+        attempt: Only rows of this attempt; all if None.
     """
 
     def __init__(self, windows: Sequence[Windows], attempt: int | None = None) -> None:
@@ -41,7 +41,7 @@ class Streamed:
 
     @property
     def problems(self) -> list[Problem]:
-        """What makes no sense; it is left out."""
+        """Invalid frames, which are left out."""
         return self._streams.problems + self._damaged
 
     def ingest(self, stream: str, frame: Frame) -> None:
@@ -51,12 +51,12 @@ class Streamed:
     def due(
         self, attempt: int, before: tuple[int, Mapping[str, Any]] | None = None, *, rest: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """Watermarks by which a window ends, as data of observations; take each before asking for the next.
+        """Watermarks that end a window, as data of observations; take each before the next.
 
         Args:
             attempt: The attempt.
             before: Only those up to a time by another clock, which this header pairs with wall time; None for all.
-            rest: Also those by which no window ends.
+            rest: Also those that end no window.
         """
         for stream, parts in sorted(self._streams.parts.items()):
             for number, part in enumerate(parts):
@@ -64,7 +64,7 @@ class Streamed:
                     continue
                 limit_ns = math.inf if before is None else before[0] + _between(before[1], part.header)
                 until_ns = part.written_by(limit_ns)
-                # What another clock follows goes on no more.
+                # A clock that another one follows has ended.
                 followed = number + 1 < len(parts) and 0 < until_ns == part.watermark_ns
                 lost = followed and (stream, number) not in self._lost
                 ends = any(until_ns // length > part.taken_ns // length for length in self._lengths)
@@ -73,14 +73,14 @@ class Streamed:
                     yield {"stream": stream, "clock": number, "time_ns": until_ns, **more}
 
     def going_on(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """For each stream that goes on its attempt, and the data of what is observed should nothing more come of it."""
+        """For each stream that has not ended its attempt, and the data of the observation of its end."""
         for stream, parts in sorted(self._streams.parts.items()):
             number, part = len(parts) - 1, parts[-1]
             if part.watermark_ns > 0 and (stream, number) not in self._lost:
                 yield part.attempt, {"stream": stream, "clock": number, "time_ns": part.watermark_ns, "lost": True}
 
     def take(self, seen: Observation) -> Written | None:
-        """What a stream wrote up to the watermark of an observation, which anybody may have written; None for none."""
+        """The rows of a stream up to the watermark of an observation, which any program may have written; or None."""
         stream, number, until_ns = (seen.data.get(name) for name in ("stream", "clock", "time_ns"))
         parts = self._streams.parts.get(stream, ()) if isinstance(stream, str) else ()
         if type(number) is not int or type(until_ns) is not int or not 0 <= number < len(parts):
@@ -99,14 +99,14 @@ class Streamed:
         return Written(seen.attempt, str(stream), number, part.taken_ns, rows, lost)
 
     def end(self, attempt: int) -> Iterator[Written]:
-        """Says of every stream that nothing more comes of it in an attempt."""
+        """The ends of all streams of an attempt."""
         for stream, parts in sorted(self._streams.parts.items()):
             for number, part in enumerate(parts):
                 if part.attempt == attempt:
                     yield Written(attempt, stream, number, part.taken_ns, lost=True)
 
     def _rows(self, kind: RowKind, frame: Frame, start_ns: int, stop_ns: int) -> Any:
-        """The rows of a frame that are between the watermarks around them, as the writer has promised."""
+        """The rows of a frame between its two watermarks, where the format requires them to be."""
         try:
             rows = decode_rows(kind, frame.payload)
         except DamagedDataError as error:
@@ -116,7 +116,7 @@ class Streamed:
 
 
 def _between(clock: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """What to add to a time by one monotonic clock for that of another, as headers pair them; inf where they do not."""
+    """The difference between two monotonic clocks that headers pair with wall time; inf where they do not."""
     if all(clock.get(name) == other.get(name) for name in ("host", "boot_id")):
         return 0
     try:

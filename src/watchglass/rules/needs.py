@@ -1,4 +1,4 @@
-"""What a rule has to be shown, so that capture can be planned from the rules and a starving rule can say so."""
+"""The needs of a rule: they determine the capture plan, and the reason in the status of a starving rule."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _LONGEST_S = 86_400.0
 
 @dataclass(frozen=True)
 class Windows:
-    """The stretches of time that a rule looks at, and of which rows.
+    """The windows of time of a rule, and the rows in them.
 
     Attributes:
-        kinds: Names of kinds of rows that are keyed by time, any of which will do.
-        length_s: How long each stretch is, in seconds: at least 0.1, at most a day.
+        kinds: Names of kinds of rows that are keyed by time; a window needs rows of any of them.
+        length_s: Length of a window in seconds, from 0.1 to a day.
 
     Raises:
-        InvalidValueError: One of these is something else.
+        InvalidValueError: An argument has another type or value.
     """
 
     kinds: tuple[str, ...]
@@ -85,11 +85,11 @@ class Needs:
         modes: Modes in which the data is needed.
         name_regex: Only tensors in whose name this is found.
         collection: Only tensors of this collection: a built-in one, ``"attention"``, or one that scripts save under.
-        observations: Kinds of what an evaluator observes while it follows a training, ``"worker_lost"``. The rule is
-            not asked, and not applicable, where nobody ever followed.
+        observations: Kinds of observations that an evaluator makes while it follows a run: ``"worker_lost"``. Without
+            an evaluator the rule does not apply and is never called.
         raw: Whole tensors are needed, which :meth:`StepView.value` reads. They are recorded at captured steps and cost
             their size on the disk each time: ask for a role, or for names, that are small.
-        optional: The rule says more with it, and works without.
+        optional: The rule also works without it, with fewer findings.
         why: Half a sentence, for the reason that a starving rule gives: ``"to compare layers"``.
 
     Raises:
@@ -131,7 +131,7 @@ class Needs:
         )  # fmt: skip
 
     def describe(self) -> str:
-        """What is needed in a few words: ``"statistics of gradients"``."""
+        """The need in a few words: ``"statistics of gradients"``."""
         modes = "" if self.modes == (Mode.TRAIN,) else " of " + "/".join(mode.name for mode in self.modes)
         of_what = f"{self.role.value}s" if self.role is not None else "tensors"
         if self.collection is not None:

@@ -23,8 +23,8 @@ class Engine:
     """Shows the moments of a run to rules. For one thread.
 
     One instance of a rule sees one model of one attempt, on one worker or, where it looks at several at once, on all
-    that train together. What it finds depends on the moments that it sees, in their order, and on nothing else, so that
-    live and replayed findings are equal. An instance that raises, or takes too long, stops, with its traceback as the
+    that train together. Its findings depend only on the moments that it sees, in their order, so live and replayed
+    findings are equal. An instance that raises, or takes too long, stops, with its traceback as the
     status of the rule; the others go on.
     """
 
@@ -64,7 +64,7 @@ class Engine:
                 f"a rule may be named once but {doubles[0]} was named {names.count(doubles[0])} times"
             )
         self._guard.stuck = _tell_stuck(weakref.ref(self))
-        #: Told in another thread of a rule that takes too long and that nothing ends.
+        #: Called in another thread about a rule that takes too long and cannot be ended.
         self.stuck: Callable[[Observation], None] | None = None
         for runner in self._runners:
             missing = [kind for kind in runner.lives_on if observed is not None and kind not in observed]
@@ -85,11 +85,11 @@ class Engine:
         self._ended = False
 
     def show(self, moment: Moment) -> list[Finding]:
-        """Shows what comes next to all rules that look at such; returns what is new, by rule first.
+        """Shows the next moment to all rules that take it; returns new findings, ordered by rule.
 
         Raises:
-            CompactedError: Something that a rule looked at could not be fetched, or is gone: no rule can go on from
-                here, and all of the run is to be evaluated again, by a new engine.
+            CompactedError: Data that a rule needed could not be read, or was removed. No rule can continue from here:
+                a new engine must evaluate all of the run again.
         """
         if isinstance(moment, JointStep):
             return self._step(moment)
@@ -103,7 +103,7 @@ class Engine:
     def heed(self, seen: Observation) -> None:
         """Goes by what an evaluation before this one observed of rules, before the first moment.
 
-        A rule that took too long is not asked again where it did, and another run is looked at as far as it was.
+        A rule that took too long is not called there again, and another run is read up to the same steps.
         """
         if seen.kind == "rule_timed_out":
             for runner in self._runners:
@@ -113,7 +113,7 @@ class Engine:
             self._others[str(seen.data["run"])].pinned(seen)
 
     def close(self) -> None:
-        """Nothing more is asked for now; lets go of the watching thread and of other runs."""
+        """Ends the watch over calls and closes other runs, until the next moment."""
         for other in self._others.values():
             other.close()
         self._guard.close()
@@ -161,7 +161,7 @@ class Engine:
         return [*pins, *(seen for runner in self._runners for seen in runner.take_observations())]
 
     def remember(self) -> None:
-        """Keeps where each rule stands before it hears of the end, for :meth:`partial`."""
+        """Keeps the facts of each rule before it sees the end, for :meth:`partial`."""
         for runner in self._runners:
             runner.remember()
 
@@ -220,7 +220,7 @@ class Engine:
 
 
 def _tell_stuck(engine: weakref.ref[Engine]) -> Callable[[str], None]:
-    """What a guard tells. Without a reference to the engine: one that nobody else has any more is not watched."""
+    """The callback of a guard. It holds no reference to the engine, so that an unused engine is freed."""
 
     def tell(place: str) -> None:
         alive = engine()

@@ -1,4 +1,4 @@
-"""Repeats of one thing become one finding, and a rule that finds everything wrong cannot fill the memory."""
+"""Repeats become one finding, and findings of one rule are limited, so that no rule fills the memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Folding:
     """The findings of one rule on one worker of one attempt. Those of the same severity and subject are one.
 
     Attributes:
-        dropped: Findings beyond the limit, which were counted and not kept.
+        dropped: Number of findings beyond the limit, which are not kept.
     """
 
     most: int = MOST_FINDINGS

@@ -1,11 +1,10 @@
 """Calls into rules that end in time, whatever the rule does.
 
-A rule is somebody's code: it may loop for ever, sleep, or wait for a lock that nobody gives back. One thread watches
-the calls of all guards of a process. It compares the number of the call that is under way with the one it saw before,
-so that a call itself costs a few assignments and no timer. What takes too long gets an exception raised in its thread;
-where that thread is the main one and waits in a system call, a signal wakes it (SIGURG, which is ignored wherever
-nobody asked for it, so that one that comes too late does no harm). What even that does not reach is stuck in code that
-is not Python, and only a new process can leave it behind.
+A rule is user code: it may loop for ever, sleep, or wait for a lock that no thread releases. One thread watches the
+calls of all guards of a process. It compares the number of the present call with the number at its last check, so a
+call costs a few assignments and no timer. The thread raises an exception in a call that takes too long. Where that call
+waits in a system call of the main thread, a signal interrupts it: SIGURG, which is ignored by default, so a late one
+does no harm. A call that does not react to these is stuck in code that is not Python. Only a new process ends it.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-#: How often a call is told to end before it is taken for stuck.
+#: Attempts to end a call before it counts as stuck.
 _MOST_SHOTS = 8
-#: Seconds between two looks at calls, at most, and between two times that a call is told to end.
+#: The most seconds between two checks of calls, and the seconds between two attempts to end one.
 _MOST_BETWEEN_S, _BETWEEN_SHOTS_S = 2.0, 0.25
-#: Frames of a place that are told.
+#: Frames of a place that are reported.
 _MOST_FRAMES = 8
 
 _SIGNAL = getattr(signal, "SIGURG", None)
@@ -39,7 +38,7 @@ class CallTimeout(Exception):
     """A call took too long and was ended.
 
     Attributes:
-        place: Where it was, as lines of a traceback.
+        place: The place of the call, as lines of a traceback.
     """
 
     def __init__(self, place: str) -> None:
@@ -48,7 +47,7 @@ class CallTimeout(Exception):
 
 
 class _TimedOut(BaseException):
-    """What is raised inside of a call; no ``except Exception`` of a rule swallows it."""
+    """The exception inside a call; no ``except Exception`` of a rule catches it."""
 
 
 class Guard:
@@ -56,29 +55,29 @@ class Guard:
 
     Args:
         timeout_s: Seconds that a call may take; it is ended somewhat later, within an eighth of that.
-        stuck: Told where a call is that nothing ends, in the watching thread; it may return or start the process anew.
+        stuck: Called in the watching thread with the place of a stuck call; it may return, or restart the process.
     """
 
     def __init__(self, timeout_s: float, stuck: Callable[[str], None] | None = None) -> None:
         self.timeout_s = timeout_s
         self.stuck = stuck
-        #: The number of the call that is under way, 0 between calls. Written by the caller's thread only.
+        #: The number of the present call, 0 between calls. Written only by the caller's thread.
         self._call = 0
         self._number = 0
         self._thread = 0
         self._watched = False
-        #: Both written by the watching thread: it is about to shoot; the call that it shot at.
+        #: Both written by the watching thread: it is about to raise; the number of the call that it raised in.
         self._posting = False
         self._fired = 0
         self._place = ""
-        # Of the watching thread alone: what it saw when it looked last.
+        # Only for the watching thread: its last check.
         self._seen, self._spent_s, self._looked_s, self._shots = 0, 0.0, 0.0, 0
 
     def call(self, question: Callable[[], _T]) -> _T:
-        """What ``question`` returns.
+        """The result of ``question``.
 
         Raises:
-            CallTimeout: It took too long. Also where it swallowed the exception and returned after all.
+            CallTimeout: It took too long, also where it caught the exception and returned.
         """
         if not self._watched:
             self._be_watched()
@@ -106,7 +105,7 @@ class Guard:
         raise CallTimeout(self._place) from None
 
     def close(self) -> None:
-        """No call is under way, and none is expected soon: nobody needs to watch. The next one is watched again."""
+        """Ends the watch between calls. The next call is watched again."""
         with _lock:
             self._watched = False
             _guards.discard(self)
@@ -116,12 +115,12 @@ class Guard:
         _news.put(None)
 
     def look(self, now_s: float) -> None:
-        """Ends the call that is under way if it takes too long. For the watching thread."""
+        """Ends the present call if it takes too long. For the watching thread."""
         call = self._call
         if call == 0 or call != self._seen:
             self._seen, self._spent_s, self._shots = call, 0.0, 0
         else:
-            # A process that was stopped, or a machine that slept, is not the call's fault.
+            # The time of a suspended process or machine does not count.
             self._spent_s += min(now_s - self._looked_s, 2 * self.pause_s)
         self._looked_s = now_s
         if call and self._spent_s >= self.timeout_s + self._shots * _BETWEEN_SHOTS_S:
@@ -129,7 +128,7 @@ class Guard:
 
     @property
     def pause_s(self) -> float:
-        """Seconds between two looks."""
+        """Seconds between two checks."""
         between = self.timeout_s / 8 if not self._shots else _BETWEEN_SHOTS_S
         return min(max(between, 0.005), _MOST_BETWEEN_S)
 
@@ -143,10 +142,10 @@ class Guard:
                 thread.start()
 
     def _settle(self) -> None:
-        """Waits for a shot that is being fired, and lets one that has not hit yet hit here.
+        """Waits for an exception that is being raised, and takes one that has not arrived yet.
 
-        It is not taken back: CPython 3.11 then goes on looking for it, at every jump, and never gets any further where
-        somebody traces or profiles. Whether one is still under way cannot be seen, so another takes its place.
+        It is not revoked: CPython 3.11 would then look for it at every jump, and would never continue under a tracer or
+        profiler. A pending exception cannot be seen, so another one replaces it.
         """
         hit = False
         while not hit:
@@ -165,7 +164,7 @@ class Guard:
     def _shoot(self, call: int) -> None:
         self._posting = True
         try:
-            # The caller clears the number first and asks for this flag then: one of the two sees the other.
+            # The caller clears the number first and reads this flag then: one of the two threads sees the other.
             if self._call != call:
                 return
             self._shots += 1
@@ -183,7 +182,7 @@ class Guard:
 
 @contextmanager
 def wakeable() -> Iterator[None]:
-    """While this lasts, a call of the main thread that waits in a system call can be woken. Of no use in others."""
+    """Inside, a signal can interrupt a system call of the main thread. Without effect in other threads."""
     if _SIGNAL is None or threading.get_ident() != threading.main_thread().ident or _woken.is_set():
         yield
         return
@@ -194,19 +193,19 @@ def wakeable() -> Iterator[None]:
         yield
     finally:
         _woken.clear()
-        # One that was not set from Python cannot be set from here either; the default is to do nothing.
+        # A handler that was not set by Python cannot be restored here; the default handler ignores the signal.
         signal.signal(_SIGNAL, before if before is not None else signal.SIG_DFL)
 
 
 def _wake(number: int, frame: Any) -> None:
-    """The exception for the call is raised in here, as in any Python code of this thread that runs next."""
+    """Lets Python code of this thread run, in which the exception for the call is raised."""
     handler = _before[0]
     if callable(handler):
         handler(number, frame)
 
 
 def _raise_in(thread: int, exception: type[BaseException]) -> None:
-    """Raise in a thread at its next step of Python; takes the place of what was not raised yet."""
+    """Raise in a thread at its next Python instruction; replaces a pending exception."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
 
 
@@ -223,14 +222,14 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 _lock = threading.Lock()
 #: The watching thread, while there is one.
 _watcher: list[threading.Thread] = []
-#: Wakes it. The one queue that may be written to from a finalizer.
+#: Ends its pause. The only kind of queue that a finalizer may write to.
 _news: queue.SimpleQueue[None] = queue.SimpleQueue()
 _woken = threading.Event()
 _before: list[Any] = [None]
 
 
 def _watch() -> None:
-    """Looks at the calls of all guards, for as long as there are any."""
+    """Checks the calls of all guards, while there are any."""
     while True:
         with _lock:
             guards = list(_guards)
@@ -242,13 +241,13 @@ def _watch() -> None:
             guard.look(now_s)
         pause_s = min(guard.pause_s for guard in guards)
         guards = []
-        del guard  # else what nobody else has any more would never go
+        del guard  # else it would stay in memory
         with suppress(queue.Empty):
             _news.get(timeout=pause_s)
 
 
 def _after_fork() -> None:
-    """The thread did not come along."""
+    """A forked child has no watching thread."""
     global _lock, _news
     _lock, _news = threading.Lock(), queue.SimpleQueue()
     _watcher.clear()

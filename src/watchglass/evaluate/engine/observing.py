@@ -1,4 +1,4 @@
-"""What evaluators observed of a training run, as their journal has it."""
+"""Observations of evaluators, from the journal of a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from watchglass.records import Observation
 from watchglass.store import FrameKind, RunReader, Store, decode_observation
 from watchglass.tables import Tick
 
-#: What every evaluator observes where it comes to pass, and rules are shown with the next step.
+#: Kinds that every evaluator observes, and that rules see with the next step.
 SHOWN = frozenset({"worker_lost", "worker_returned"})
 
 
 def journal_of(store: Store) -> tuple[list[Observation], frozenset[str]]:
-    """The observations of a run's journal, and the kinds of them that its evaluators looked for; none had it none.
+    """The observations in a run's journal, and the kinds that its evaluators looked for; none without an evaluator.
 
     Raises:
         StoreError: The store refused.
@@ -27,7 +27,7 @@ def journal_of(store: Store) -> tuple[list[Observation], frozenset[str]]:
 
 
 def tick_of(seen: Observation, run_id: str) -> Tick:
-    """The tick of an observation, which anybody may have written."""
+    """The tick of an observation, which any program may have written."""
     seconds, living = seen.data.get("seconds"), seen.data.get("living")
     rows = seconds.items() if isinstance(seconds, dict) else ()
     names = living if isinstance(living, list) else ()

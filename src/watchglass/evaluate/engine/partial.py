@@ -13,7 +13,7 @@ from watchglass.store import layout
 
 
 def merge(parts: Sequence[PartialEvaluation], rules: Sequence[RuleSpec]) -> Evaluation:
-    """What one engine over all workers and rules says, from parts that have every worker with every rule once.
+    """The evaluation of one engine over all workers and rules, from parts that cover each worker and rule once.
 
     Findings come in the same order, and statuses with the same reasons, whatever the parts and their order.
 

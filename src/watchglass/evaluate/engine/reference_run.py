@@ -50,7 +50,7 @@ class ReferenceRun:
         )
 
     def pinned(self, seen: Observation) -> None:
-        """Takes the pin of an earlier evaluation. One that says nothing is left alone."""
+        """Takes the pin of an earlier evaluation; an invalid one is left out."""
         rows = seen.data.get("reached")
         if self._reached is not None or not isinstance(rows, dict):
             return

@@ -1,7 +1,7 @@
-"""Where rules stand, as plain facts per worker: what statuses are made of, by one engine or from the parts of many.
+"""Statuses of rules, from plain facts per worker, of one engine or of the parts of several.
 
-A rule's status speaks of all workers and attempts, but every fact that it is made of belongs to one of them. So facts
-that were found apart, by engines over some workers and some rules each, say the same as those of one engine over all.
+The status of a rule covers all workers and attempts, but each of its facts belongs to one of them. So the facts of
+several engines, over some workers and some rules each, give the same statuses as those of one engine over all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from watchglass.records import Finding, RuleStatus, Severity, Status, count
 from watchglass.store import layout
 
 Order = tuple[int, int, int]
-#: Attempt, worker and model: what one instance of a rule sees.
+#: Attempt, worker and model of one instance of a rule.
 SeatKey = tuple[int, str, int]
 
 
@@ -23,8 +23,8 @@ class Fault:
     """Why a rule stopped on one worker of one attempt.
 
     Attributes:
-        order: :attr:`StepEnd.order` of the step at which it did.
-        text: What its status says.
+        order: :attr:`StepEnd.order` of the step at which it stopped.
+        text: The text of its status.
     """
 
     order: Order
@@ -38,7 +38,7 @@ class Met:
     Attributes:
         satisfied: Whether the data came at all.
         reason: Why the rule starves; "" where it does not.
-        certain: Whether the reason can be told while the training goes on; else the data may only be late.
+        certain: Whether the reason holds before the run has ended; else the data may only be late.
     """
 
     satisfied: bool
@@ -48,13 +48,13 @@ class Met:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What one rule says of one model on one worker of one attempt.
+    """The facts of one rule about one model on one worker of one attempt.
 
     Attributes:
         attempt: The attempt.
         worker: The worker.
         findings: Each with the :attr:`StepEnd.order` of its first step, in the order in which they were found.
-        dropped: Findings that were counted and not kept.
+        dropped: Number of findings that were not kept.
         fault: Why the rule stopped, None where it did not.
         not_applicable: Why it has nothing to say about this training, "" where it does, or where that is not known yet.
         model: Number of the model.
@@ -84,14 +84,14 @@ class WorkerFacts:
 
 @dataclass(frozen=True)
 class RuleFacts:
-    """What one rule says, for the status that it has.
+    """The facts of one rule, for its status.
 
     Attributes:
         name: Name of the rule.
-        so_far: Facts per worker, model and attempt, before the training ended.
-        at_end: The same after the rule was told that the training, or the attempt, has ended; of those that were.
-        needs: Per worker and model, one for each need; under ("", 0) what is said where no worker was seen.
-        not_applicable: Why the rule was not asked at all, "" where it was.
+        so_far: Facts per worker, model and attempt, before the run ended.
+        at_end: The same after the end of the run or attempt, for instances that have seen it.
+        needs: Per worker and model, one for each need; under ("", 0) the needs where no worker was seen.
+        not_applicable: Why the rule was never called, "" where it was.
     """
 
     name: str
@@ -123,7 +123,7 @@ class RuleFacts:
 
 @dataclass(frozen=True)
 class PartialEvaluation:
-    """What one engine found over some workers and some rules of a run. See :func:`watchglass.evaluate.merge`.
+    """The result of one engine over some workers and some rules of a run. See :func:`watchglass.evaluate.merge`.
 
     Attributes:
         run: Location of the run.
@@ -131,7 +131,7 @@ class PartialEvaluation:
         train_steps: TRAIN steps seen, per attempt and worker.
         newest: Newest attempt that was seen; -1 for none.
         running: Workers of that attempt that may still write.
-        problems: What could not be read, one line each.
+        problems: The unreadable parts of the run, one line each.
     """
 
     run: str
@@ -161,7 +161,7 @@ class PartialEvaluation:
 
 
 class Tally:
-    """What a rule found and where it failed, over all workers and attempts: counted as it comes."""
+    """Running counts of a rule's findings and failures, over all workers and attempts."""
 
     def __init__(self) -> None:
         self._found = self._issues = False
@@ -169,26 +169,26 @@ class Tally:
         self._fault: tuple[tuple[Any, ...], str] | None = None
 
     def find(self, findings: Iterable[Finding], dropped: int = 0) -> None:
-        """Counts findings, and how many more there were that are not kept."""
+        """Counts findings, and those that were not kept."""
         for finding in findings:
             self._found = True
             self._issues = self._issues or finding.severity is not Severity.INFO
         self._dropped += dropped
 
     def fail(self, attempt: int, worker: str, model: int, fault: Fault) -> None:
-        """Counts that the rule stopped on one model on one worker of one attempt; the earliest step is told."""
+        """Counts a failure on one model on one worker of one attempt; the status names the earliest step."""
         first = (attempt, fault.order, layout.worker_order(worker), model)
         if self._fault is None or first < self._fault[0]:
             self._fault = first, fault.text
 
     def status(self, name: str, needs: Iterable[Met], *, ended: bool, silent: Callable[[], str]) -> RuleStatus:
-        """Where a rule stands that was asked.
+        """The status of a rule that was called.
 
         Args:
             name: Name of the rule.
-            needs: What becomes of each need over all workers, see :func:`best`.
-            ended: Whether the training has ended.
-            silent: Why it has nothing to say about the whole training, see :func:`silence`.
+            needs: The state of each need over all workers, see :func:`best`.
+            ended: Whether the run has ended.
+            silent: Returns why the rule does not apply to the run, see :func:`silence`.
         """
         if self._fault is not None:
             return RuleStatus(name, Status.ERROR, self._fault[1])
@@ -214,14 +214,14 @@ def status_of(
     ended: bool,
     not_applicable: str = "",
 ) -> RuleStatus:
-    """Where a rule stands.
+    """The status of a rule.
 
     Args:
         name: Name of the rule.
         facts: One for each worker, model and attempt.
         needs: As :attr:`RuleFacts.needs`.
-        ended: Whether the training has ended.
-        not_applicable: Why the rule was not asked at all, "" where it was.
+        ended: Whether the run has ended.
+        not_applicable: Why the rule was never called, "" where it was.
     """
     if not_applicable:
         return RuleStatus(name, Status.NOT_APPLICABLE, not_applicable)
@@ -236,7 +236,7 @@ def status_of(
 
 
 def best(column: Iterable[Met]) -> Met:
-    """What becomes of one need over all workers and models, in order: it is met where it is met on any of them."""
+    """The state of one need over all workers and models, in order: it is met where any of them meets it."""
     rows = []
     for met in column:
         if met.satisfied and not met.reason:
@@ -248,7 +248,7 @@ def best(column: Iterable[Met]) -> Met:
 
 
 def silence(facts: Sequence[WorkerFacts]) -> str:
-    """Why a rule has nothing to say, of the first worker; "" where it has on any, in any attempt."""
+    """Why a rule does not apply, from the first worker; "" where it applies to any worker in any attempt."""
     silent = [worker for worker in facts if worker.not_applicable]
     return min(silent, key=_place).not_applicable if silent and len(silent) == len(facts) else ""
 

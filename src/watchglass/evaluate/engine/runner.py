@@ -38,18 +38,18 @@ from watchglass.store import decode_finding, encode_record, scan
 from watchglass.tables import MOST_RAW_BYTES, Between, JointStep, RawTensors, Readable, StepView, Window, Written
 
 _T = TypeVar("_T")
-#: What an instance is asked about.
+#: The argument of a call of an instance.
 About = StepView | JointStep | Between
 _Asked = TypeVar("_Asked", bound=About)
 
-#: Findings that are taken of a rule at one step; it is not asked for more.
+#: The most findings that are taken from a rule at one step.
 MOST_AT_ONCE = 4096
-#: Characters that are kept of what a rule says of itself: a traceback, a reason.
+#: The most characters of a text from a rule: a traceback, a reason.
 _MOST_TEXT = 16_384
 
 
 class Kept(NamedTuple):
-    """A finding that is kept, and where it belongs among all."""
+    """A finding that is kept, and its place among all."""
 
     attempt: int
     worker: str
@@ -63,12 +63,12 @@ class _Seat:
 
     Attributes:
         key: Attempt, worker (or the group that trains together) and model.
-        group: Who it is about: ``""`` for all that train together, else a worker that trains by itself.
+        group: Its workers: ``""`` for all that train together, else the one that trains by itself.
         rule: The instance; None where it stopped, or was shown the end.
-        folding: What it found.
-        last: The step that it saw last.
+        folding: Its findings.
+        last: The last step that it saw.
         fault: Why it stopped.
-        not_applicable: Why it has nothing to say.
+        not_applicable: Why it does not apply.
         ended: Whether it was shown the end.
         observed: Number of observations that it was shown.
         between: Number of ticks, and of windows, that it was shown.
@@ -116,24 +116,24 @@ class RuleRunner:
         #: The runs that it compares with, by parameter.
         self.compares = {name: str(getattr(prototype, name) or "") for name in prototype.compares}
         cls = type(prototype)
-        #: Whether it looks at ticks, and at what becomes of workers.
+        #: Whether it takes ticks, and observations of lost workers.
         self.ticks = cls.tick is not Rule.tick
         kinds = {kind: need.optional for need in prototype.needs for kind in need.observations}
         self.observes = bool(SHOWN & kinds.keys())
-        #: Kinds of observations without which it has nothing to say.
+        #: Kinds of observations without which it does not apply.
         self.lives_on = tuple(k for k, optional in {"tick": not self.ticks, **kinds}.items() if not optional)
         streams = prototype.streams
         self._declared = readable_statistics(prototype.needs, streams)
         readable.add(self._declared)
-        #: Makes its windows; None where it looks at none.
+        #: Cuts its windows; None where it takes none.
         self.cutting = None if streams is None else Cutting(streams, run_id)
         self._checks_windows = cls.check_window is not Rule.check_window
         self._steps = cls.check_step is not Rule.check_step
         #: Whether an instance sees all workers that train together.
         self.joint = self._steps or cls.check is Rule.check
-        #: Why it is not asked at all, "" where it is.
+        #: Why it is never called, "" where it is.
         self.not_applicable = ""
-        #: What is asked right now, of which instance, about what.
+        #: The present call: its method, its instance and its argument.
         self.asking: tuple[str, _Seat, About] | None = None
         self._fingerprint = _fingerprint(prototype)
         self._all_needs = prototype.needs
@@ -151,15 +151,15 @@ class RuleRunner:
         self._stops: dict[SeatKey, Observation] = {}
 
     def step(self, step: JointStep, others: Sequence[Mapping[str, StepView | None]]) -> list[Finding]:
-        """Shows the rule one step of workers that train together; returns what is new.
+        """Shows the rule one step of workers that train together; returns new findings.
 
         Args:
             step: The step.
             others: For each of its views the views of other runs, by location, if there are any to compare with.
 
         Raises:
-            StoreError, CompactedError: The store refused what the rule asked of the view. All is to be evaluated
-                again: nobody knows what the rule remembers of this step.
+            StoreError, CompactedError: The store refused data that the rule needed. All of the run must be evaluated
+                again, since the state of the rule after this step is unknown.
         """
         if self.not_applicable:
             return []
@@ -191,7 +191,7 @@ class RuleRunner:
         return new
 
     def observe(self, seen: Observation) -> list[Finding]:
-        """Takes in what was observed: a tick is shown at once, what became of a worker with the next step.
+        """Takes in an observation: shows a tick at once, and a lost worker with the next step.
 
         Raises:
             StoreError, CompactedError: See :meth:`step`.
@@ -205,7 +205,7 @@ class RuleRunner:
         return self._between(tick_of(seen, self._run_id), "tick")
 
     def written(self, written: Written) -> list[Finding]:
-        """Takes in what a stream wrote, and shows the windows that are over by it.
+        """Takes in the rows of a stream, and shows the windows that end by their watermark.
 
         Raises:
             StoreError, CompactedError: See :meth:`step`.
@@ -216,7 +216,7 @@ class RuleRunner:
         return [found for window in windows for found in self._between(window, "check_window")]
 
     def _between(self, moment: Between, method: str) -> list[Finding]:
-        """Shows what lies between two steps to all instances of the workers that it is about."""
+        """Shows a moment between two steps to all instances of its workers."""
         if self.joint and (moment.attempt, moment.group, 0) not in self._seats:
             self._seated((moment.attempt, moment.group, 0), moment.group, moment)
         new: list[Finding] = []
@@ -229,7 +229,7 @@ class RuleRunner:
         return new
 
     def finish(self, last: JointStep) -> list[Finding]:
-        """Says to the rule that an attempt has ended, for workers that train together.
+        """Shows the rule the end of an attempt, for workers that train together.
 
         Args:
             last: The last step of each of them, again.
@@ -253,7 +253,7 @@ class RuleRunner:
         return new
 
     def stop(self, seen: Observation) -> None:
-        """Takes note of where it took too long in an evaluation before this one: it is not asked there again."""
+        """Notes where the rule took too long in an earlier evaluation: it is not called there again."""
         if seen.data.get("fingerprint") == self._fingerprint:
             model = seen.data.get("model", 0)
             self._stops[seen.attempt, str(seen.data.get("worker")), model if type(model) is int else 0] = seen
@@ -277,27 +277,27 @@ class RuleRunner:
         self._so_far = tuple(self._facts())
 
     def facts(self) -> RuleFacts:
-        """What the rule says so far, and at the end of those workers and attempts that have ended."""
+        """The facts of the rule so far, and those at the end of workers and attempts that have ended."""
         facts = self._facts()
         at_end = [worker for worker in facts if self._seats[worker.attempt, worker.worker, worker.model].ended]
         so_far = self._so_far or [w for w in facts if not self._seats[w.attempt, w.worker, w.model].ended]
         return RuleFacts(self.name, tuple(in_order(so_far)), tuple(in_order(at_end)), self._met(), self.not_applicable)
 
     def status(self, *, ended: bool) -> RuleStatus:
-        """Where the rule stands; ``ended`` says whether the training has."""
+        """The status of the rule; ``ended`` is true once the run has ended."""
         if self.not_applicable:
             return RuleStatus(self.name, Status.NOT_APPLICABLE, self.not_applicable)
         return self._tally.status(self.name, self._over_all(), ended=ended, silent=lambda: silence(self._facts()))
 
     def timed_out(self, when: str, seat: _Seat, about: About, place: str) -> Observation:
-        """What is written down of a call that took too long.
+        """The observation of a call that took too long.
 
         Args:
-            when: What was asked: ``"start"``, ``"check"``, ``"check_window"``, ``"tick"``, ``"finish"`` or
+            when: The method: ``"start"``, ``"check"``, ``"check_window"``, ``"tick"``, ``"finish"`` or
                 ``"applicable"``.
             seat: The instance.
-            about: What it was asked about.
-            place: Where it was.
+            about: The argument of the call.
+            place: The place where it was ended.
         """
         attempt, worker, model = seat.key
         data = {
@@ -314,7 +314,7 @@ class RuleRunner:
         return seat
 
     def _look(self, seat: _Seat, view: StepView) -> None:
-        """Whether the rule is given what it needs, as far as that is not known yet."""
+        """Checks the needs of the rule that are not known to be met."""
         key = (view.worker, view.model)
         needs = self._open.get(key)
         if needs is None:
@@ -328,7 +328,7 @@ class RuleRunner:
                 self._open[key] = [need for need in needs if _is_open(need)]
 
     def _with_observed(self, seat: _Seat, group: str, about: _Asked) -> _Asked:
-        """A step with what was observed since the one before."""
+        """A step with the observations since the step before."""
         rows = self._observed.get((about.attempt, group), ()) if self._observed else ()
         if seat.observed == len(rows):
             return about
@@ -354,7 +354,7 @@ class RuleRunner:
         return {key: (*(need.met for need in needs), *self._of_windows()) for key, needs in rows.items()}
 
     def _over_all(self) -> Iterator[Met]:
-        """What becomes of each need over all workers and models, as far as anybody asks."""
+        """The state of each need over all workers and models, in order."""
         rows = [self._needs[key] for key in self._in_order] or [self._unseen()]
         for number, need in enumerate(self._all_needs):
             if not need.optional:
@@ -362,7 +362,7 @@ class RuleRunner:
         yield from self._of_windows()
 
     def _of_windows(self) -> tuple[Met, ...]:
-        """Whether rows for windows came, of a rule that looks at such; what has not come may be late."""
+        """Whether rows for windows came, for a rule that takes windows; rows that have not come may be late."""
         if self.cutting is None:
             return ()
         reason = f"no stream of this run has rows of the kind {' or '.join(self.cutting.windows.kinds)}"
@@ -396,10 +396,10 @@ class RuleRunner:
     def _ask(
         self, seat: _Seat, about: About, when: str, question: Callable[[], _T], taken: list[Finding] | None = None
     ) -> _T | None:
-        """The answer of an instance, None where it fails: then it is stopped.
+        """The answer of an instance; None where it fails, which stops it.
 
-        What it found before it raised counts. What it found before it took too long does not: where it is stopped
-        there in another evaluation, it is not asked at all.
+        Its findings before it raised count. Findings before it took too long do not: another evaluation, which stops
+        the instance there, does not call it at all.
         """
         if self._stops:
             stop = self._stops.get(seat.key)
@@ -437,13 +437,13 @@ class RuleRunner:
 
 
 def _raw_of(about: About) -> list[RawTensors]:
-    """Where an instance reads whole tensors that it is asked about."""
+    """The readers of whole tensors in the argument of a call."""
     views = about.views if isinstance(about, JointStep) else () if isinstance(about, Between) else (about,)
     return [view.records.raw for view in views if view.records.raw is not None]
 
 
 def _number(about: About) -> int:
-    """What tells it from others of its kind that the same instance is asked about."""
+    """The number of a moment among those of its kind that an instance sees."""
     return about.number if isinstance(about, Between) else about.global_step
 
 
@@ -460,7 +460,7 @@ def _is_open(need: NeedSeen) -> bool:
 
 
 def _shortened(text: str) -> str:
-    """The beginning and the end of a text that is longer than anybody reads."""
+    """The beginning and the end of a text that is too long to read."""
     half = _MOST_TEXT // 2
     return text if len(text) <= _MOST_TEXT else f"{text[:half]}\n... {len(text) - 2 * half} more ...\n{text[-half:]}"
 
@@ -485,7 +485,7 @@ def _take(found: Iterable[Finding] | None, folding: Folding, taken: list[Finding
 
 
 def _plain(finding: Finding) -> Finding:
-    """A finding as whoever reads the journal gets it: of plain values that the rule cannot change any more."""
+    """A finding as a reader of the journal gets it: with plain values, which the rule cannot change any more."""
     try:
         (frame,) = scan(encode_record(finding)).frames
         return decode_finding(bytes(frame.payload))
@@ -495,7 +495,7 @@ def _plain(finding: Finding) -> Finding:
 
 
 def _fingerprint(rule: Rule) -> str:
-    """The same for the same code with the same parameters: one that was mended is asked again."""
+    """Equal for equal code with equal parameters: a corrected rule is called again."""
     cls: Any = type(rule)
     text = json.dumps([rule.name, _source(cls), values(rule)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

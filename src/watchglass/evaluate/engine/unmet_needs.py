@@ -1,7 +1,7 @@
-"""Whether a rule is given what it needs, and why it starves.
+"""The needs of rules: whether a run has the data, and why a rule starves.
 
-What a training captures is said in its fact ``capture_plan``, so that most rules that starve can say so at the first
-step. Where it says nothing, as of a run that no hook recorded, or where what it plans never comes, a few steps show it.
+The fact ``capture_plan`` lists what a run captures, so most starving rules are known at the first step. Without this
+fact (no hook recorded the run), or where planned data never comes, a few steps show it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from watchglass.records import Fact, Mode, Role, count
 from watchglass.rules import Needs, collections_for, without_layers
 from watchglass.tables import Selection, StepView
 
-#: Captures of a planned collection without what it should hold, after which it is not expected any more.
+#: Captures of a planned collection without the needed data, after which the data is not expected any more.
 _FEW_DUE = 4
-#: Captured steps without it, where no plan says what is captured.
+#: Captured steps without the needed data, where there is no plan.
 _FEW_CAPTURES = 8
 #: Steps without a scalar that comes at every step.
 _FEW_STEPS = 8
-#: Steps without what may be rare: facts, units, scalars that a script saves.
+#: Steps without data that may be rare: facts, units, scalars that a script saves.
 _MANY_STEPS = 64
 
 #: Scalars that every step has.
 _EVERY_STEP = frozenset({"loss", "learning_rate"})
 _MODE_NAMES = {Mode.TRAIN: "train", Mode.EVAL: "eval", Mode.PREDICT: "predict"}
 _IN_MODE = {Mode.TRAIN: "", Mode.EVAL: " in evaluation", Mode.PREDICT: " in prediction"}
-#: Roles of what a collection may hold that selects by structure alone.
+#: Roles of tensors in a collection that selects by structure alone.
 _OF_TAGS = frozenset(Role) - {
     Role.WEIGHT, Role.BIAS, Role.UPDATE, Role.OUTPUT, Role.OPTIMIZER_STATE, Role.LABEL, Role.PREDICTION
 }  # fmt: skip
-#: What only a model of layers has.
+#: Roles that only a model with layers has.
 _OF_LAYERS = frozenset(
     {Role.WEIGHT, Role.BIAS, Role.GRADIENT, Role.UPDATE, Role.OUTPUT, Role.INPUT, Role.OPTIMIZER_STATE}
 )
@@ -51,7 +51,7 @@ class _Planned:
     schedule: Schedule
 
     def may_hold(self, needs: Needs) -> bool:
-        """Whether something that is needed may be in it."""
+        """Whether it may hold needed data."""
         if needs.collection is not None:
             wanted = BUILT_IN_COLLECTIONS.get(needs.collection)
             if wanted is None or needs.collection == self.name or self.name == "all":
@@ -69,7 +69,7 @@ class _Planned:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a worker says that it captures."""
+    """The capture plan of a worker."""
 
     collections: Mapping[Mode, tuple[_Planned, ...]]
     facts: frozenset[str]
@@ -77,7 +77,7 @@ class _Plan:
 
     @classmethod
     def read(cls, fact: Fact) -> _Plan | None:
-        """The plan of a fact, None where it says none: anybody may have written it."""
+        """The plan of a fact, None where the fact, which any program may have written, has none."""
         try:
             rows = fact.data["collections"]
             return cls(
@@ -90,7 +90,7 @@ class _Plan:
 
 
 class NeedSeen:
-    """Whether one need of a rule was met of one model on one worker. For one thread.
+    """One need of a rule, for one model on one worker. For one thread.
 
     Attributes:
         needs: The need.
@@ -110,7 +110,7 @@ class NeedSeen:
         self._gap = 0
         self._since = 0
         self._steps = self._captures = self._due = 0
-        self._told: tuple[Any, str, bool] = None, "", False
+        self._known: tuple[Any, str, bool] = None, "", False
         self._fact: Fact | None = None
         self._plan: _Plan | None = None
         self._planned: tuple[_Planned, ...] = ()
@@ -118,13 +118,13 @@ class NeedSeen:
         self._no_layers = ""
 
     def look(self, view: StepView) -> None:
-        """Takes note of one step; call it with every one until the need is met, and where it has an interval after."""
+        """Takes in one step: every step until the need is met, and after that where the need has an interval."""
         if view.attempt < self._attempt:
-            # It came when a later attempt had begun: only whether there is anything does not depend on that.
+            # It came after a later attempt had begun: then only its presence counts, which does not depend on order.
             self.satisfied = self.satisfied or (view.mode in self.needs.modes and self._present(view))
             return
         if view.attempt != self._attempt:
-            # It begins where it was resumed, which is no distance from the last capture of the one before.
+            # Its first step is not compared with the last capture of the attempt before.
             self._attempt, self._last_capture, self._gap, self._since = view.attempt, -1, 0, 0
         fact = view.latest_fact("capture_plan")
         if fact is not self._fact:
@@ -146,21 +146,21 @@ class NeedSeen:
 
     @property
     def met(self) -> Met:
-        """Where it stands. The reason does not change with every step that it goes on."""
+        """Its present state. The reason does not change with every further step."""
         needs, (reason, stays) = self.needs, self._reason()
-        # An evaluation may come any time, so only the end shows that there was none.
+        # An evaluation may come at any time, so only the end shows that there was none.
         shown = needs.modes == (Mode.TRAIN,) and (self.satisfied or self._waited_long())
         return Met(self.satisfied, reason, not needs.optional and (stays or shown))
 
     def _reason(self) -> tuple[str, bool]:
-        """The reason, and whether the plan says that it stays: worked out anew where something has changed."""
+        """The reason, and whether it stays by the plan; worked out again where something has changed."""
         most = self.needs.max_interval
         state = (self.satisfied, self._plan, self._no_layers, self._gap, most is not None and self._since > most)
-        if state != self._told[0]:
-            self._told = (state, *self._say())
-        return self._told[1:]
+        if state != self._known[0]:
+            self._known = (state, *self._worked_out())
+        return self._known[1:]
 
-    def _say(self) -> tuple[str, bool]:
+    def _worked_out(self) -> tuple[str, bool]:
         needs, most = self.needs, self.needs.max_interval
         if needs.optional:
             return "", False
@@ -184,7 +184,7 @@ class NeedSeen:
         return self._captures >= _FEW_CAPTURES or self._steps >= _MANY_STEPS
 
     def _not_planned(self) -> str:
-        """Why it cannot come, as far as the worker's plan says; "" where it may."""
+        """Why the data cannot come, by the worker's plan; "" where it may."""
         plan, needs = self._plan, self.needs
         if self._no_layers:
             return f"{needs.describe()} cannot be captured: {self._no_layers}"
