@@ -1,4 +1,4 @@
-"""Rules and actions as people read of them: a list, or one in full."""
+"""Documentation of rules and actions on the terminal: a list, or one of them in full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from watchglass.config import ParameterInfo
 
 
 def print_list(console: Console, rows: Iterable[tuple[str, str]]) -> None:
-    """A line for each name and what it is."""
+    """Print a line for each name, with its summary."""
     table = Table.grid(padding=(0, 2))
     for name, summary in rows:
         table.add_row(Text(name, style="bold"), Text(summary.replace("``", "")))
@@ -22,20 +22,20 @@ def print_list(console: Console, rows: Iterable[tuple[str, str]]) -> None:
 
 
 def print_heading(console: Console, name: str, summary: str) -> None:
-    """What is documented, and its one line."""
+    """Print the name and the summary."""
     console.print(Text(name, style="bold"))
     console.print(Text(summary.replace("``", "")))
 
 
 def print_section(console: Console, title: str, text: str) -> None:
-    """A heading and the text below it, behind an empty line."""
+    """Print an empty line, a heading, and a text."""
     console.print()
     console.print(Text(title, style="bold"))
     console.print(Padding(Text(text), (0, 0, 0, 2)))
 
 
 def print_parameters(console: Console, parameters: Iterable[ParameterInfo]) -> None:
-    """What can be set: type, default, limits and unit of each, and what it is."""
+    """Print each parameter with type, default, limits, unit and help."""
     parameters = list(parameters)
     console.print()
     console.print(Text("Parameters" if parameters else "No parameters", style="bold"))
@@ -49,7 +49,7 @@ def print_parameters(console: Console, parameters: Iterable[ParameterInfo]) -> N
 
 
 def print_hint(console: Console, line: str) -> None:
-    """What to type next, behind an empty line."""
+    """Print an empty line and a hint at the next command."""
     console.print()
     console.print(Text(line, style="dim"), soft_wrap=True)
 

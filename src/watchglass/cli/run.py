@@ -147,15 +147,15 @@ def run(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
     )  # fmt: skip
-    told = None
+    config_of_evaluator = None
     if evaluator == "local":
-        told = evaluator_options.evaluator_config(
+        config_of_evaluator = evaluator_options.evaluator_config(
             rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=config, causes=causes,
             rule_timeout=rule_timeout, price_per_hour=price_per_hour, quiet=quiet, acts=True,
         )  # fmt: skip
-    file, capture = capture_options.capture_config(config, given, told)
+    file, capture = capture_options.capture_config(config, given, config_of_evaluator)
     after = _After(report, shared_options.price_of(price_per_hour), file, compact, quiet)
-    return _launch(replace(job, evaluator=told, capture=capture), after)
+    return _launch(replace(job, evaluator=config_of_evaluator, capture=capture), after)
 
 
 class _After(NamedTuple):
@@ -209,24 +209,24 @@ def _announcement(job: Job, run: str, attempt: int, file: Path | None) -> str:
 
 def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
     """Print the verdict on stderr, after the output of the script, and write the report."""
-    told, verdict, run = job.evaluator, outcome.verdict, None
-    if told is None and not after.quiet:
+    evaluator, verdict, run = job.evaluator, outcome.verdict, None
+    if evaluator is None and not after.quiet:
         print_note(_recorded(outcome))
-    if told is not None and not outcome.evaluated:
+    if evaluator is not None and not outcome.evaluated:
         print_note(f"to get the verdict: watchglass check {outcome.run}")
         return
-    if after.report is not None or (verdict is None and told is not None and not after.quiet):
+    if after.report is not None or (verdict is None and evaluator is not None and not after.quiet):
         from watchglass.cli.verdicts import judged, replayed
 
-        if told is not None:
-            run, verdict = judged(outcome.run, causes=told.causes, price_per_hour=after.price)
+        if evaluator is not None:
+            run, verdict = judged(outcome.run, causes=evaluator.causes, price_per_hour=after.price)
         else:
             run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
-    if told is not None and verdict is not None:
+    if evaluator is not None and verdict is not None:
         # The launcher alone knows it; it is not written into the run.
         verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
         if not after.quiet:
-            print_verdict_beside(verdict, evaluator_options.asked_of_explain(None, "default", told.causes))
+            print_verdict_beside(verdict, evaluator_options.asked_of_explain(None, "default", evaluator.causes))
     if after.report is not None and run is not None and verdict is not None:
         print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
 

@@ -1,4 +1,4 @@
-"""What users configure, validated once, and the one reader of the environment."""
+"""Settings of users, validated once, and the only reader of the environment."""
 
 from watchglass.config import environment as environment
 from watchglass.config.clock import Clock as Clock

@@ -32,7 +32,7 @@ class BuiltInCollection(NamedTuple):
 
 #: Collections that exist in every run.
 BUILT_IN_COLLECTIONS: dict[str, BuiltInCollection] = {
-    "all": BuiltInCollection("every tensor that the training has by itself"),
+    "all": BuiltInCollection("every tensor the run produces"),
     "default": BuiltInCollection("what a script saves under no other collection", (Role.CUSTOM,)),
     "weights": BuiltInCollection("parameters that are no biases, before the update", (Role.WEIGHT,)),
     "biases": BuiltInCollection("biases, before the update", (Role.BIAS,)),
@@ -64,7 +64,7 @@ BUILT_IN_COLLECTIONS: dict[str, BuiltInCollection] = {
     "feature_importance": BuiltInCollection("importance of each feature to boosted trees", (), ("feature_importance",)),
 }
 
-#: Collections that rules ask for are called so where they are a part of a built-in one: ``"rules.outputs.linear"``.
+#: Prefix of collections that rules need and that are a part of a built-in one: ``"rules.outputs.linear"``.
 PART_OF = "rules."
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -73,11 +73,11 @@ _SELECTORS = ("include_regex", "modules", "module_kinds", "module_types", "roles
 
 @dataclass(frozen=True)
 class Collection(SaveSettings):
-    """A named group of tensors with what is kept of them and when.
+    """A named group of tensors, with what is recorded of them and when.
 
     A built-in name (:data:`BUILT_IN_COLLECTIONS`) selects by what a tensor is, and selectors narrow it; any other name
     needs a selector. Of several kinds of selectors all must match, of one kind any; ``include_regex`` and ``tensors``
-    are one kind, the name. A setting that is None is the training's (:class:`~watchglass.config.SessionConfig`).
+    are one kind, the name. A setting that is None is that of the run (:class:`~watchglass.config.SessionConfig`).
 
     Attributes:
         name: Built-in name, or a new one together with a selector.
@@ -125,18 +125,18 @@ class Collection(SaveSettings):
             near = suggest(self.name, BUILT_IN_COLLECTIONS)
             others = "" if near else f", or use one of {', '.join(sorted(BUILT_IN_COLLECTIONS))}"
             raise InvalidValueError(
-                f"collection {self.name!r} selects nothing{near}; give {', '.join(_SELECTORS)}{others}"
+                f"collection {self.name!r} selects nothing{near}; set {', '.join(_SELECTORS)}{others}"
             )
         self.check_modes(owner)
 
     @property
     def narrows(self) -> bool:
-        """Whether selectors of its own are given."""
+        """Whether it has selectors."""
         return any(getattr(self, name) for name in _SELECTORS)
 
     @property
     def built_in(self) -> BuiltInCollection | None:
-        """What its name selects, None where it is a new one."""
+        """The built-in collection of this name; None for a new name."""
         if self.name == "default" and self.narrows:
             return None  # as in SageMaker Debugger: these tensors too, whatever they are
         return BUILT_IN_COLLECTIONS.get(self.name)
@@ -205,7 +205,7 @@ def check_patterns(patterns: tuple[str, ...], owner: str) -> None:
             raise ParameterError(owner, "include_regex", f"{pattern!r} does not compile: {error}") from None
 
 
-#: Statistics of these are kept when nobody says otherwise.
+#: Collections that are recorded by default, as statistics.
 DEFAULT_COLLECTIONS = tuple(
     Collection(name) for name in ("weights", "biases", "gradients", "updates", "outputs", "relu_output")
 )

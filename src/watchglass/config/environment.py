@@ -8,31 +8,31 @@ from collections.abc import Mapping
 
 from watchglass.errors import InvalidValueError
 
-#: ``WATCHGLASS=0`` switches everything off.
+#: ``WATCHGLASS=0`` disables watchglass.
 SWITCH = "WATCHGLASS"
-#: JSON of a :class:`~watchglass.config.SessionConfig`: set by the launcher for the training and its children.
+#: JSON of a :class:`~watchglass.config.SessionConfig`: set by the launcher for the script and its children.
 SESSION = "WATCHGLASS_SESSION"
-#: Import names of frameworks that have an adapter: set by the launcher for the bootstrap, which imports no table.
+#: Import names of frameworks with an adapter: set by the launcher for the bootstrap, which does not import the table.
 FRAMEWORKS = "WATCHGLASS_FRAMEWORKS"
-#: File in which processes of a launch tell the launcher which exception ended them: set by the launcher.
+#: File in which processes of a launch report the exception that ended them: set by the launcher.
 FAILURES = "WATCHGLASS_FAILURES"
-#: Folder or prefix below which runs that nobody named get a path of their own.
+#: Folder or prefix for runs without a location.
 RUNS = "WATCHGLASS_RUNS"
 #: ``1``: faults inside capture raise instead of detaching. For tests.
 STRICT = "WATCHGLASS_STRICT"
-#: ``0``: do without the native kernel although it is there. For tests and comparisons.
+#: ``0``: do not use the native kernel. For tests and comparisons.
 NATIVE = "WATCHGLASS_NATIVE"
 
 #: Path of a hook configuration file, as SageMaker Debugger names it.
 HOOK_CONFIGURATION = "SMDEBUG_CONFIG_FILE_PATH"
 #: Address of a Ray cluster, as Ray names it.
 RAY = "RAY_ADDRESS"
-#: Bytes of memory that a process may take for the runs that it reads.
+#: Memory limit of a process for the runs that it reads, in bytes.
 READ_MEMORY = "WATCHGLASS_READ_MEMORY"
-#: What an hour of the whole training costs, in any currency: a verdict says what a stop has saved.
+#: Price of an hour of the whole run, in any currency; the verdict then reports the cost that a stop saved.
 PRICE_PER_HOUR = "WATCHGLASS_PRICE_PER_HOUR"
 
-#: What evaluators find in their environment, see for_evaluator.
+#: Variables in the environment of evaluators, see for_evaluator.
 _OF_EVALUATORS = {SWITCH: "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _LEAST_READ_MEMORY = 64 << 20
 _WITHOUT_FOLDER = {"PYTHONSAFEPATH": "1"}
@@ -51,32 +51,32 @@ def strict() -> bool:
 
 
 def native_disabled() -> bool:
-    """Whether the native kernel is not to be used."""
+    """Whether the native kernel is disabled."""
     return os.environ.get(NATIVE, "") == "0"
 
 
 def hook_configuration() -> str | None:
-    """Path of SageMaker Debugger's hook configuration file, None where nobody named one."""
+    """Path of SageMaker Debugger's hook configuration file; None if not set."""
     return os.environ.get(HOOK_CONFIGURATION) or None
 
 
 def failures() -> str | None:
-    """Where this process tells its launcher what ends it, None where it has no launcher."""
+    """The file in which this process reports the exception that ends it; None without a launcher."""
     return os.environ.get(FAILURES, "").lstrip("+") or None
 
 
 def runs() -> str | None:
-    """Where runs that nobody named go, None where the environment does not say."""
+    """Folder or prefix for runs without a location; None if not set."""
     return os.environ.get(RUNS) or None
 
 
 def ray_address() -> str | None:
-    """Address of the Ray cluster to use, None where nobody named one."""
+    """Address of the Ray cluster; None if not set."""
     return os.environ.get(RAY, "").strip() or None
 
 
 def price_per_hour() -> str | None:
-    """What an hour of the whole training costs, as it is written there, None where nobody told."""
+    """Price of an hour of the whole run, as written in the environment; None if not set."""
     return os.environ.get(PRICE_PER_HOUR, "").strip() or None
 
 
@@ -86,10 +86,10 @@ def is_rank() -> bool:
 
 
 def read_memory_bytes() -> int | None:
-    """Bytes of memory for the runs that are read, None where the environment does not say.
+    """Memory limit in bytes for the runs that are read; None if not set.
 
     Raises:
-        InvalidValueError: It says something that is no number of bytes.
+        InvalidValueError: The value is not a number of bytes.
     """
     text = os.environ.get(READ_MEMORY, "").strip()
     if not text:
@@ -107,7 +107,7 @@ def rank() -> int:
 
 
 def group_rank() -> int | None:
-    """Rank of this process in the group that a launcher started; None for a process that trains by itself."""
+    """Rank of this process in its group; None for a process that trains alone."""
     return rank() if world_size() > 1 else None
 
 
@@ -122,7 +122,7 @@ def local_world_size() -> int:
 
 
 def restart_count() -> int:
-    """How often torchrun has restarted this job; 0 when it did not."""
+    """Number of restarts of this job by torchrun; 0 without torchrun."""
     return _first_int(("TORCHELASTIC_RESTART_COUNT",), 0)
 
 
@@ -137,10 +137,10 @@ def elastic_run_id() -> str:
 
 
 def job_id() -> str:
-    """What tells the ranks of one job, each started by itself, from those of others; "" for a process that is alone.
+    """Identifier of a job whose ranks are started one by one; "" for a process that trains alone.
 
-    Under torchrun see :func:`elastic_run_id`. A batch script of Slurm is no rank, although it has a rank's variables:
-    what it starts without ``srun`` belongs to no step.
+    For torchrun see :func:`elastic_run_id`. A batch script of Slurm has the variables of a rank and is none: a process
+    that it starts without ``srun`` belongs to no step.
     """
     if world_size() <= 1:
         return ""
@@ -155,24 +155,24 @@ def job_id() -> str:
 
 
 def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of an evaluator process, which captures nothing itself.
+    """The environment of an evaluator process, without capture and thread pools.
 
-    A rule file may import a framework, and nobody watches the watcher. Looking at records needs no thread pools: the
-    cores are the training's.
+    A rule file may import a framework, which must not be watched there. Evaluation needs no thread pools: the cores
+    belong to the run.
     """
     result = {name: value for name, value in environ.items() if name not in (SESSION, FRAMEWORKS, FAILURES)}
     result.update(_OF_EVALUATORS)
     if os.getcwd() not in sys.path:
-        # Modules are found where this process finds them: -m would put the working directory first, where a user's
-        # types.py or queue.py would take the place of the standard library's. Known to Python 3.11 and later.
+        # Modules must be found as in this process: -m puts the working directory first, where a types.py or queue.py of
+        # the user would replace that of the standard library. Python 3.11 and later know the variable.
         result.update(_WITHOUT_FOLDER)
     return result
 
 
 def for_program(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a program that an evaluator starts: without what :func:`for_evaluator` has put there.
+    """The environment of a program that an evaluator starts, without the variables of :func:`for_evaluator`.
 
-    It may be a training, which wants its cores, or a script, which finds modules beside it.
+    The program may be a training script, which needs thread pools and modules of its folder.
     """
     ours = _OF_EVALUATORS | _WITHOUT_FOLDER
     return {name: value for name, value in environ.items() if ours.get(name) != value}

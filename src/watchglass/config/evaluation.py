@@ -1,4 +1,4 @@
-"""What an evaluator is told, validated before it leaves."""
+"""The configuration of an evaluator, validated before it is passed to the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from watchglass.config.locations import absolute
 from watchglass.config.parameters import parameter, validate
 from watchglass.records import Severity, as_json, from_json
 
-#: Sets of thresholds: ours, and those that SageMaker Debugger documents.
+#: Sets of thresholds: those of watchglass, and those that SageMaker Debugger documents.
 CALIBRATIONS = ("default", "sagemaker")
 
 
@@ -40,24 +40,24 @@ class ActionSpec(Spec):
 
 @dataclass(frozen=True)
 class EvaluatorConfig:
-    """What an evaluator process is told.
+    """The configuration of an evaluator process.
 
     Attributes:
-        run: Location of the run: a folder, or an address like ``s3://bucket/path``; "" where it is not known yet.
+        run: Location of the run: a folder, or an address like ``s3://bucket/path``; "" if not known yet.
         attempt: The attempt to follow; None for all of the run.
         rules: Rules to evaluate.
-        calibration: Which set of thresholds rules begin with.
-        stop_on: Stop the training at a finding of at least this severity; None never stops it.
-        actions: What else is done about findings and changes of status.
-        causes: Files of causes and links that are added to the built-in knowledge.
+        calibration: The set of default thresholds.
+        stop_on: Stop the run when a finding reaches this severity; None for never.
+        actions: Further actions for findings and changes of status.
+        causes: Files of causes and links in addition to the built-in knowledge.
         grace_s: Seconds to wait for a step boundary before a stop by signal.
-        poll_s: Seconds between looks at the run; None for those that fit its store.
-        lost_after_s: Silence after which a worker that cannot be seen from here counts as lost.
-        rule_timeout_s: How long a rule may take over one step.
-        price_per_hour: What an hour of the whole training costs; None where nobody told.
-        quiet: Print no line per finding.
-        concludes: Print where the run is at the start, and the verdict at the end: no launcher does.
-        continues: An earlier evaluator of the same launch has printed what is in the journal already.
+        poll_s: Seconds between reads of the run; None for the interval of its store.
+        lost_after_s: Silence after which a worker on another machine counts as lost.
+        rule_timeout_s: Time limit of a rule for one step.
+        price_per_hour: Price of an hour of the whole run; None if unknown.
+        quiet: Do not print findings.
+        concludes: Print the location of the run at the start and the verdict at the end, without a launcher.
+        continues: An earlier evaluator of the same launch has printed the findings of the journal.
         timing: How long it waits.
     """
 
@@ -66,16 +66,16 @@ class EvaluatorConfig:
     rules: tuple[RuleSpec, ...]
     stop_on: Severity | None = None
     actions: tuple[ActionSpec, ...] = ()
-    calibration: str = parameter("default", help="which set of thresholds rules begin with", choices=CALIBRATIONS)
-    causes: tuple[str, ...] = parameter((), help="files of causes beside the built-in ones", split=False)
+    calibration: str = parameter("default", help="set of default thresholds", choices=CALIBRATIONS)
+    causes: tuple[str, ...] = parameter((), help="files of causes in addition to the built-in ones", split=False)
     grace_s: float = parameter(30.0, help="wait for a step boundary before a stop by signal", unit="seconds", gt=0)
-    poll_s: float | None = parameter(None, help="time between looks at the run", unit="seconds", gt=0)
+    poll_s: float | None = parameter(None, help="time between reads of the run", unit="seconds", gt=0)
     lost_after_s: float = parameter(600.0, help="silence of a worker that is lost", unit="seconds", gt=0)
-    rule_timeout_s: float = parameter(30.0, help="how long a rule may take over one step", unit="seconds", gt=0)
-    price_per_hour: float | None = parameter(None, help="price of the whole training", unit="per hour", ge=0)
-    quiet: bool = parameter(False, help="print no line per finding")
-    concludes: bool = parameter(False, help="print where the run is, and the verdict")
-    continues: bool = parameter(False, help="what is in the journal has been printed")
+    rule_timeout_s: float = parameter(30.0, help="time limit of a rule for one step", unit="seconds", gt=0)
+    price_per_hour: float | None = parameter(None, help="price of the whole run", unit="per hour", ge=0)
+    quiet: bool = parameter(False, help="do not print findings")
+    concludes: bool = parameter(False, help="print the location of the run and the verdict")
+    continues: bool = parameter(False, help="the findings of the journal were printed before")
     timing: EvaluatorTiming = field(default_factory=EvaluatorTiming)
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class EvaluatorConfig:
     def send(self, stdin: IO[bytes]) -> None:
         """Write this as the first line of an evaluator's standard input, which stays open as its lifeline.
 
-        Not in its command line or environment, which others can read. One that has ended already reads nothing.
+        Not in its command line or environment, which other users can read. The process may have ended already.
         """
         with suppress(BrokenPipeError, ConnectionResetError):
             stdin.write(self.to_line().encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Facts that capture can record: what each is, what it costs, and who needs it."""
+"""Kinds of facts that capture can record, with their cost and use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
     {
         "calls": FactKind(
             "",
-            "under a microsecond per call; nothing while nothing is heard",
+            "under a microsecond per call; nothing without calls",
             "backward, zero_grad, optimizer, scheduler, scaler and clip calls in their order",
         ),
         "leftover_gradients": FactKind(
@@ -55,7 +55,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         "batch": FactKind(
             "",
             "a copy of at most 64 KiB of the inputs at captured steps and at the beginning of some epochs",
-            "hash of the model's inputs, with the data worker where it can be told",
+            "hash of the model's inputs, with the data worker where known",
         ),
         "data_loader": FactKind(
             "report", "a microsecond per epoch", "settings of each data loader, when it is first iterated over"

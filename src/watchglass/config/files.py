@@ -1,6 +1,6 @@
-"""Settings of a training from a file: ``watchglass.toml``, or the hook configuration of SageMaker Debugger.
+"""Settings of a run from a file: ``watchglass.toml``, or the hook configuration of SageMaker Debugger.
 
-Read by the launcher and by :func:`watchglass.watch`, before a training, and never by what captures it.
+The launcher and :func:`watchglass.watch` read the file before the run; capture never does.
 """
 
 from __future__ import annotations
@@ -23,31 +23,30 @@ from watchglass.config.sources import Layer
 from watchglass.config.trust import untrusted
 from watchglass.errors import InvalidValueError, MissingFileError
 
-#: Name of the file that is looked for.
+#: Name of the file to search for.
 FILE_NAME = "watchglass.toml"
-#: A file of settings or causes is shorter than this.
+#: Largest size of a file of settings or causes.
 _MOST_BYTES = 16 << 20
 
 
 def find_file(named: Any = None) -> Path | None:
-    """The configuration file that holds here, None where there is none.
+    """The configuration file in use; None for none.
 
-    It is the one that is named, else the one that ``SMDEBUG_CONFIG_FILE_PATH`` names, else the nearest
-    ``watchglass.toml`` in the working directory and the folders above it, up to the root of the repository or the home
-    directory.
+    It is the named file, else the file in ``SMDEBUG_CONFIG_FILE_PATH``, else the nearest ``watchglass.toml`` in the
+    working directory and its parents, up to the root of the repository or the home directory.
 
     Args:
-        named: A path, None where none was named.
+        named: A path; None to search.
 
     Raises:
-        InvalidValueError: What is named is no path.
-        MissingFileError: The one that is named is not there.
+        InvalidValueError: ``named`` is not a path.
+        MissingFileError: The named file does not exist.
     """
     if named is None:
         named = environment.hook_configuration()
         if named is None:
             return _nearest(Path.cwd())
-        source = f"configuration file {named}, which {environment.HOOK_CONFIGURATION} names,"
+        source = f"configuration file {named} of {environment.HOOK_CONFIGURATION}"
     elif not isinstance(named, (str, os.PathLike)) or not os.fspath(named):
         raise InvalidValueError(f"the configuration file must be a path but got {named!r}")
     else:
@@ -59,20 +58,20 @@ def find_file(named: Any = None) -> Path | None:
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Fields of :class:`SessionConfig` that a file sets, each of them valid.
+    """Fields of :class:`SessionConfig` in a file, validated.
 
     Args:
         path: A TOML file, or with the suffix ``.json`` a hook configuration of SageMaker Debugger.
 
     Raises:
-        InvalidValueError: Something in it cannot be; the message names file and key.
+        InvalidValueError: An invalid entry; the message names file and key.
     """
     path = Path(path)
     try:
         if path.suffix.lower() == ".json":
             return read_hook_json(_parsed(path, json.loads, "JSON"))
         settings = _toml(path)
-        settings.pop("actions", None)  # which are the evaluator's, see read_actions
+        settings.pop("actions", None)  # for the evaluator, see read_actions
         check_names(settings, SETTINGS, FILE_NAME)
         SessionConfig(run="", **settings)
     except ParameterError as error:
@@ -88,19 +87,19 @@ def file_layer(path: Path | None) -> Layer:
 
 
 def read_actions(path: str | os.PathLike[str], *, named: bool) -> tuple[ActionSpec, ...]:
-    """What the tables ``[[actions]]`` of a file name; none for a hook configuration of SageMaker Debugger.
+    """The actions in the tables ``[[actions]]`` of a file; none for a hook configuration of SageMaker Debugger.
 
-    A file of a user's own actions that is named there is found from the folder of the file that names it.
+    Relative paths of custom actions begin at the folder of the file.
 
     Args:
         path: The file.
-        named: Whether somebody named it. One that was found by searching may be anybody's who can write a folder above,
-            and actions are programs and addresses.
+        named: Whether the user named the file. Any user who can write to a parent folder may have written a file found
+            by searching, and actions are programs and addresses.
 
     Raises:
-        InvalidValueError: A table without a name, something that is no list of tables, or a file that was found by
-            searching and that others than this user and root may have written.
-        MissingFileError: A file of actions is not there.
+        InvalidValueError: A table without a name, another type than a list of tables, or a file found by searching that
+            other users than this one and root may have written.
+        MissingFileError: A file of actions does not exist.
     """
     path = Path(path)
     if path.suffix.lower() == ".json":
@@ -126,21 +125,21 @@ def _check_trusted(path: Path, found: Path) -> None:
     reason = untrusted(path)
     if reason:
         raise InvalidValueError(
-            f"{found} was found by searching and names actions, but {reason}; if it is to be trusted, name it with "
-            "--config (config_file= in code), else run from another folder"
+            f"{found} was found by searching and names actions, but {reason}; to trust it, name it with --config "
+            "(config_file= in code), else run from another folder"
         )
 
 
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
-    """What a TOML file holds, unchecked.
+    """The content of a TOML file, not validated.
 
     Args:
         path: The file.
-        what: How errors call it, ``"file of causes"``.
+        what: Its name in errors, ``"file of causes"``.
 
     Raises:
-        MissingFileError: It is not there; the message has the near name.
-        InvalidValueError: It cannot be read, or is not TOML.
+        MissingFileError: It does not exist; the message suggests a similar name.
+        InvalidValueError: It is unreadable or not TOML.
     """
     path = Path(path)
     if not path.is_file():
@@ -154,7 +153,7 @@ def _own_file(name: str, named_in: Path) -> str:
     if file.endswith(".py") and not Path(file).is_file():
         raise MissingFileError(
             f'{named_in}: there is no action file "{file_and_class(name)[0]}" in {os.path.dirname(file)}'
-            f"{near_file(Path(file))}; its path begins at the folder of {named_in.name}, unless it is absolute"
+            f"{near_file(Path(file))}; a relative path begins at the folder of {named_in.name}"
         )
     return located
 
@@ -170,7 +169,7 @@ def _nearest(folder: Path) -> Path | None:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    # Imported here: most trainings have no such file.
+    # Imported here, because most runs have no such file.
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -180,10 +179,10 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _parsed(path: Path, parse: Callable[[str], Any], language: str) -> Any:
-    """What a file holds.
+    """The parsed content of a file.
 
     Raises:
-        InvalidValueError: It cannot be read, or holds something else.
+        InvalidValueError: It is unreadable or in another language.
     """
     try:
         text = read_regular(path, _MOST_BYTES).decode("utf-8")
@@ -194,4 +193,4 @@ def _parsed(path: Path, parse: Callable[[str], Any], language: str) -> Any:
     except ValueError as error:
         raise InvalidValueError(f"{path}: is not valid {language}: {error}") from None
     except RecursionError:
-        raise InvalidValueError(f"{path}: is not valid {language}: it is nested too deeply") from None
+        raise InvalidValueError(f"{path}: is not valid {language}: nested too deeply") from None

@@ -1,8 +1,8 @@
-"""The hook configuration file of SageMaker Debugger, as settings of ours.
+"""The hook configuration file of SageMaker Debugger, converted to settings of watchglass.
 
-It means here what it is documented to mean there: only the collections that it lists are kept (losses, metrics and
-learning rates always are), every 500 steps unless it says otherwise, in every mode, by one worker, and as whole tensors
-where it names no reductions. Values may be strings, as its SDK writes them.
+It has its documented meaning. Only the collections in the file are recorded (losses, metrics and learning rates always
+are), by default every 500 steps, in every mode, by one worker, and as raw tensors unless reductions are named. Values
+may be strings, as the SageMaker SDK writes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from watchglass.errors import InvalidValueError
 
 _OWNER = "hook configuration"
 
-#: What holds there when a file does not say.
+#: Defaults of SageMaker Debugger.
 _SAVE_INTERVAL, _WORKERS = 500, "one"
 
 _HOOK, _COLLECTIONS = "HookParameters", "CollectionConfigurations"
@@ -29,7 +29,7 @@ _TOP = (_HOOK, _COLLECTIONS, "S3OutputPath", "LocalPath")
 _STEPS = ("save_interval", "save_steps", "start_step", "end_step")
 _KEPT = {"reductions": "reductions", "save_raw_tensor": "save_raw", "save_shape": "save_shape"}
 _OF_HOOK = ("save_all", "include_regex", "include_workers", *_KEPT, *_STEPS)
-#: Known there, and said here in another way: where a run is written, TensorBoard, nothing.
+#: Keys of SageMaker Debugger without effect here.
 _UNUSED = ("export_tensorboard", "tensorboard_dir", "dry_run")
 _OF_COLLECTION = ("include_regex", "save_histogram", *_KEPT, *_STEPS)
 _PREFIXED = tuple(f"{mode}.{name}" for mode in (*MODE_NAMES, "global") for name in _STEPS)
@@ -39,7 +39,7 @@ def read_hook_json(data: Any) -> dict[str, Any]:
     """Fields of :class:`SessionConfig` from the content of the file.
 
     Raises:
-        ParameterError: Something in it cannot be; its name is the key of the file.
+        ParameterError: An invalid entry; its name is the key in the file.
     """
     content = _table(data, "the file")
     check_names(content, _TOP, _OWNER, "")
@@ -81,17 +81,17 @@ def _collection(row: Any, place: str) -> Collection:
     except ParameterError as error:
         raise ParameterError(_OWNER, prefix + _original(error.name), error.reason) from None
     except InvalidValueError as error:
-        raise ParameterError(_OWNER, f"{place}.{_NAME}", f"cannot be: {error}") from None
+        raise ParameterError(_OWNER, f"{place}.{_NAME}", f"is invalid: {error}") from None
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a whole training and a collection have in common, by our names."""
+    """The settings that a run and a collection share, under the names of watchglass."""
     settings = {ours: given[theirs] for theirs, ours in _KEPT.items() if given.get(theirs) is not None}
     if given.get("include_regex"):
         patterns = given["include_regex"]
         settings["include_regex"] = patterns.split(",") if isinstance(patterns, str) else patterns
     for name in _STEPS:
-        # Theirs has a mode for scripts that name none; ours finds out, so what is said for it holds generally.
+        # SageMaker Debugger has a mode for scripts that name none; watchglass detects modes, so it applies to all.
         value = given.get(name, given.get(f"global.{name}"))
         if value is not None:
             settings[name] = value
@@ -106,7 +106,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _original(name: str) -> str:
-    """The key of the file behind a setting of ours."""
+    """The key in the file for a setting of watchglass."""
     name = re.sub(r"^modes\.", "", name)
     return next((theirs for theirs, ours in _KEPT.items() if ours == name), name)
 

@@ -1,4 +1,4 @@
-"""Where a run is, as a person writes it: a path, or the address of an object store."""
+"""The location of a run as a person writes it: a path, or the address of an object store."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from watchglass.errors import InvalidValueError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _ONE_SLASH = re.compile(r"(s3|gs|az|file):/(?!/)", re.IGNORECASE)
-#: What addresses of object stores begin with.
+#: Schemes of object stores.
 OBJECT_SCHEMES = ("s3", "gs", "az")
-#: Folder of runs that nobody named.
+#: Folder of runs without a location.
 DEFAULT_RUNS = "runs"
 
 
@@ -20,7 +20,7 @@ def scheme_of(location: str) -> str:
     """``"s3"``, ``"gs"`` or ``"az"`` for an object store, "" for a local folder.
 
     Raises:
-        InvalidValueError: It is empty, or names a kind of store that there is not.
+        InvalidValueError: It is empty or has an unknown scheme.
     """
     if not location or any(ord(c) < 32 for c in location):
         raise InvalidValueError(f"the location of a run must be a path or an address but got {location!a}")
@@ -32,7 +32,7 @@ def scheme_of(location: str) -> str:
     if scheme and scheme not in (*OBJECT_SCHEMES, "file"):
         known = ", ".join(f"{each}://" for each in (*OBJECT_SCHEMES, "file"))
         raise InvalidValueError(
-            # Only the scheme: what follows may hold somebody's password.
+            # Only the scheme: the rest may contain a password.
             f"the location of a run must be a path or begin with one of {known}, but got {scheme}://..."
         )
     return "" if scheme == "file" else scheme
@@ -53,7 +53,7 @@ def local_path(location: str) -> str:
 
 
 def absolute(location: str) -> str:
-    """The same place for a process in another working directory.
+    """The same location for a process in another working directory.
 
     Raises:
         InvalidValueError: As :func:`scheme_of`.

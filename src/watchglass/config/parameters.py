@@ -1,9 +1,9 @@
 """Typed parameters of rules, collections and actions: one validation for code, command line and JSON alike.
 
 A parameter is a dataclass field made by :func:`parameter`. :func:`validate` turns strings from a command line or a
-JSON file into the annotated type and checks the limits, so that every way of setting a parameter gives the same
-one-line error. It is written by hand, and small, because collections and rules are constructed inside the training
-process, where a validation library of ours could clash with the user's own version.
+JSON file into the annotated type and checks the limits, so that every source of a parameter gives the same one-line
+error. It uses no validation library, because collections and rules are constructed inside the training process, where
+the library could conflict with the version that the user needs.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class ParameterError(InvalidValueError):
 
 
 class _Refused(ValueError):
-    """A value that its type alone does not explain; the message is the reason."""
+    """A refused value, with a more precise reason than its type."""
 
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """What documentation and validation need to know of one parameter.
+    """One parameter, for documentation and validation.
 
     Attributes:
         name: Field name.
@@ -132,8 +132,8 @@ def parameter(
     Limits and choices of a list hold for each element, those of a mapping for each key.
 
     Args:
-        default: Value when nothing is given; must itself be valid.
-        help: One sentence for people; "" where none reads of it.
+        default: The default value, which must be valid.
+        help: One sentence for people; "" for an undocumented parameter.
         unit: Unit of the value, for instance ``"percent"`` or ``"steps"``.
         ge: A number must be at least this.
         le: A number must be at most this.
@@ -152,10 +152,10 @@ def validate(instance: Any, owner: str = "") -> None:
 
     Args:
         instance: A dataclass instance, frozen or not.
-        owner: How errors call it; the name of its class when not given.
+        owner: Its name in errors; by default the name of its class.
 
     Raises:
-        ParameterError: A value does not have the field's type or breaks its limits.
+        ParameterError: A value of the wrong type or outside its limits.
     """
     owner = owner or type(instance).__name__
     hints = _hints(type(instance))
@@ -186,15 +186,15 @@ def validate(instance: Any, owner: str = "") -> None:
 
 
 def build(cls: type[_Built], data: Mapping[str, Any], owner: str = "") -> _Built:
-    """A dataclass instance from what a file or a caller gives by name.
+    """A dataclass instance from values by name, as a file or a caller gives them.
 
     Args:
         cls: The dataclass.
         data: Its fields by name.
-        owner: How errors call it; the name of the class when not given.
+        owner: Its name in errors; by default the name of the class.
 
     Raises:
-        ParameterError: A field it does not have, with near names, or one that is missing; and as :func:`validate`.
+        ParameterError: An unknown field, with a similar name, or a missing one; and as :func:`validate`.
     """
     owner = owner or cls.__name__
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
@@ -207,10 +207,10 @@ def build(cls: type[_Built], data: Mapping[str, Any], owner: str = "") -> _Built
 
 
 def check_names(given: Iterable[str], known: Iterable[str], owner: str, prefix: str = "") -> None:
-    """Refuse names of parameters that do not exist.
+    """Refuse unknown names of parameters.
 
     Raises:
-        ParameterError: One of ``given``, with near names; it is called ``prefix`` and its name.
+        ParameterError: An unknown name, with ``prefix`` before it and with a similar name.
     """
     known = list(known)
     for name in given:
@@ -246,7 +246,7 @@ def values(instance: Any) -> dict[str, Any]:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """``' (did you mean "X"?)'`` when a known name is near, else ``""``."""
+    """``' (did you mean "X"?)'`` for a similar known name, else ``""``."""
     known = list(known)
     lowered = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
@@ -264,7 +264,7 @@ def _plain(value: Any) -> Any:
 
 
 def _elements(value: Any) -> Iterator[Any]:
-    """What limits hold for: the elements of a list, the keys of a mapping, else the value."""
+    """The values that limits apply to: the elements of a list, the keys of a mapping, else the value."""
     if isinstance(value, (tuple, Mapping)):
         yield from value
     else:
@@ -275,7 +275,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return "" if field.default in (dataclasses.MISSING, None) else f"; the default is {field.default!r}"
 
 
-#: Types of the fields of a class; every worker has instances of its own of each rule.
+#: Types of the fields of a class, cached because each worker has instances of each rule.
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
@@ -327,7 +327,7 @@ def _coerce_union(value: Any, arms: tuple[Any, ...], limits: _Limits) -> Any:
     wanted = [arm for arm in arms if arm is not type(None)]
     if type(None) in arms and (value is None or (isinstance(value, str) and value.lower() == "none")):
         if value is not None and any(typing.get_origin(arm) is tuple for arm in wanted):
-            raise _Refused(f"must be a list but got {value!r}; [] is none of them, and left out it is as by default")
+            raise _Refused(f"must be a list but got {value!r}; use [] for an empty list, or omit it for the default")
         return None
     for arm in wanted[:-1]:
         try:
@@ -382,7 +382,7 @@ def _number(value: Any) -> float:
 
 
 def _words(hint: type[Enum]) -> dict[str, Enum]:
-    """Members by what people call them: the value where that is a text, else the name."""
+    """Members by their names in settings: the value if it is a text, else the name."""
     return {(member.value if isinstance(member.value, str) else member.name).lower(): member for member in hint}
 
 

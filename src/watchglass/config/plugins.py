@@ -1,4 +1,4 @@
-"""Classes of a user's own, rules and actions alike: how their parameters are declared, and how a file names them."""
+"""Custom classes (rules and actions): how they declare parameters, and how they are named by file and class."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 class Contract(NamedTuple):
-    """What a class in a user's file has to be.
+    """The requirements for a class in a user's file.
 
     Attributes:
         base: The class that it derives from.
-        word: What it is called, ``"rule"``.
+        word: Its kind in messages, ``"rule"``.
         name: The name under which users import the base, ``"watchglass.Rule"``.
-        method: The method that it has to have, ``"check(self, view)"``.
+        method: The method that it must have, ``"check(self, view)"``.
     """
 
     base: type
@@ -55,11 +55,11 @@ def built(cls: type[T], name: str, parameters: Mapping[str, Any]) -> T:
 
     Args:
         cls: The class.
-        name: What the user wrote for it.
-        parameters: Those that were given.
+        name: The name that the user wrote.
+        parameters: The given parameters.
 
     Raises:
-        UnknownNameError: It has no such parameter, with the near name.
+        UnknownNameError: An unknown parameter, with a similar name.
         InvalidValueError: A value of the wrong type or outside its limits.
         PluginFileError: Its constructor raises something else.
     """
@@ -74,7 +74,7 @@ def built(cls: type[T], name: str, parameters: Mapping[str, Any]) -> T:
 
 @contextmanager
 def faults_of(name: str, verb: str) -> Iterator[None]:
-    """What a user's own code raises meanwhile is a fault of its file, reported in a line."""
+    """A context that reports an exception of a user's code in one line, as an error of its file."""
     try:
         yield
     except WatchglassError:
@@ -113,13 +113,13 @@ def find_class(name: str, built_in: Mapping[str, str], contract: Contract, *, al
     """The class that a name means: a built-in one, ``"DeadRelu"``, or one in a file, ``"path/to/file.py:MyRule"``.
 
     Args:
-        name: What somebody wrote.
-        built_in: The modules of the built-in ones, which are imported when asked for.
-        contract: What it has to be.
-        also: Other names that may have been meant.
+        name: The name that the user wrote.
+        built_in: The modules of the built-in ones, imported on use.
+        contract: The requirements.
+        also: Further names to suggest.
 
     Raises:
-        UnknownNameError: No such built-in one, or no such class in the file; the message has the near name.
+        UnknownNameError: No such built-in class, or none in the file; the message suggests a similar name.
         MissingFileError, PluginFileError: See :func:`class_from_file`.
     """
     if names_file(name):
@@ -128,8 +128,8 @@ def find_class(name: str, built_in: Mapping[str, str], contract: Contract, *, al
     if module is None:
         word, near = contract.word, suggest(name, [*built_in, *also])
         raise UnknownNameError(
-            f'there is no {word} "{name}"{near}; "watchglass {word}s" lists them, and one of your '
-            f'own is named by file and class: "my_{word}s.py:My{word.title()}"'
+            f'there is no {word} "{name}"{near}; to list them: watchglass {word}s; a custom {word} is named by file '
+            f'and class: "my_{word}s.py:My{word.title()}"'
         )
     cls: type[Any] = getattr(importlib.import_module(module), name)
     return cls
@@ -146,8 +146,8 @@ def name_of(cls: type[Any], contract: Contract) -> str:
     if cls.__module__ == "__main__":
         word = contract.word
         raise InvalidValueError(
-            f"{word} {cls.__name__} must be in a file of its own, because another process calls it, but it is defined "
-            f'in the running script; move it and give {word}s=["my_{word}s.py:{cls.__name__}"]'
+            f"{word} {cls.__name__} is defined in the running script, but another process must import it; move it to a "
+            f'file and use {word}s=["my_{word}s.py:{cls.__name__}"]'
         )
     return f"{inspect.getsourcefile(cls)}:{cls.__name__}"
 
@@ -170,7 +170,7 @@ def class_from_file(name: str, contract: Contract) -> type:
     if not class_name:
         if len(found) == 1:
             return next(iter(found.values()))
-        raise PluginFileError(f'{path} has {len(found)} {contract.word}s; name one: "{path}:ClassName"')
+        raise PluginFileError(f'{path} has {len(found)} {contract.word}s; name the class: "{path}:ClassName"')
     cls = getattr(module, class_name, None)
     if cls is None:
         raise UnknownNameError(f'{path} has no class "{class_name}"{suggest(class_name, found)}')
@@ -187,9 +187,11 @@ def class_from_file(name: str, contract: Contract) -> type:
 def _import_file(path: str, word: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
-        raise MissingFileError(f'there is no {word} file "{path}"; give its path from {Path.cwd()} or an absolute one')
+        raise MissingFileError(
+            f'there is no {word} file "{path}"; give an absolute path, or one relative to {Path.cwd()}'
+        )
     # The name is made from path and time of change: two files called rules.py do not collide, and an edited file is
-    # imported anew in a notebook. It has to be in sys.modules for dataclasses to resolve the annotations.
+    # imported again in a notebook. It has to be in sys.modules for dataclasses to resolve the annotations.
     stamp = f"{file.resolve()}\0{file.stat().st_mtime_ns}"
     name = f"watchglass_plugin_{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
     if name in sys.modules:

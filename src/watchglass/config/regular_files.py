@@ -1,6 +1,6 @@
-"""Opening files that others may have put there: never waits, and gives nothing that is no regular file.
+"""Opening files that other users may have created: never blocks, and opens regular files only.
 
-A FIFO, a device or a socket where a file should be makes a plain ``open`` or ``read`` wait for ever, or never end.
+For a FIFO, a device or a socket in place of a file, a plain ``open`` or ``read`` blocks or never ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 
 
 class NotRegularError(OSError):
-    """Something that is no file has the name of one."""
+    """A FIFO, socket or device in place of a file."""
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
@@ -61,7 +61,7 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
 
 def why_no_file(path: str | os.PathLike[str]) -> str:
-    """What keeps a path from being a file, for messages: ``does not exist``, ``is a folder``, ``is a FIFO``."""
+    """Why a path is no file, for messages: ``does not exist``, ``is a folder``, ``is a FIFO``."""
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
     except OSError:
@@ -70,7 +70,7 @@ def why_no_file(path: str | os.PathLike[str]) -> str:
 
 
 def near_file(path: str | os.PathLike[str]) -> str:
-    """``' (did you mean "X"?)'`` for a path that is not there beside a file of a near name, else ``""``."""
+    """``' (did you mean "X"?)'`` for a missing file beside one with a similar name, else ``""``."""
     path = Path(path)
     try:
         return suggest(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_file()])

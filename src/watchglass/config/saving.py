@@ -1,4 +1,4 @@
-"""What is kept of tensors and at which steps: the settings that a whole training and each collection share."""
+"""What is recorded of tensors, and at which steps: the settings that a run and each collection share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLAIN = ("min", "max", "mean", "median", "std", "variance", "sum", "prod", "l1"
 #: Names that ``reductions`` accepts. Most follow from the statistics that are kept of every tensor.
 REDUCTION_NAMES = (*_PLAIN, *(f"abs_{name}" for name in _PLAIN))
 
-#: Those that do not, and what has to be computed for them.
+#: Reductions that do not, with the number that is computed for them.
 EXACT_REDUCTIONS = {
     "median": Reduction.MEDIAN, "prod": Reduction.PROD, "abs_median": Reduction.ABS_MEDIAN,
     "abs_prod": Reduction.PROD, "abs_min": Reduction.ABS_MIN,
@@ -35,7 +35,7 @@ _SPELLINGS = {f"{prefix}{norm}_norm": f"{prefix}{norm}" for prefix in ("", "abs_
 
 @dataclass(frozen=True, kw_only=True)
 class _StepSettings:
-    """Which steps are kept. Abstract; None leaves a setting to what is more general."""
+    """The steps that are recorded. Abstract; None takes the more general setting."""
 
     save_interval: int | None = parameter(None, help="keep every step that is a multiple of it", unit="steps", ge=1)
     start_step: int | None = parameter(None, help="first step that the interval may keep", unit="steps", ge=0)
@@ -74,7 +74,7 @@ class _StepSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModeSteps(_StepSettings):
-    """Which steps of one mode are kept; None takes what holds for all modes."""
+    """The steps of one mode that are recorded; None takes the setting for all modes."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -82,9 +82,9 @@ class ModeSteps(_StepSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SaveSettings(_StepSettings):
-    """What is kept and when. Abstract; None leaves a setting to what is more general.
+    """What is recorded, and when. Abstract; None takes the more general setting.
 
-    The four settings of steps hold for training; for a mode named in ``modes``, those given there come first.
+    The four settings of steps apply to training; for a mode in ``modes``, the settings given there apply.
     """
 
     modes: Mapping[str, ModeSteps] | None = parameter(
@@ -104,13 +104,13 @@ class SaveSettings(_StepSettings):
             steps.check_steps(owner, f"modes.{name}.")
 
     def levels(self, mode: str) -> tuple[_StepSettings, ...]:
-        """What says which steps of a mode are kept, the most specific first."""
+        """The settings for the steps of a mode, the most specific first."""
         named = (self.modes or {}).get(mode)
         return (self,) if named is None else (named, self)
 
 
 class Schedule(NamedTuple):
-    """The steps of one mode at which a collection is kept.
+    """The steps of one mode at which a collection is recorded.
 
     Attributes:
         interval: Multiples of it are kept; None for those that the budget chooses.

@@ -1,4 +1,4 @@
-"""What a launcher tells a training, validated before it leaves."""
+"""The configuration of a training process. A launcher validates it and passes it on in the environment."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True)
 class SessionConfig(SaveSettings):
-    """How one training is captured.
+    """The configuration of capture in one training run.
 
-    The settings of :class:`Collection` that can be given here hold for every collection that does not say otherwise.
+    Settings of :class:`Collection` that are given here apply to every collection without its own value.
 
     Attributes:
         run: Location of the run: a folder, or an address like ``s3://bucket/path``.
         attempt: Number of the attempt; None lets the session begin one.
-        collections: What is kept. A list (of collections, names or tables) means exactly these. A table by name
-            changes what is kept by default, ``{"inputs": True, "updates": False, "gradients": {"save_raw": True}}``.
-        save_all: Keep everything that the training has by itself, as collection ``all`` does.
-        include_regex: Keep tensors in whose name one of these is found too, as collection ``default`` does.
-        save_interval: Interval of every collection without one of its own; None lets the budget choose.
-        include_workers: ``"all"``, or ``"one"``: only rank 0 keeps tensors, the others what is recorded at every step.
-        facts: Kinds of facts to record; None for those that are recorded by default.
-        overhead_budget: Share of the training's time that capture may cost, as a ratio.
-        capture_memory_bytes: Bound of the memory for copies of weights, from which updates are computed, and of that of
-            a re-run. Working memory of statistics on a device is small and beside it, as is what waits to be written.
-        flush_interval_s: How often records are written; None for 0.5 s on a local folder, and on an object store 5 s
+        collections: What is recorded. A list (of collections, names or tables) means exactly these. A table by name
+            changes the default, ``{"inputs": True, "updates": False, "gradients": {"save_raw": True}}``.
+        save_all: Record every tensor the run produces, as collection ``all`` does.
+        include_regex: Also record tensors whose names match one of these, as collection ``default`` does.
+        save_interval: Interval of every collection without an interval; None lets the budget choose.
+        include_workers: ``"all"``, or ``"one"``: only rank 0 records tensors, the others only the values of every step.
+        facts: Kinds of facts to record; None for the default ones.
+        overhead_budget: Largest share of the run's time that capture may take, as a ratio.
+        capture_memory_bytes: Limit of the memory for copies of weights, from which updates are computed, and for a
+            re-run. It excludes the small working memory of statistics on a device, and records not yet written.
+        flush_interval_s: Seconds between writes; None for 0.5 s on a local folder, and on an object store 5 s
             or more (see :func:`watchglass.store.StorePolicy.intervals`).
-        queue_bytes: Bound of the records that wait to be written; beyond it they are dropped, and counted.
-        spool_bytes: Bound of what waits on this machine's disk for an object store that is away or slow; 0 for none.
-        raw_keep_bytes: Of each worker's raw tensors so many bytes are kept, the oldest files go; None keeps all.
-        flight_recorder: Keep the last steps where they survive ``kill -9``, in some 8 MiB of files per worker.
-        planned_steps: TRAIN steps the training will have, where known.
+        queue_bytes: Limit of the records waiting to be written; further records are dropped and counted.
+        spool_bytes: Limit of the records on the local disk for an object store that is unreachable or slow; 0 for none.
+        raw_keep_bytes: Raw tensors to keep per worker; older files are removed. None keeps all.
+        flight_recorder: Keep the last steps in files that survive ``kill -9``, about 8 MiB per worker.
+        planned_steps: Planned number of TRAIN steps, if known.
         strict: Faults inside capture raise instead of detaching. For tests.
-        overrides: Settings of the command line, which come before those that the script gives.
+        overrides: Settings of the command line, which override those of the script.
     """
 
     run: str
     attempt: int | None = None
     collections: tuple[Collection, ...] = DEFAULT_COLLECTIONS
-    save_all: bool = parameter(False, help="keep everything that the training has by itself")
-    include_regex: tuple[str, ...] = parameter((), help="keep these tensors too", split=False)
-    include_workers: str = parameter("all", help="which ranks keep tensors", choices=("all", "one"))
+    save_all: bool = parameter(False, help="record every tensor the run produces")
+    include_regex: tuple[str, ...] = parameter((), help="also record these tensors", split=False)
+    include_workers: str = parameter("all", help="ranks that record tensors", choices=("all", "one"))
     facts: tuple[str, ...] | None = parameter(None, help="kinds of facts to record", choices=tuple(FACTS))
-    overhead_budget: float = parameter(0.01, help="share of the training's time", unit="ratio", gt=0, le=1)
+    overhead_budget: float = parameter(0.01, help="share of the run's time for capture", unit="ratio", gt=0, le=1)
     capture_memory_bytes: int = parameter(256 * MEBIBYTE, help="memory for copies of weights", unit="bytes", ge=0)
-    flush_interval_s: float | None = parameter(None, help="how often records are written", unit="seconds", gt=0)
-    queue_bytes: int = parameter(64 * MEBIBYTE, help="records that may wait to be written", unit="bytes", ge=1)
-    spool_bytes: int = parameter(1024 * MEBIBYTE, help="what may wait for an object store", unit="bytes", ge=0)
-    raw_keep_bytes: int | None = parameter(None, help="raw tensors that are kept of each worker", unit="bytes", ge=1)
-    flight_recorder: bool = parameter(True, help="keep the last steps where they survive kill -9")
-    planned_steps: int | None = parameter(None, help="TRAIN steps the training will have", unit="steps", ge=1)
+    flush_interval_s: float | None = parameter(None, help="time between writes of records", unit="seconds", gt=0)
+    queue_bytes: int = parameter(64 * MEBIBYTE, help="limit of records waiting to be written", unit="bytes", ge=1)
+    spool_bytes: int = parameter(1024 * MEBIBYTE, help="limit of records for an object store", unit="bytes", ge=0)
+    raw_keep_bytes: int | None = parameter(None, help="raw tensors to keep per worker", unit="bytes", ge=1)
+    flight_recorder: bool = parameter(True, help="keep the last steps in files that survive kill -9")
+    planned_steps: int | None = parameter(None, help="planned number of TRAIN steps", unit="steps", ge=1)
     strict: bool = parameter(False, help="faults inside capture raise")
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class SessionConfig(SaveSettings):
                     raise ParameterError(
                         "SessionConfig",
                         f"collections.{collection.name}",
-                        f"keeps no step in mode {mode}: together with the settings of the whole training, start_step "
+                        f"keeps no step in mode {mode}: together with the settings of the whole run, start_step "
                         f"is {merged.start}, end_step {merged.end} and save_interval "
                         f"{merged.interval or 'left to the budget'}; to keep nothing use end_step = 0",
                         related=[
@@ -109,7 +109,7 @@ class SessionConfig(SaveSettings):
 
     @property
     def all_collections(self) -> tuple[Collection, ...]:
-        """The collections, with those that ``save_all`` and ``include_regex`` stand for."""
+        """The collections, including those of ``save_all`` and ``include_regex``."""
         further = [Collection("all")] if self.save_all else []
         if self.include_regex:
             further.append(Collection("default", include_regex=self.include_regex))
@@ -117,31 +117,31 @@ class SessionConfig(SaveSettings):
 
     @property
     def train_interval(self) -> int | None:
-        """Interval of training steps for collections without one of their own; None lets the budget choose."""
+        """Interval of training steps for collections without an interval; None lets the budget choose."""
         return Schedule.merged("train", self.levels("train")).interval
 
     def schedule(self, collection: Collection, mode: str) -> Schedule | None:
-        """At which steps of ``"train"``, ``"eval"`` or ``"predict"`` a collection is kept; None for never."""
+        """The steps of ``"train"``, ``"eval"`` or ``"predict"`` at which a collection is recorded; None for none."""
         merged = self._merged(collection, mode)
         return None if merged is None or merged.empty else merged
 
     def _merged(self, collection: Collection, mode: str) -> Schedule | None:
-        """The schedule by the settings of both; None in a mode that neither names."""
+        """The schedule by the settings of run and collection; None for a mode that neither names."""
         if mode != "train" and mode not in {**(self.modes or {}), **(collection.modes or {})}:
             return None
         return Schedule.merged(mode, (*collection.levels(mode), *self.levels(mode)))
 
     def with_settings(self, settings: Mapping[str, Any]) -> SessionConfig:
-        """This configuration with settings that the script gives; those of the command line stay.
+        """This configuration with the settings of the script; those of the command line override them.
 
         Raises:
-            ParameterError: A setting that does not exist or cannot be.
+            ParameterError: An unknown or invalid setting.
         """
         check_names(settings, SETTINGS, "SessionConfig")
         return replace(self, **combine(self.settings(), settings, self.overrides))
 
     def settings(self) -> dict[str, Any]:
-        """Everything that is not as by default, as plain JSON types; it makes the same configuration again."""
+        """All settings that differ from the defaults, as plain JSON types."""
         return {**values(self), "collections": [collection.to_json() for collection in self.collections]}
 
     def to_env(self) -> dict[str, str]:
@@ -151,7 +151,7 @@ class SessionConfig(SaveSettings):
 
     @classmethod
     def from_env(cls) -> SessionConfig | None:
-        """The configuration that a launcher put into the environment, or None."""
+        """The configuration from the environment, as a launcher wrote it; None for none."""
         text = os.environ.get(environment.SESSION)
         if not text:
             return None

@@ -60,11 +60,11 @@ def _names(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def combine(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a session's configuration from several sources; a later source overrides an earlier one.
 
-    A table of collections adds to those of the sources before it, a list replaces them; what one of them defined is
-    still known to a later table that names it. Settings of modes add up.
+    A table of collections adds to those of earlier sources, a list replaces them. A later table may name any collection
+    that an earlier source defined. Settings of modes are merged one by one.
 
     Raises:
-        ParameterError: A collection that cannot be.
+        ParameterError: An invalid collection.
     """
     result: dict[str, Any] = {}
     defined: dict[str, Collection] = {}
@@ -78,9 +78,9 @@ def combine(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def add_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of one collection, of a training or of a mode from two sources: the later one's come first.
+    """Settings of one collection, run or mode from two sources; the later one overrides the earlier.
 
-    Only settings in a table, those of ``modes``, add up.
+    Only the settings of tables (``modes``) are merged one by one.
     """
     result = dict(before)
     for name, value in after.items():
@@ -98,16 +98,16 @@ def _table(value: Any) -> Mapping[str, Any] | None:
 def read_collections(
     given: Any, base: Iterable[Collection], defined: Mapping[str, Collection] | None = None
 ) -> tuple[Collection, ...]:
-    """Collections as code, a file or a command line gives them.
+    """Collections from the value that code, a file or a command line gives.
 
     Args:
-        given: A list of collections, names and tables, which means exactly these; or a table by name, which adds to
-            ``base``: True for a collection as it is, False to leave one out, a table of settings to add or change one.
-        base: What a table adds to.
-        defined: Collections that are not kept but known by name.
+        given: A list of collections, names and tables, which means exactly these; or a table by name, which changes
+            ``base``: True adds a collection, False removes one, a table of settings adds or changes one.
+        base: The collections that a table changes.
+        defined: Further collections that a table may name.
 
     Raises:
-        ParameterError: Something else, an unknown setting, or one collection twice.
+        ParameterError: A value of another type, an unknown setting, or a duplicate collection.
     """
     if isinstance(given, Mapping):
         return _added(given, {collection.name: collection for collection in base}, defined or {})
@@ -118,7 +118,7 @@ def read_collections(
     for index, entry in enumerate(entries):
         collection = _read_one(entry, str(index))
         if collection.name in found:
-            raise ParameterError(_OWNER, "collections", f"names {collection.name} twice; join the two")
+            raise ParameterError(_OWNER, "collections", f"names {collection.name} twice; merge the two")
         found[collection.name] = collection
     return tuple(found.values())
 
@@ -131,13 +131,13 @@ def _added(
         if entry is False:
             kept.pop(name, None)
             for part in [part for part in kept if part.startswith(f"{PART_OF}{name}.")]:
-                del kept[part]  # who wants none of the whole wants none of what rules asked for of it
+                del kept[part]  # False for the whole also removes the parts that rules need
         elif entry is True:
             kept[name] = before or _read_one({"name": name}, name)
         elif isinstance(entry, Mapping):
             if entry.get("name", name) != name:
                 raise ParameterError(
-                    _OWNER, f"collections.{name}.name", f"must be left out or {name} but got {entry['name']!r}"
+                    _OWNER, f"collections.{name}.name", f"must be omitted or {name} but got {entry['name']!r}"
                 )
             settings = before.to_json() if before is not None else {"name": name}
             kept[name] = _read_one(add_settings(settings, entry), name)
@@ -159,4 +159,4 @@ def _read_one(entry: Any, key: str) -> Collection:
     except ParameterError as error:
         raise error.inside(_OWNER, f"collections.{key}") from None
     except InvalidValueError as error:
-        raise ParameterError(_OWNER, f"collections.{key}", f"cannot be: {error}") from None
+        raise ParameterError(_OWNER, f"collections.{key}", f"is invalid: {error}") from None

@@ -1,4 +1,4 @@
-"""Whether others could have written a file that was found by searching and names what is to be run."""
+"""Whether other users could have written a file that was found by searching and names programs to run."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 
 def untrusted(path: Path) -> str:
-    """Why a file, or a folder that it lies in, may be of somebody else, in words; "" where it is of this user or root.
+    """The reason why another user may have written a file; "" if only this user or root can have.
 
-    Both have to belong to this user or to root, and nobody else may write them: a folder with the sticky bit everybody
-    may, and the group of this user alone is this user. Of a link, what it leads to counts as well.
+    File and folder must belong to this user or to root, and no other user may be able to write to them. A folder with
+    the sticky bit is accepted, and so is a group that only this user belongs to. For a link, the target counts too.
     """
-    if not hasattr(os, "getuid"):  # Windows: owners are no numbers there
+    if not hasattr(os, "getuid"):  # Windows: no numeric owners
         return ""
     real = path.resolve()
     for place in dict.fromkeys([path, path.parent, real, real.parent]):
         try:
             found = os.stat(place)
         except OSError as error:
-            return f"{place} cannot be looked at: {error.strerror}"
+            return f"{place} cannot be checked: {error.strerror}"
         reason = _reason(found)
         if reason:
             return f"{place} {reason}"
@@ -33,14 +33,14 @@ def _reason(found: os.stat_result) -> str:
     if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
         return ""
     if found.st_mode & stat.S_IWOTH:
-        return "may be written by everybody"
+        return "is writable by all users"
     if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
-        return "may be written by its group"
+        return "is writable by its group"
     return ""
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group is root's, or has this user as its one member."""
+    """Whether a group is that of root, or has this user as its only member."""
     if group == 0:
         return True
     import grp

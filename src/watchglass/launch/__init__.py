@@ -1,4 +1,4 @@
-"""Starting a training under watch and bringing it, and everything started for it, to an orderly end."""
+"""Start a training script under watch, and end the script and its evaluator in order."""
 
 from watchglass.launch.job import Job
 from watchglass.launch.launcher import BOOTSTRAP, LaunchOutcome, Waiting, launch, run_untouched, training_environment

@@ -1,4 +1,4 @@
-"""The hook that watches this process, if any."""
+"""The current hook of this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _trained = False
 
 
 def current_hook() -> Hook | None:
-    """The hook that watches this process, None when nothing does."""
+    """The hook that watches this process; None for none."""
     return _current if _current is not None and _current.active else None
 
 
@@ -37,18 +37,18 @@ def _forget(hook: Hook) -> None:
     _trained = _trained or hook.started
     if _current is hook:
         _current = None
-    # One that was stopped or broke is not followed by another.
+    # A hook that was stopped or failed gets no successor.
     if _launched is hook and not (hook.stopping or hook.broken):
         _launched = None
 
 
 def hook_of_launch(launch: SessionConfig, owner: Framework, settings: Mapping[str, Any]) -> Hook:
-    """The hook of this process in the run that its launcher began, made when it is first asked for.
+    """The hook of this process in the run of its launcher, created on first use.
 
     Args:
-        launch: What the launcher says.
-        owner: A framework whose models are to be watched: what is kept of them by default is kept.
-        settings: What the script gives.
+        launch: The configuration of the launcher.
+        owner: The framework of the watched models, whose default collections are recorded.
+        settings: The settings of the script.
     """
     global _launched
     hook = _launched if _launched is not None and _launched.config.run == launch.run else None
@@ -66,13 +66,13 @@ def hook_of_launch(launch: SessionConfig, owner: Framework, settings: Mapping[st
 
 
 def on_framework_imported(name: str, begun_s: float | None = None) -> None:
-    """A framework has been imported in a process that ``watchglass run`` started: watch what it trains.
+    """Watch the models of a framework that was imported in a process of ``watchglass run``.
 
-    Never raises: a training run must not fail because it cannot be watched. One warning says why it is not.
+    Never raises: a training run must not fail because it cannot be watched. One warning gives the reason.
 
     Args:
         name: Name of the framework, ``"torch"``.
-        begun_s: When importing this package began, of :func:`time.perf_counter`; None where that is not known.
+        begun_s: Start of the import of this package, of :func:`time.perf_counter`; None if unknown.
     """
     if environment.disabled():
         return
@@ -90,22 +90,22 @@ def on_framework_imported(name: str, begun_s: float | None = None) -> None:
     except Exception as error:
         if environment.strict():
             raise
-        _log.warning("watchglass: this training is not captured: %s: %s", type(error).__name__, error)
+        _log.warning("watchglass: this run is not captured: %s: %s", type(error).__name__, error)
 
 
 def on_failure(first: bool) -> None:
-    """An exception that nothing caught ends a process that ``watchglass run`` started: the launcher shall know which.
+    """Report to the launcher the uncaught exception that ends this process.
 
     Called when the interpreter ends, after the hook of this process has been closed.
 
     Args:
-        first: Whether it is the process that the launcher started.
+        first: Whether the launcher started this process.
     """
     report_uncaught(first=first, trains=_trained)
 
 
 def save_scalar(name: str, value: float, collection: str | None = None) -> None:
-    """Record one number at the current step; does nothing where the training is not watched.
+    """Record one number at the current step; does nothing in a run that is not watched.
 
     Args:
         name: Its name in the run, ``"reward"``.
@@ -118,7 +118,7 @@ def save_scalar(name: str, value: float, collection: str | None = None) -> None:
 
 
 def save_tensor(name: str, value: Any, collection: str | None = None) -> None:
-    """Record a tensor's statistics at the current step; does nothing where the training is not watched.
+    """Record a tensor's statistics at the current step; does nothing in a run that is not watched.
 
     Args:
         name: Its name in the run.

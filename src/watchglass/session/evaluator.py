@@ -11,12 +11,12 @@ from watchglass.supervise import Supervision
 
 _log = logging.getLogger("watchglass")
 
-#: How long the end of a training run waits for the last findings to be printed.
+#: Time limit for the evaluator to print the last findings at the end of a run.
 _LAST_WORDS_S = 10.0
 
 
 class WatchedEvaluator:
-    """Starts the evaluator when the worker has joined, looks after it, and lets it finish when the training ends."""
+    """Starts the evaluator when the worker has joined, supervises it, and lets it finish at the end of the run."""
 
     def __init__(self, config: EvaluatorConfig) -> None:
         self._config = replace(config, run=absolute(config.run), concludes=True)
@@ -29,12 +29,12 @@ class WatchedEvaluator:
             self._evaluator = Supervision(config, environment.for_evaluator(os.environ), _warn)
 
     def look(self) -> None:
-        """Replace an evaluator that has died. Called on the recorder's thread, again and again."""
+        """Replace an evaluator that has died. Called regularly on the recorder's thread."""
         if self._evaluator is not None:
             self._evaluator.look()
 
     def finish(self) -> None:
-        """Let go of the lifeline and give the evaluator a moment for its last words; it ends by itself."""
+        """Close the lifeline and wait a moment for the last findings; the evaluator ends by itself."""
         if self._evaluator is not None:
             self._evaluator.wait(_LAST_WORDS_S)
 

@@ -1,4 +1,4 @@
-"""Rules and actions as a script or a command line gives them, and what a training captures for the rules."""
+"""Specifications of the rules and actions that a script or a command line names, and the capture for the rules."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _Spec = TypeVar("_Spec", RuleSpec, ActionSpec)
 def rule_specs(
     rules: str | Iterable[Any] | None, calibration: str = "default", source: str = "rules"
 ) -> tuple[RuleSpec, ...]:
-    """What an evaluator is told of the rules that were given, each known to exist and to accept its parameters.
+    """Specifications of rules for an evaluator; each rule and its parameters are checked.
 
     Args:
         rules: As on the command line, ``"default"``, ``"llm,DeadRelu:window=5"``, ``"my_rules.py:MyRule"``; or a list
             of such texts, of rule classes and of rule instances. None for the default ones.
-        calibration: Which set of thresholds they begin with.
-        source: What errors call the place where they were written.
+        calibration: Their set of default thresholds.
+        source: The option or argument, for errors.
 
     Raises:
-        InvalidValueError: A rule that another process could not import, or a parameter that cannot be so.
-        UnknownNameError: A name that no rule has.
+        InvalidValueError: A rule that another process cannot import, or an invalid parameter.
+        UnknownNameError: An unknown name.
     """
     if calibration not in CALIBRATIONS:
         raise InvalidValueError(f"calibration must be one of {', '.join(CALIBRATIONS)} but got {calibration!r}")
@@ -63,17 +63,17 @@ def action_specs(
     *,
     thorough: bool = False,
 ) -> tuple[ActionSpec, ...]:
-    """What an evaluator is told of the actions that are given, behind those that the configuration file names.
+    """Specifications of actions for an evaluator: those of the configuration file, then the given ones.
 
     Args:
         actions: A text as on the command line, ``"Webhook:url=$HOOK"``, an action class, an action; or a list of them.
-        rules: The rules that are evaluated; None where that does not matter.
-        config_file: File of settings; when not given, the nearest ``watchglass.toml`` if there is one.
-        thorough: Also ask each action whether it can work, which may import what it is made with: into a training only
-            the process that delivers needs it.
+        rules: The rules that are evaluated; None if they do not matter.
+        config_file: File of settings; by default the nearest ``watchglass.toml``, if any.
+        thorough: Also check that each action can work, which may import libraries that only the delivering process
+            needs; False inside a training process.
 
     Raises:
-        InvalidValueError: An action that another process could not import, or a parameter that cannot be so.
+        InvalidValueError: An action that another process cannot import, or an invalid parameter.
         UnknownNameError: An action or a rule that does not exist.
     """
     found = find_file(config_file)
@@ -88,26 +88,28 @@ def action_specs(
     return _found_from_everywhere(checked_actions([*in_file, *given], names, thorough=thorough))
 
 
-def capture_of_rules(told: EvaluatorConfig | None, *given: Mapping[str, Any], **kept: Sequence[Any]) -> dict[str, Any]:
-    """Settings with which the rules of an evaluator get what they need; none where nothing is evaluated.
+def capture_of_rules(
+    evaluator: EvaluatorConfig | None, *given: Mapping[str, Any], **kept: Sequence[Any]
+) -> dict[str, Any]:
+    """Settings that record what the rules of an evaluator need; none without an evaluator.
 
     Args:
-        told: What the evaluator is told.
-        *given: What the user sets, in code or in a file.
+        evaluator: The configuration of the evaluator.
+        *given: The settings of the user, in code or in a file.
         **kept: See :func:`watchglass.rules.capture_for`.
     """
     from watchglass.rules import capture_for
 
-    if told is None or not told.rules:
+    if evaluator is None or not evaluator.rules:
         return {}
-    return capture_for(told.rules, told.calibration, given=[name for each in given for name in each], **kept)
+    return capture_for(evaluator.rules, evaluator.calibration, given=[name for each in given for name in each], **kept)
 
 
 def severity_of(stop_on: Severity | str | None) -> Severity | None:
     """The severity at which to stop.
 
     Raises:
-        InvalidValueError: None that there is.
+        InvalidValueError: An unknown severity.
     """
     if stop_on is None:
         return None
@@ -118,7 +120,7 @@ def severity_of(stop_on: Severity | str | None) -> Severity | None:
 
 
 def _specs(given: Any, kind: type[_Spec], contract: Contract, parse: Callable[[str], Iterable[_Spec]]) -> list[_Spec]:
-    """Specifications of what is given: texts, classes and instances, one or several."""
+    """Specifications from one or several texts, classes and instances."""
     alone = isinstance(given, (str, kind, type)) or not isinstance(given, Iterable)
     specs: list[_Spec] = []
     for each in [given] if alone else given:
@@ -136,5 +138,5 @@ def _specs(given: Any, kind: type[_Spec], contract: Contract, parse: Callable[[s
 
 
 def _found_from_everywhere(specs: Iterable[_Spec]) -> tuple[_Spec, ...]:
-    """The same for a process in another working directory: an evaluator begins at the first training step."""
+    """The same for an evaluator, which starts at the first training step, maybe in another working directory."""
     return tuple(replace(spec, name=seen_from(spec.name, os.getcwd())) for spec in specs)

@@ -1,4 +1,4 @@
-"""`watch`, one line in a script or notebook, and its like for trainings that take a callback instead of a model."""
+"""`watch` for scripts and notebooks, and the callback for frameworks that take callbacks instead of models."""
 
 from __future__ import annotations
 
@@ -54,44 +54,43 @@ def watch(
     config_file: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Hook:
-    """Watch a model's training from here on; returns the hook, whose ``close`` ends it.
+    """Watch the training of a model from now on. Returns the hook; its ``close`` ends the watch.
 
-    Losses, accuracy, learning rates, weights, gradients, updates and module outputs are found by themselves. In a
-    script that runs under ``watchglass run`` the model joins that run: settings that are given here hold there too,
-    where its command line does not say otherwise, and the other arguments are not needed.
+    Losses, accuracy, learning rates, weights, gradients, updates and module outputs are found automatically. In a
+    script under ``watchglass run`` the model joins that run. The settings given here then apply unless the command line
+    overrides them, and the other arguments are not needed.
 
     Args:
         model: A ``torch.nn.Module``, as it is called in the training loop.
-        optimizer: Its optimizer; may be left out, every optimizer of the model's parameters is found.
-        run: Where the run is written, a folder or ``s3://bucket/path``; ``<script>-<time>`` below ``runs`` when not
-            given.
-        runs: Folder or prefix of runs that are not named; ``$WATCHGLASS_RUNS``, or ``runs``, when not given.
+        optimizer: Its optimizer, optional: every optimizer of the model's parameters is found.
+        run: Location of the run, a folder or ``s3://bucket/path``; by default ``<script>-<time>`` below ``runs``.
+        runs: Folder or prefix for runs without ``run``; by default ``$WATCHGLASS_RUNS``, else ``runs``.
         rules: As on the command line, ``"default"`` or ``"llm,my_rules.py:MyRule"``, or a list of such texts, rule
-            classes and rule instances: evaluated in a process of their own while the training goes on, findings
-            printed as they come. What they need is captured, where ``collections`` does not say otherwise. None
-            evaluates nothing now; ``watchglass check`` can later.
-        calibration: Thresholds that rules begin with: ``"default"``, or ``"sagemaker"``, those that SageMaker Debugger
+            classes and rule instances. A separate process evaluates them during the run and prints findings. The
+            tensors that they need are captured unless ``collections`` excludes them. None evaluates no rule now;
+            ``watchglass check`` can do it later.
+        calibration: Default thresholds of the rules: ``"default"``, or ``"sagemaker"``, those that SageMaker Debugger
             documents.
-        stop_on: Stop the training at a finding of this severity: ``"error"`` or ``"warning"``. None never stops it.
-        actions: What else to do about findings, beside what the file of settings names: texts as on the command line,
+        stop_on: Stop when a finding reaches this severity, ``"error"`` or ``"warning"`` (None: never).
+        actions: Actions for findings, in addition to those of the file of settings: texts as on the command line,
             ``"Webhook:url=https://example.org/hook"``, action classes and actions.
-        config_file: File of settings; when not given, the nearest ``watchglass.toml`` if there is one.
+        config_file: File of settings; by default the nearest ``watchglass.toml``, if any.
         **settings: Fields of :class:`~watchglass.config.SessionConfig`: ``collections``, ``save_interval`` (steps),
-            ``overhead_budget`` (ratio, 0.01), ``capture_memory_bytes``, ``planned_steps`` and so on. They come before
+            ``overhead_budget`` (ratio, 0.01), ``capture_memory_bytes``, ``planned_steps`` and so on. They override
             those of the file.
 
     Raises:
-        InvalidValueError: Something that is not a model, an unknown setting, or one outside its limits.
-        MissingFileError: ``config_file`` is not there.
+        InvalidValueError: The object is not a model; an unknown or invalid setting.
+        MissingFileError: ``config_file`` does not exist.
         NotARunError: ``run`` exists and is not a run.
-        RunExistsError: Another training process, of no common launch, writes ``run`` now.
+        RunExistsError: A training process of another launch writes ``run`` now.
         UnknownNameError: A rule or an action that does not exist.
     """
     owner = owner_of(model)
     if owner is None:
         raise InvalidValueError(
-            f"watch needs a model of an imported framework, as torch.nn.Module, but got {type(model).__name__}; for "
-            "trees use xgboost_callback, for other loops Hook"
+            f"watch needs a model of an imported framework, such as torch.nn.Module, but got {type(model).__name__}; "
+            "for boosted trees use xgboost_callback, for other training loops use Hook"
         )
     launch, hook = SessionConfig.from_env(), current_hook()
     if hook is not None and (run is None or launch is not None):
@@ -119,9 +118,9 @@ def xgboost_callback(
 ) -> TrainingCallback:
     """A callback for ``xgboost.train``, ``xgboost.cv`` and the scikit-learn estimators that records the training.
 
-    Each boosting round is a step: metrics of all evaluation sets at every round, feature importances as often as the
-    overhead budget allows. Each training it is used for is a run, or an attempt of the run that is named. Under
-    ``watchglass run`` the training joins that run. What is wrong is said here, not when the training begins.
+    Each boosting round is a step. Metrics of all evaluation sets are recorded at every round, feature importances as
+    often as the overhead budget allows. Each use of the callback makes a run, or an attempt of the named run. Under
+    ``watchglass run`` it joins that run. Invalid arguments raise here, not at the start of the training.
 
     Example::
 
@@ -130,17 +129,16 @@ def xgboost_callback(
 
     Args:
         runs: As for :func:`watch`.
-        train: Name of the evaluation set that is the training data; the first whose name contains "train" when not
-            given. scikit-learn's estimators call theirs ``validation_0`` and so on.
-        loss: Metric that is the loss, for metrics of your own; the first known one (``logloss``, ``rmse`` ...) when not
-            given.
+        train: Name of the evaluation set with the training data; by default the first whose name contains "train".
+            scikit-learn's estimators name the sets ``validation_0`` and so on.
+        loss: Metric that is the loss, for custom metrics; by default the first known one (``logloss``, ``rmse`` ...).
         **watching: The other arguments and the settings of :func:`watch`, ``rules``, ``stop_on``, ``save_interval``
             (rounds) and so on.
 
     Raises:
         MissingExtraError: XGBoost is not installed.
-        InvalidValueError: An unknown setting, or one outside its limits.
-        MissingFileError: ``config_file`` is not there.
+        InvalidValueError: An unknown or invalid setting.
+        MissingFileError: ``config_file`` does not exist.
         UnknownNameError: A rule that does not exist.
     """
     with importing("xgboost_callback needs XGBoost", "xgboost"):
@@ -158,14 +156,14 @@ def xgboost_callback(
         return hook
 
     def end(hook: Hook, status: str | None) -> None:
-        if SessionConfig.from_env() is None:  # of a launcher it goes on: the script may train again
+        if SessionConfig.from_env() is None:  # under a launcher the hook stays open: the script may train again
             hook.close(status)
 
     return XGBoostCallback(begin, end, train=train, loss=loss)
 
 
 class _Asked:
-    """What a script asks for, checked when it asks; ``begin`` makes the hook of a run of it."""
+    """The arguments of a call of ``watch``, validated at once; ``begin`` makes the hook of the run."""
 
     def __init__(
         self,
@@ -202,13 +200,13 @@ class _Asked:
         self._config = SessionConfig.merged(path, Layer({"collections": default}), Layer(by_rules), file, arguments)
 
     def begin(self, run: str) -> Hook:
-        """A new hook, the current one from now on, of the run that the script names, else of ``run``."""
+        """A new hook for the run that the script names, else for ``run``; it becomes the current one."""
         config = self._config if self._config.run else replace(self._config, run=run)
         hook = Hook(config=config)
         if environment.disabled():
             hook.close()
             return hook
-        if self._evaluation is not None:  # it begins when training has begun, and ends with it
+        if self._evaluation is not None:  # it starts with the first step and ends with the run
             evaluator = WatchedEvaluator(replace(self._evaluation, run=config.run))
             hook.on_start.append(evaluator.start)
             hook.on_look.append(evaluator.look)
@@ -221,8 +219,8 @@ def _warn_of_ignored(**given: Any) -> None:
     names = [name for name, value in given.items() if value is not None and (name, value) != ("calibration", "default")]
     if names:
         _log.warning(
-            "watchglass: this process is watched already, so %s of this call of watch %s ignored: give them in the "
-            "first, or close its hook before", " and ".join(names), "is" if len(names) == 1 else "are",
+            "watchglass: this process is already watched, so %s of this call of watch %s ignored; pass them to the "
+            "first call, or close its hook before", " and ".join(names), "is" if len(names) == 1 else "are",
         )  # fmt: skip
 
 
@@ -233,14 +231,14 @@ def _location(name: str, given: Any) -> str:
 
 
 def _default_run(runs: str | os.PathLike[str] | None = None) -> str:
-    """Location of a run that is not named: script and time, below ``runs`` or where the environment says."""
+    """Location of a run without a name: script and time, below ``runs`` or the folder of the environment."""
     script = Path(sys.argv[0] or "python").stem if not hasattr(sys, "ps1") else "session"
     folder = _location("runs", runs) if runs is not None else environment.runs() or DEFAULT_RUNS
     return joined(folder, f"{script or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def _unused(location: str) -> str:
-    """Several trainings may begin in one second."""
+    """A location that is not used yet: several runs may begin in one second."""
     found, number = location, 2
     while _is_used(found):
         found, number = f"{location}-{number}", number + 1
@@ -252,4 +250,4 @@ def _is_used(location: str) -> bool:
         return os.path.lexists(local_path(location))
     with closing(open_store(location)) as store, suppress(StoreError):
         return store.size(layout.MANIFEST) is not None
-    return False  # whoever writes to a store that is unreachable now says so
+    return False  # the writer reports a store that is unreachable now

@@ -1,4 +1,4 @@
-"""The evaluator beside a training run: started by command line, looked after, replaced where it dies."""
+"""The evaluator process of a training run: started by command line, supervised, replaced when it dies."""
 
 from watchglass.supervise.process import EvaluatorProcess
 from watchglass.supervise.supervision import Supervision

@@ -54,7 +54,9 @@ def test_what_the_process_has_not_imported_is_not_asked(monkeypatch: pytest.Monk
 
 
 def test_watch_refuses_what_is_no_model() -> None:
-    with pytest.raises(InvalidValueError, match=r"as torch.nn.Module, but got Tensor; for trees use xgboost_callback"):
+    with pytest.raises(
+        InvalidValueError, match=r"such as torch.nn.Module, but got Tensor; for boosted trees use xgboost_callback"
+    ):
         watchglass.watch(torch.ones(2))
 
 

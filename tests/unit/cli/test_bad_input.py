@@ -50,7 +50,7 @@ def script(tmp_path: Path) -> Path:
             "late.toml, with the options given: collections.weights.end_step must be after start_step (9) but got 5",
         ),
         (["run", "--config", "bad.json", "train.py"], "bad.json: HookParameters.save_steps must be a list of whole"),
-        (["run", "--collection", "gradeints", "train.py"], "gradeints cannot be: collection 'gradeints' selects"),
+        (["run", "--collection", "gradeints", "train.py"], "gradeints is invalid: collection 'gradeints' selects"),
         (
             ["run", "--collection", "mine=(", "train.py"],
             "--collection mine.include_regex '(' does not compile: missing",
@@ -69,9 +69,12 @@ def script(tmp_path: Path) -> Path:
             "--collection weights.end_step must be after start_step (5) but got 4",
         ),
         (["run", "--collection", "weights:reductions=mean,medium", "train.py"], "but got 'medium' (did you mean"),
-        (["run", "--save-raw", "weigths", "train.py"], "--save-raw weigths cannot be: collection 'weigths' selects"),
+        (["run", "--save-raw", "weigths", "train.py"], "--save-raw weigths is invalid: collection 'weigths' selects"),
         (["run", "--save-raw", "weigths", "train.py"], '(did you mean "weights"?)'),
-        (["run", "--config", "late.toml", "--save-raw", "weigths", "train.py"], "--save-raw weigths cannot be: collec"),
+        (
+            ["run", "--config", "late.toml", "--save-raw", "weigths", "train.py"],
+            "--save-raw weigths is invalid: collec",
+        ),
         (["run", "--config", "late.toml", "--save-interval", "0", "train.py"], "--save-interval must be >= 1 but got"),
         (
             ["run", "--collection", "outputs:modes=eval", "train.py"],

@@ -116,4 +116,4 @@ def test_a_hook_configuration_is_found_through_the_environment(
     config = jobs[0].session("runs/x", 0)
     assert (config.save_interval, config.collections) == (500, (Collection("gradients"),))
     monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", "nowhere.json")
-    assert "nowhere.json, which SMDEBUG_CONFIG_FILE_PATH names, does not exist" in watchglass("run", "train.py").error
+    assert "nowhere.json of SMDEBUG_CONFIG_FILE_PATH does not exist" in watchglass("run", "train.py").error

@@ -52,7 +52,7 @@ def test_strings_from_a_command_line_become_the_annotated_types() -> None:
         ({"on": "perhaps"}, "on must be true or false but got 'perhaps'"),
         ({"names": {"x": False}}, "names must be a list of text but got {'x': False}"),
         ({"chosen": {"x": 1}}, "chosen must be a list of text or none but got {'x': 1}"),
-        ({"chosen": "None"}, "chosen must be a list but got 'None'; [] is none of them, and left out it is as by"),
+        ({"chosen": "None"}, "chosen must be a list but got 'None'; use [] for an empty list, or omit it"),
         ({"table": "x"}, "table must be a table of a whole number or none but got 'x'"),
         ({"table": ["x"]}, "table must be a table of a whole number or none but got ['x']"),
         ({"kind": "c"}, "kind must be one of a, b but got 'c'"),

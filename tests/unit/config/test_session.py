@@ -143,7 +143,7 @@ def test_a_script_says_more_than_a_file_and_less_than_the_command_line(monkeypat
         ({"collections": [{"include_regex": "x"}]}, "collections.0.name is missing"),
         ({"collections": {"gradients": 3}}, "collections.gradients must be a table of settings, true or false but"),
         ({"collections": {"gradients": {"save_raww": 1}}}, 'collections.gradients.save_raww is unknown (did you mean'),
-        ({"collections": {"gradeints": {}}}, "collections.gradeints cannot be: collection 'gradeints' selects nothing"),
+        ({"collections": {"gradeints": {}}}, "collections.gradeints is invalid: collection 'gradeints' selects"),
         (
             {"collections": {"gradients": {"modes": {"eval": {"save_interval": 0}}}}},
             "SessionConfig: collections.gradients.modes.eval.save_interval must be >= 1 but got 0",

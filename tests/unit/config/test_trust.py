@@ -34,11 +34,11 @@ def test_of_this_user_it_is_taken(project: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "mode", "reason"),
     [
-        ("watchglass.toml", 0o666, "may be written by everybody"),
-        (".", 0o777, "may be written by everybody"),
+        ("watchglass.toml", 0o666, "is writable by all users"),
+        (".", 0o777, "is writable by all users"),
         (".", 0o1777, ""),
         (".", 0o1755, ""),
-        ("watchglass.toml", 0o1666, "may be written by everybody"),
+        ("watchglass.toml", 0o1666, "is writable by all users"),
     ],
 )
 def test_what_everybody_may_write_is_refused(project: Path, place: str, mode: int, reason: str) -> None:
@@ -46,7 +46,7 @@ def test_what_everybody_may_write_is_refused(project: Path, place: str, mode: in
     if not reason:
         assert read_actions(find_file(), named=False)
         return
-    with pytest.raises(InvalidValueError, match=rf"{reason}; if it is to be trusted, name it with --config"):
+    with pytest.raises(InvalidValueError, match=rf"{reason}; to trust it, name it with --config"):
         read_actions(find_file(), named=False)
     assert read_actions(find_file(), named=True), "named it is trusted"
 
@@ -66,7 +66,7 @@ def test_a_group_with_others_in_it_counts(project: Path, group: int, refused: bo
     os.chown(project / "watchglass.toml", 0, group)
     (project / "watchglass.toml").chmod(0o664)
     if refused:
-        with pytest.raises(InvalidValueError, match="may be written by its group"):
+        with pytest.raises(InvalidValueError, match="is writable by its group"):
             read_actions(find_file(), named=False)
     else:
         assert read_actions(find_file(), named=False)
@@ -83,7 +83,7 @@ def test_a_file_of_actions_that_others_may_write_is_refused(project: Path) -> No
     mine.write_text("")
     mine.chmod(0o666)
     (project / "watchglass.toml").write_text(ACTIONS.replace("Command", "work/mine.py:Mine"))
-    with pytest.raises(InvalidValueError, match=r"mine.py may be written by everybody"):
+    with pytest.raises(InvalidValueError, match=r"mine.py is writable by all users"):
         read_actions(find_file(), named=False)
 
 
@@ -93,5 +93,5 @@ def test_a_link_is_as_good_as_what_it_leads_to(project: Path, tmp_path: Path) ->
     elsewhere.chmod(0o777)
     (project / "watchglass.toml").rename(elsewhere / "real.toml")
     (project / "watchglass.toml").symlink_to(elsewhere / "real.toml")
-    with pytest.raises(InvalidValueError, match="elsewhere may be written by everybody"):
+    with pytest.raises(InvalidValueError, match="elsewhere is writable by all users"):
         read_actions(find_file(), named=False)

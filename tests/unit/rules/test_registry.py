@@ -116,7 +116,7 @@ def test_a_bare_default_is_a_checked_parameter(rule_file: str) -> None:
         ("{file}:LossToHigh", UnknownNameError, 'did you mean "LossTooHigh"'),
         ("{file}:NoRule", PluginFileError, "is not a rule"),
         ("{file}:Unfinished", PluginFileError, "has no method check"),
-        ("{file}", PluginFileError, "has 2 rules; name one"),
+        ("{file}", PluginFileError, "has 2 rules; name the class"),
     ],
 )
 def test_mistakes_in_naming_a_file(rule_file: str, spec: str, error: type[Exception], message: str) -> None:
