@@ -189,7 +189,7 @@ def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
         watched._recorder._thread.join(PATIENCE_S)  # type: ignore[union-attr]
         train(model, 40)
         assert not watched._recorder._queue._steps, "nobody would ever take them out again"
-    assert ["nothing more is recorded" in record.message for record in caplog.records] == [True]
+    assert ["recording stopped" in record.message for record in caplog.records] == [True]
 
 
 def test_a_folder_that_cannot_be_written_costs_a_warning_when_it_begins_and_one_when_it_ends(
@@ -202,7 +202,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_when_it_begins_and_one_
     begun, ended = caplog.messages
     assert "a file is in the way of a folder" in begun
     assert "retrying" in begun
-    assert "nothing more is recorded" in ended
+    assert "recording stopped" in ended
 
 
 def test_a_saved_model_loads_where_watchglass_is_not_installed(tmp_path: Path) -> None:

@@ -88,5 +88,5 @@ def test_a_run_that_inflates_is_refused_and_the_one_beside_it_judged(tmp_path: P
     for words in (("report", tmp_path / "runs/bad", "-o", tmp_path / "r.html"), ("check", tmp_path / "runs/bad")):
         status, output, peak = watchglass(*words)
         assert status == 2
-        assert "watchglass: error: what is read takes" in output
+        assert "watchglass: error: reading this run takes" in output
         assert peak < 1200 << 20

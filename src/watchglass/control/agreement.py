@@ -1,4 +1,4 @@
-"""The evaluator's half: asks all workers which step they have seen, then commits one that lies ahead of them."""
+"""The evaluator's half: requests the step of each worker, then commits a step ahead of all of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WorkerProgress:
 
 
 class Agreement:
-    """Brings all workers of an attempt to one step for a change. For one thread; never waits.
+    """Makes all workers of an attempt apply a change at the same step. For one thread; never waits.
 
     An evaluator that takes over from another finds what that has requested and committed: what is written counts.
     Methods raise StoreError where the store refuses, and may be called again.
@@ -57,9 +57,9 @@ class Agreement:
 
         Args:
             store: The run's store.
-            attempt: The attempt whose workers are asked.
-            change: What they are asked for.
-            number: Which change of its kind it is in this attempt, from 0 on.
+            attempt: The attempt of the workers.
+            change: The requested change.
+            number: Number of the change among those of its kind in this attempt, from 0 on.
             grace_s: Seconds that workers have to acknowledge, at most.
             poll_s: How often :meth:`commit` is called; None for the interval of the store's policy.
             clock: The time.
@@ -75,7 +75,7 @@ class Agreement:
         return self._requested_s is not None
 
     def request(self) -> bool:
-        """Asks the workers which step they have seen; returns whether another evaluator had not yet."""
+        """Requests the step of each worker; returns whether this is the first evaluator to do so."""
         new = self._write(layout.control_request(self._change.kind, self._attempt, self._number), self._change)
         self._requested_s = self._clock.monotonic()
         return new
@@ -112,8 +112,8 @@ class Agreement:
     def _margin(self, active: Sequence[WorkerProgress]) -> int:
         """Steps between the furthest worker and the committed one: enough for all to read the commit before it.
 
-        One worker alone waits for no other: it is not even asked, and acts at its next boundary. Several need the time
-        from an acknowledgement until the last one has read the commit, in steps of the quickest.
+        A single worker waits for no other: it gets no request and acts at its next boundary. Several need the time from
+        an acknowledgement until the last one has read the commit, in steps of the fastest.
         """
         if len(active) < 2:
             return 1

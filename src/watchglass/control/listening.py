@@ -23,7 +23,7 @@ class Mailbox(Protocol):
         """Changes committed since the last call; ``train_step`` is the last one that this worker has seen."""
 
     def close(self) -> None:
-        """Nothing more is asked for."""
+        """Stop looking."""
 
 
 class StoreMailbox:
@@ -58,7 +58,7 @@ class StoreMailbox:
     def _look(self, kind: type[Change], train_step: int) -> Commit | None:
         place = (kind.kind, self._attempt, self._next[kind])
         if kind not in self._open:
-            # Asked again and again by a training run of which nothing is asked: a size, no read that fails.
+            # Runs without a request repeat this lookup all the time: a size costs less than a read that fails.
             if self._store.size(layout.control_request(*place)) is None:
                 return None
             self._open.add(kind)
@@ -74,7 +74,7 @@ class StoreMailbox:
 
 
 class BackgroundMailbox:
-    """Looks on a separate thread, for stores that may answer late or never: a call of :meth:`poll` does not wait.
+    """Looks on a separate thread, for stores that may be slow or unreachable: :meth:`poll` never waits.
 
     Args:
         mailbox: Looks at the store.
@@ -108,12 +108,12 @@ class BackgroundMailbox:
             except Exception as error:  # a store may come back, and a change that is still requested is seen then
                 if not self._blind and not self._closed.is_set():
                     self._blind = True
-                    _log.info("watchglass: no stop request can be seen at present: %s", error)
+                    _log.info("watchglass: cannot check for stop requests: %s", error)
             self._closed.wait(self._intervals.answer_s if self._mailbox.requested else self._intervals.control_s)
 
 
 class Listener:
-    """Gives each committed change on, once. For the recorder's thread; a store that refuses is asked again.
+    """Passes on each committed change once. For the recorder's thread; retries where the store refuses.
 
     Args:
         on_commit: Called with each commit. A stop is the last one.
@@ -125,7 +125,7 @@ class Listener:
         self._blind = False
 
     def listen(self, mailbox: Mailbox) -> None:
-        """Look here from now on."""
+        """Look into this mailbox from now on."""
         self._mailbox = mailbox
 
     def look(self, train_step: int) -> None:
@@ -137,7 +137,7 @@ class Listener:
         except Exception as error:
             if not self._blind:
                 self._blind = True
-                _log.warning("watchglass: no stop request can be seen at present: %s", error)
+                _log.warning("watchglass: cannot check for stop requests: %s", error)
             return
         self._blind = False
         for commit in committed:
@@ -146,7 +146,7 @@ class Listener:
             self._on_commit(commit)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._mailbox is not None:
             self._mailbox.close()
             self._mailbox = None

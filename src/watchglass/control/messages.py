@@ -1,4 +1,4 @@
-"""What is asked of workers, and the three messages by which they act at one step: JSON objects below ``control/``.
+"""Changes that workers apply, and the three messages that make all apply them at one step: JSON below ``control/``.
 
 A rank that acts alone leaves the others blocked in a collective. So the evaluator writes a change as a request, each
 worker acknowledges it with the step that it has seen, and the evaluator commits a step that lies ahead of all of them.

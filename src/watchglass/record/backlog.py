@@ -1,4 +1,4 @@
-"""Encoded frames on their way to the store, and what of them stays in memory while it refuses them."""
+"""Encoded frames that the store has not taken yet, within a bound of memory."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _rows_in(kind: RowKind, payload: bytes) -> Sized:
 
 
 class Backlog:
-    """Frames that the store has not got yet, in their order. For the recorder's thread.
+    """Frames that the store has not taken yet, in order. For the recorder's thread.
 
     Args:
-        most_bytes: What may stay in memory while the store refuses it.
+        most_bytes: Most bytes that stay in memory while the store refuses them.
 
     Attributes:
-        bytes_written: What the writer took so far, raw tensors included.
-        lost: How much was lost on the way from steps to the store, by what it was.
+        bytes_written: Bytes that the writer took so far, raw tensors included.
+        lost: How many rows were lost between steps and store, by sort.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -63,7 +63,7 @@ class Backlog:
     ) -> None:
         """Add the frames of steps; their raw tensors are written at once.
 
-        A step that cannot be encoded is lost alone, counted and told, and recording goes on.
+        A step that cannot be encoded is lost alone; it is counted and logged, and recording continues.
         """
         write_tensors = partial(self._write_tensors, writer)
         try:
@@ -75,8 +75,8 @@ class Backlog:
             if not self._faulty:
                 self._faulty = True
                 _log.warning(
-                    "watchglass: %d of %d steps cannot be recorded and are left out, and so will others like them, "
-                    "which only counters tell: %s: %s", lost, len(steps), type(error).__name__, error,
+                    "watchglass: %d of %d steps cannot be recorded and are omitted. Similar steps will be omitted and "
+                    "only counted: %s: %s", lost, len(steps), type(error).__name__, error,
                 )  # fmt: skip
 
     def write(self, writer: FrameWriter) -> None:
@@ -94,14 +94,14 @@ class Backlog:
             _log.info("watchglass: records are being written again")
 
     def keep_what_fits(self, error: WatchglassError) -> None:
-        """The store refused: what is beyond the bound is lost, counted, and told once."""
+        """The store refused: discard and count what exceeds the bound; log it once."""
         if not self._refused:
             self._refused = True
             _log.warning("watchglass: %s; %d bytes are buffered in memory, retrying", error, self.waiting_bytes)
         self._lose_beyond(self._most_bytes)
 
     def give_up(self) -> None:
-        """Nothing more will be written: count what waits as lost, and forget it."""
+        """Nothing more will be written: discard all frames and count them as lost."""
         self._lose_beyond(0)
         self._frames = []
 
@@ -114,18 +114,18 @@ class Backlog:
         try:
             rows = writer.write_tensors(tensors)
         except StoreError:
-            self.lost["raw"] += len(tensors)  # the encoder says so in a fact, and goes on
+            self.lost["raw"] += len(tensors)  # the encoder records that as a fact and continues
             raise
         self.bytes_written += sum(int(tensor.array.nbytes) for _, tensor in tensors)
         return rows
 
 
 def fitting(frames: Sequence[bytes], most_bytes: int) -> tuple[list[bytes], Counter[str]]:
-    """The frames that may stay, in their order, and how much of what is lost with the others.
+    """The frames that may stay, in order, and how many rows of each sort are lost with the others.
 
     Args:
         frames: Encoded frames, the oldest first.
-        most_bytes: What those that stay may take together.
+        most_bytes: Most bytes that they may take together.
     """
     lost: Counter[str] = Counter()
     size = sum(map(len, frames))
@@ -133,8 +133,7 @@ def fitting(frames: Sequence[bytes], most_bytes: int) -> tuple[list[bytes], Coun
         return list(frames), lost
     found = [scan(frame).frames[0] for frame in frames]
     gone: set[int] = set()
-    # What ids mean and the beginning and end of a worker stay: without the first, nothing that is written later could
-    # be read.
+    # The catalog, and the first and last event of a worker, always stay: without the catalog no later row can be read.
     for kind in sorted((*of_steps(), STEPS), key=lambda kind: kind.given_up):
         for index, frame in enumerate(found):
             if size > most_bytes and frame.kind == kind.number:

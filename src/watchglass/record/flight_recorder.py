@@ -1,8 +1,8 @@
-"""The flight recorder: what the last steps recorded, where it survives ``kill -9``.
+"""The flight recorder: the records of the last steps, in files that survive ``kill -9``.
 
-The training's thread writes a row for each TRAIN step whose update is done; the recorder's thread copies whole steps
-and catalog rows, every twentieth of a second and long before they are encoded and flushed. Nothing is ever read back
-here: see :mod:`watchglass.record.harvesting`.
+The training thread writes a row for each TRAIN step whose update is done; the recorder's thread copies whole steps
+and catalog rows every twentieth of a second, long before they are encoded and flushed. They are
+read in :mod:`watchglass.record.harvesting`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from watchglass.store import (
 
 _log = logging.getLogger("watchglass")
 
-#: First byte of an entry: what it is.
+#: First byte of an entry: its kind.
 _STEP, _ROWS, _CATALOG = b"S", b"R", b"C"
 _ROW = struct.Struct("<QQQQddd")
 #: Before rows: the tensor ids of their losses and learning rates.
@@ -49,10 +49,10 @@ _SHARE = 4
 
 
 class FlightRecorder:
-    """Writes into the rings of one worker. Before they are open, and after, everything goes nowhere.
+    """Writes into the rings of one worker. While they are not open it discards everything.
 
     Attributes:
-        row: :meth:`RowWriter.write <watchglass.store.RowWriter.write>`, for the training's thread.
+        row: :meth:`RowWriter.write <watchglass.store.RowWriter.write>`, for the training thread.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class FlightRecorder:
             self.updated(step)
 
     def name_tensor(self, info: TensorInfo) -> None:
-        """Learn the ids of what rows hold. For the training's thread, before the first row with that tensor."""
+        """Note the tensor ids of loss and learning rate. For the training thread, before the first row with them."""
         if info.name == "loss":
             self._ids = (info.tensor_id, self._ids[1])
         elif info.name == "learning_rate":
@@ -107,7 +107,7 @@ class FlightRecorder:
     def keep(self, steps: Sequence[OpenStep | SteadyRow], tensors: Sequence[TensorInfo]) -> None:
         """Copy finished steps and catalog rows. For the recorder's thread; never raises.
 
-        Numbers that are still on their way from a device are waited for, and stay with the steps.
+        Waits for numbers that a device has not delivered yet, and keeps them with the steps.
         """
         if not self._keeps or self._rings is None or self._rings.entries is None:
             return
@@ -125,13 +125,13 @@ class FlightRecorder:
                     content = pack(step)
                     ring.append(content if len(content) * _SHARE <= ring.capacity else pack(step, light=True))
         except Exception as error:
-            # A ring can be done without. Should it be the records that are broken, the encoder will say so.
-            _log.warning("watchglass: the flight recorder keeps nothing more: %s: %s", type(error).__name__, error)
-            # Its file stays for whoever harvests, and goes with the others where that is needless.
+            # Recording works without a ring. If the records are broken, the encoder reports it.
+            _log.warning("watchglass: the flight recorder is off: %s: %s", type(error).__name__, error)
+            # Its file stays for a harvest, and is removed with the others where there is nothing to harvest.
             self._keeps = False
 
     def close(self, *, discard: bool) -> None:
-        """Write nothing more; ``discard`` removes the rings, for all of it is in the store."""
+        """Stop writing; ``discard`` removes the rings, since all records are in the store."""
         self._rows.close()
         rings, self._rings = self._rings, None
         if rings is not None:
@@ -152,7 +152,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def settle(records: CapturedRecords) -> None:
-    """Replace everything that is still on its way from a device by the numbers; waits for them."""
+    """Replace everything that a device has not delivered yet by the numbers; waits for them."""
     records.scalars = [(i, w, v if type(v) is float else float(resolved(v))) for i, w, v in records.scalars]
     records.statistics = joined(
         [
@@ -203,7 +203,7 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
 
 
 def recovered_row(row: Any, ids: tuple[int, int]) -> OpenStep:
-    """A step of which only the ring's row is left, as far as that holds it.
+    """A step of which only the row in the ring is left.
 
     Args:
         row: As :func:`watchglass.store.read_rings` gives it.
@@ -224,10 +224,10 @@ def recovered_row(row: Any, ids: tuple[int, int]) -> OpenStep:
 
 
 def unpack(content: bytes) -> list[OpenStep] | list[TensorInfo]:
-    """What an entry holds.
+    """The steps or catalog rows of an entry.
 
     Raises:
-        DamagedDataError: Nothing that this release wrote.
+        DamagedDataError: This release did not write it.
     """
     kind, content = content[:1], content[1:]
     try:

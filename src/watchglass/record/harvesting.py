@@ -1,8 +1,8 @@
-"""Harvest: send what a dead worker had no time to send, and write down what it recorded last and never flushed.
+"""Harvest: upload the spool of a dead worker, and write the last steps that it recorded and never flushed.
 
-Anybody on the same machine may do it: the launcher, the evaluator, the next attempt. It is done as the worker itself
-would have done it, by a process that holds the worker's claim, so there is one at a time and never one beside a living
-writer. What the segments hold already is left out, so a harvest that was interrupted is simply done again.
+Any process on the same machine may do it: the launcher, the evaluator, the next attempt. It takes the worker's claim
+and writes as the worker would have done, so one process harvests at a time and never beside a living writer. What the
+segments hold already is omitted, so an interrupted harvest can be repeated.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Harvest:
         attempt: Its attempt.
         worker: Its name.
         steps: Steps, of all modes, that its segments did not hold.
-        objects: What of its spool was sent to the store.
+        objects: Objects of its spool that were sent to the store.
     """
 
     attempt: int
@@ -69,18 +69,18 @@ class Harvest:
 
 
 def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harvest]:
-    """Recover what workers left whose process is gone, as far as their spools and rings are on this machine.
+    """Recover the last records of dead workers, as far as their spools and rings are on this machine.
 
     Args:
         store: The store of a run.
-        by: Who asks, for the record: ``"launcher"``, ``"evaluator"``, ``"next attempt"``.
+        by: The caller, for the record: ``"launcher"``, ``"evaluator"``, ``"next attempt"``.
         attempt: Look at this attempt only; at all of them if None.
 
     Returns:
         One entry for each worker of which something was recovered.
 
     Raises:
-        StoreError: The store refused; what is left stays, and it may be tried again.
+        StoreError: The store refused. Nothing is lost, and the call may be repeated.
     """
     run_id = read_manifest(store).run_id
     found = []
@@ -93,9 +93,9 @@ def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harves
             if not _is_ours(claims[-1]):
                 claim_worker(store, number, worker, replace(this_process(), harvest=True))
         except RunExistsError:
-            continue  # its process lives after all, or somebody is at it
+            continue  # the worker lives after all, or another process harvests it
         try:
-            # The rings hold what is missing in all that was written, so that has to be there first.
+            # The rings hold the steps that no segment has, so all segments have to be in the store first.
             objects = sum(_sent(store, claim, label) for claim in left)
             steps = sum(_recover(store, claim, label, by) for claim in left)
         finally:
@@ -106,9 +106,9 @@ def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harves
 
 
 def _places(store: Store, run_id: str, attempt: int | None) -> Iterable[tuple[int, str, list[Claim]]]:
-    """Workers of whom something may be left, with their claims."""
+    """Workers that may have left something, with their claims."""
     if attempt is None and not store.policy.cheap_lookups:
-        # Each of many new workers asks, so claims are read only of those whose files are on this machine.
+        # Each of many new workers does this, so only the claims of workers with files on this machine are read.
         for number, worker in sorted(_left_here(run_id)):
             with suppress(DamagedDataError):
                 yield number, worker, claims_of_worker(store, number, worker)
@@ -136,13 +136,13 @@ def recovered_steps(lifecycle: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _is_ours(claim: Claim) -> bool:
-    """Whether this process is at it: an earlier harvest could not give the place back to a store that was away."""
+    """Whether this process holds the claim: an earlier harvest could not release it in an unreachable store."""
     process = replace(this_process(), wall_ns=claim.wall_ns, harvest=True)
     return claim == process
 
 
 def _sent(store: Store, claim: Claim, label: dict[str, Any]) -> int:
-    """Send what waits in the spool of a claim; returns the number of objects."""
+    """Send the objects in the spool of a claim; returns their number."""
     try:
         return send_abandoned(store, claim.spool, label) if claim.spool else 0
     except RunExistsError as error:
@@ -151,11 +151,11 @@ def _sent(store: Store, claim: Claim, label: dict[str, Any]) -> int:
 
 
 def _recover(store: Store, claim: Claim, label: dict[str, Any], by: str) -> int:
-    """Append what is in the rings of a claim and not in the segments; returns the number of steps."""
+    """Append the steps that are in the rings of a claim and not in the segments; returns their number."""
     try:
         left = read_rings(store, claim.rings, label)
     except RunExistsError:
-        return 0  # it cannot be seen from here, and lives
+        return 0  # its writer lives, although its claim is not visible from here
     steps, tensors = _recorded(left)
     attempt, worker = label["attempt"], label["worker"]
     if steps:
@@ -185,7 +185,7 @@ def _event(worker: str, claim: Claim, steps: Sequence[OpenStep], by: str) -> byt
 
 
 def _recorded(left: LeftBehind) -> tuple[dict[int, OpenStep], list[TensorInfo]]:
-    """Steps by global step, each as whole as the rings have it, and catalog rows in the order of their writing."""
+    """Steps by global step, as complete as the rings have them, and catalog rows in the order of writing."""
     steps = {step.global_step: step for step in (recovered_row(row, left.ids) for row in left.rows)}
     tensors: list[TensorInfo] = []
     for entry in left.entries:
@@ -211,8 +211,8 @@ def _named(ids: tuple[int, int], missing: set[int]) -> list[TensorInfo]:
     ]
 
 
-#: Kinds of rows of which what was written counts. Of facts a second copy would count twice, and of the others the ring
-#: of rows may hold less than what was written.
+#: Kinds of rows for which the segments count and not the rings. A second copy of a fact would count twice, and of the
+#: others the ring of rows may hold fewer than the segments.
 _REPEATED = (SCALARS, REDUCTIONS, UNITS, FACTS)
 
 
@@ -257,7 +257,7 @@ class _Written:
         return missing
 
     def rest(self, step: OpenStep) -> OpenStep:
-        """A step without what of it was written already."""
+        """A step without the rows that were written already."""
         for kind in _REPEATED:
             if step.global_step in self.parts[kind.number]:
                 setattr(step.records, kind.name, [])
@@ -277,4 +277,4 @@ class _Written:
                 rows = decode_rows(ROW_KINDS[frame.kind], frame.payload)
                 self.parts[frame.kind].update(rows["global_step"].tolist())
         except DamagedDataError:
-            return  # the reader says so
+            return  # the reader reports it

@@ -1,4 +1,4 @@
-"""What steps saw of one tensor several times (calls of a module, micro-batches) becomes one row of each step."""
+"""Merges the rows of one tensor at one step (calls of a module, micro-batches) into one row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WIDTH = len(STATISTIC_FIELDS)
 
 
 def resolved(value: Any) -> Any:
-    """The numbers themselves; waits for those that are on their way from a device."""
+    """The numbers themselves; waits for those that a device has not delivered yet."""
     return value.resolve() if hasattr(value, "resolve") else value
 
 
@@ -27,7 +27,7 @@ def joined(captured: Sequence[Captured]) -> list[Captured]:
     """The same rows in the same order as few entries, which cost less than many at every later turn.
 
     Args:
-        captured: What a step captured, nothing of it on its way from a device any more.
+        captured: What a step captured, delivered by the device.
     """
     if len(captured) < 2:
         return list(captured)

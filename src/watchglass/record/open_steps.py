@@ -1,4 +1,4 @@
-"""What is gathered for a step while it is open, see :mod:`watchglass.record.step_clock` for what belongs to which."""
+"""Records of steps while they are open. :mod:`watchglass.record.step_clock` decides which step a record belongs to."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from watchglass.store import RawTensor
 
 
 class Readback(Protocol):
-    """Numbers that are still on their way from a device."""
+    """Numbers that a device has not delivered yet."""
 
     def resolve(self) -> Any:
         """The numbers as a NumPy float64 array; waits for the device. Called on the recorder's thread."""
 
 
 def losses() -> dict[str, int]:
-    """A count for each sort of rows that may be lost on the way to the store."""
+    """A zero count for each sort of rows that may be lost."""
     return {each.name.lower(): 0 for each in GivenUp if each is not GivenUp.NEVER}
 
 
@@ -40,7 +40,7 @@ class Captured(NamedTuple):
 
 @dataclass(slots=True)
 class CapturedRecords:
-    """What was captured for one step or one forward, in the order in which it was captured.
+    """The captures of one step or one forward, in order.
 
     Attributes:
         scalars: ``(tensor_id, weight, value)``; values of one tensor are averaged by weight. A value may be a
@@ -121,7 +121,7 @@ class Forward:
 
 
 class SteadyRow(NamedTuple):
-    """A TRAIN step of which only these are known: what most steps of a training come to.
+    """A TRAIN step of which only these are known, as most steps of a run.
 
     Attributes:
         global_step: As in :class:`~watchglass.records.StepEnd`.

@@ -1,6 +1,6 @@
 """The recorder: one thread per worker that turns finished steps into frames and writes them.
 
-The training's thread only appends to a queue, see :mod:`watchglass.record.step_queue`. Everything that costs (waiting
+The training thread only appends to a queue, see :mod:`watchglass.record.step_queue`. Everything that costs (waiting
 for a device, averaging, merging, encoding, writing, looking for changes) happens on this thread.
 """
 
@@ -29,7 +29,7 @@ from watchglass.store import encode_facts
 
 _log = logging.getLogger("watchglass")
 
-#: So many rows may wait: the flight recorder has them already, but not for ever.
+#: Most rows that wait to be copied: the flight recorder holds only so many.
 _MOST_ROWS = 1024
 
 
@@ -39,7 +39,7 @@ class WorkerEnding(NamedTuple):
     Attributes:
         status: ``finished``, ``failed`` or ``stopped``.
         counters: What the capture cost.
-        failure: What ended the training, None where nothing did or that is unknown.
+        failure: What ended the run; None for an orderly end or an unknown reason.
     """
 
     status: str
@@ -48,27 +48,27 @@ class WorkerEnding(NamedTuple):
 
 
 class Recorder:
-    """Queues finished steps and writes them on a thread of its own.
+    """Queues finished steps and writes them on a separate thread.
 
     Args:
-        writer: Makes the writer; called on the recorder's thread, at its start, so that opening files costs the
-            training nothing, and again as long as the store is away.
-        flush_interval_s: How often records are written; None leaves it to the writer.
-        queue_bytes: Bound of what may wait, in estimated bytes; the bare ends of steps may take as much again, and
-            the raw tensors of one step as much as they have.
+        writer: Makes the writer. Called at the start of the recorder's thread, so that opening files costs the training
+            thread nothing, and again while the store is unreachable.
+        flush_interval_s: How often records are written; None for the writer's interval.
+        queue_bytes: Bound of the queue in estimated bytes. The bare ends of steps may take as much again, and the raw
+            tensors of one step may exceed it.
         on_commit: Called on the recorder's thread with each change that is committed.
-        on_look: Called on the recorder's thread a few times a second, once the writer is there; what it raises is
-            reported, and it is not called again.
+        on_look: Called on the recorder's thread a few times a second, once the writer is open. An exception is logged,
+            and it is not called again.
         timing: How long it waits.
 
-    ``put``, ``put_row``, ``drop``, ``add_tensor``, ``add_fact`` and ``urgent`` are for the training's thread and never
+    ``put``, ``put_row``, ``drop``, ``add_tensor``, ``add_fact`` and ``urgent`` are for the training thread and never
     block.
 
     Attributes:
         row_ids: Tensor ids of the loss and the learning rate of rows; set before the first row.
-        flight: What survives this process.
-        work: What the thread has worked.
-        observed: What captured steps took longer than their neighbours.
+        flight: Records that survive this process.
+        work: CPU time of the thread.
+        observed: How much longer captured steps took than their neighbours.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Recorder:
     ) -> None:
         self._opening, self._timing = writer, timing
         self._flush_interval_s = flush_interval_s
-        # Seconds that closing may take longer for what has a limit of its own; None until the writer is open.
+        # Seconds that closing the writer may take in addition; None until it is open.
         self._unhurried_s: float | None = None
         self._wake = threading.Event()
         self.flight = FlightRecorder()
@@ -111,17 +111,17 @@ class Recorder:
 
     @property
     def pressure(self) -> bool:
-        """Whether so much waits that captures should become rarer."""
+        """Whether the queue is so full that captures should become rarer."""
         return self._queue.pressure
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that waited at once."""
+        """Most bytes in the queue at once."""
         return self._queue.peak_bytes
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How much was dropped so far, by what it was."""
+        """How many rows were dropped so far, by sort."""
         return {kind: number + self._backlog.lost[kind] for kind, number in self._queue.dropped.items()}
 
     def start(self) -> None:
@@ -130,19 +130,19 @@ class Recorder:
         self._thread.start()
 
     def listen(self, mailbox: Mailbox) -> None:
-        """Look for changes here from now on."""
+        """Look for changes in this mailbox from now on."""
         self._listener.listen(mailbox)
 
     def drop(self) -> None:
-        """Count a step that whoever would put it has no room for."""
+        """Count a step that the caller discards."""
         self._queue.dropped["steps"] += 1
 
     def put(self, step: OpenStep) -> None:
-        """Queue a finished step, without what the queue has no room for."""
+        """Queue a finished step, without the parts that do not fit."""
         self._queue.put(step)
 
     def urgent(self) -> None:
-        """Write what is queued now instead of at the next interval."""
+        """Write the queue now instead of at the next interval."""
         self._wake.set()
 
     def close(
@@ -153,8 +153,8 @@ class Recorder:
         Args:
             status: ``finished``, ``failed`` or ``stopped``.
             counters: What the capture cost, for the last record.
-            failure: What ended the training, where that is known.
-            timeout_s: Seconds to wait for the thread, beside what a store that is away or slow may take.
+            failure: What ended the run, if known.
+            timeout_s: Seconds to wait for the thread, in addition to the time for an unreachable or slow store.
         """
         if self._thread is None:
             return True
@@ -176,7 +176,7 @@ class Recorder:
         return True
 
     def report(self) -> dict[str, Any]:
-        """What recording has cost, written and dropped so far; on any thread."""
+        """Cost of recording, bytes written and rows dropped so far; on any thread."""
         return {
             "recorder_cpu_ns": self.work.cpu_ns,
             "observed_extra_ns": self.observed.extra_ns(),
@@ -189,10 +189,10 @@ class Recorder:
     def _run(self) -> None:
         try:
             self._write_until_closed()
-        except Exception as error:  # the training must not notice, whatever broke
+        except Exception as error:  # no fault of ours may reach the training thread
             self._backlog.lost["steps"] += self._queue.shut() + len(self._kept[0])
             self._kept = ([], [])
-            _log.warning("watchglass: nothing more is recorded: %s: %s", type(error).__name__, error)
+            _log.warning("watchglass: recording stopped: %s: %s", type(error).__name__, error)
             with suppress(Exception):
                 self._backlog.give_up()
             self.flight.close(discard=False)
@@ -251,8 +251,8 @@ class Recorder:
         backoff_s, urgent = 0.0, False
         given_up_s: float | None = None
         while True:
-            # Every time this thread wakes it takes the training's time: while only rows come, which are kept already,
-            # it sleeps longer.
+            # Each wake-up takes time from the training thread. Rows are in the flight recorder already, so it sleeps
+            # longer while only rows arrive.
             pause_s = self._timing.flight_copy_s if self._keep() else self._timing.recorder_look_s
             closing = self._closing
             urgent |= self._wake.wait(pause_s if closing is None else backoff_s * (given_up_s is not None))
@@ -263,7 +263,7 @@ class Recorder:
             if closing or now - last_look >= self._timing.recorder_look_s:
                 last_look = now
                 self._look()
-            # Where writing is rare, what waits must not fill the queue until then.
+            # Where writes are rare, the queue must not fill up between them.
             wait_s = backoff_s or (0.0 if self._queue.fills else urgent_s if urgent else interval_s)
             if closing is None and now - last_flush < wait_s:
                 continue
@@ -281,11 +281,11 @@ class Recorder:
                 self._on_look()
             except Exception as error:
                 self._on_look = None
-                _log.warning("watchglass: %s: %s; the run is recorded all the same", type(error).__name__, error)
+                _log.warning("watchglass: %s: %s; recording continues", type(error).__name__, error)
         self._listener.look(self._queue.train_step)
 
     def _keep(self) -> bool:
-        """Copy what waits to where it survives this process; returns whether there were whole steps."""
+        """Copy the queue into the flight recorder; returns whether it held whole steps."""
         if self._queue.whole_put == self._whole_kept and len(self._queue) < _MOST_ROWS:
             return False
         started = time.thread_time_ns()
@@ -313,7 +313,7 @@ class Recorder:
         try:
             backlog.write(writer)
             if closing is not None and not self._has_ended:
-                # Told last, so that it holds what all this took.
+                # Written last, so that it includes the cost of everything before.
                 self.work.done(started, steps)
                 started, steps, self._has_ended = time.thread_time_ns(), [], True
                 backlog.add(encode_ending(closing.status, {**closing.counters, **self.report()}, closing.failure))

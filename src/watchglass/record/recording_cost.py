@@ -22,7 +22,7 @@ class ObservedCost:
     """Compares each captured TRAIN step with its two neighbours, where neither of them was captured.
 
     Unlike the time of callbacks this holds everything that a capture does to a step: caches that it empties, threads
-    that it wakes, device work that it queues. It is noisy, and so is told only when its sign is certain.
+    that it wakes, device work that it queues. It is noisy, so it is reported only when its sign is certain.
     """
 
     def __init__(self) -> None:
@@ -71,12 +71,12 @@ class ObservedCost:
 
 
 class ThreadTime:
-    """Keeps account on the clock of the thread that works. That thread adds, and others may read.
+    """CPU time of the recorder's thread. That thread adds, others may read.
 
     Attributes:
-        cpu_ns: All that was worked.
-        captures_cpu_ns: The part of it that captured steps caused.
-        step_cpu_ns: What any step costs.
+        cpu_ns: All of it.
+        captures_cpu_ns: The part that captured steps caused.
+        step_cpu_ns: The part of any one step.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class ThreadTime:
         self._warm = False
 
     def warm(self) -> None:
-        """Something has been encoded and written: from here on the work for captures is what it will be."""
+        """Count captures from now on: the first flush imports Arrow, which is not their cost."""
         self._warm = True
 
     def done(self, started_ns: int, steps: Sequence[OpenStep | SteadyRow]) -> None:
@@ -94,7 +94,6 @@ class ThreadTime:
         spent_ns = time.thread_time_ns() - started_ns
         self.cpu_ns += spent_ns
         if any(isinstance(step, OpenStep) and step.due for step in steps):
-            # The first time imports Arrow, which is no capture's fault.
             more_ns = max(0.0, spent_ns - len(steps) * self.step_cpu_ns)
             self.captures_cpu_ns += more_ns if self._warm else 0.0
         elif steps:

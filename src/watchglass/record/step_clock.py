@@ -1,7 +1,7 @@
-"""The clock that numbers steps and decides what belongs to which.
+"""The clock that numbers steps and decides which step a record belongs to.
 
-The clock knows nothing of a framework. An adapter tells it that a forward began, that a backward ran through it, that
-an optimizer updated; it answers with the step that this belongs to. Its rules:
+The clock knows no framework. An adapter reports that a forward began, that a backward ran through it, that an optimizer
+updated; the clock returns the step that this belongs to. Its rules:
 
 * A TRAIN step is closed by the first forward with gradients after an update, by an evaluation after an update, or by
   the same optimizer updating again. So micro-batches, several optimizers and nested calls belong to one step.
@@ -15,9 +15,9 @@ an optimizer updated; it answers with the step that this belongs to. Its rules:
   of its critic, and trained in the next; and one of which no loss was computed is no evaluation.
 * A model may come with a provisional number, below zero. It has its own before it is trained, or else gets it as an
   evaluation of it is recorded.
-* TRAIN steps count from 0, and those of a process that goes on with a training from the updates made before it.
-* A process that never trains would leave its forwards undecided for ever: beyond a number of them they are captured no
-  more, and beyond a larger one the oldest become EVAL steps.
+* TRAIN steps count from 0; those of a resumed run continue from the updates made before this process.
+* The forwards of a process that never trains stay undecided. Beyond a number of them capture pauses, and beyond a
+  larger one the oldest become EVAL steps.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _TRAIN = int(Mode.TRAIN)
 
 
 class StepClock:
-    """Numbers steps and decides what belongs to which.
+    """Numbers steps and decides which step a record belongs to.
 
     Args:
         emit: Called with every step that has ended, in the order in which they end.
         due: Called as ``due(mode, mode_step)`` when a step opens.
         now_ns: Monotonic clock.
 
-    Not thread-safe: used by the training's thread only.
+    Not thread-safe: used by the training thread only.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class StepClock:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether no TRAIN step is open that still waits for its update: the place to stop a training."""
+        """Whether no open TRAIN step still waits for its update: the place to stop a run."""
         return self.train is None or self.train.updated
 
     def resume(self, updates: int) -> None:
-        """So many updates were made before this process: TRAIN steps continue from there, the open one too.
+        """Continue TRAIN steps, the open one too, from the number of updates that were made before this process.
 
         For the first step, while it is open or before it.
         """
@@ -106,7 +106,7 @@ class StepClock:
                 step.move(updates)
 
     def renumber(self, provisional: int, number: int) -> None:
-        """A model that had a provisional number, below zero, has got its own."""
+        """Replace the provisional number of a model, below zero, by its final one."""
         self.leaders[provisional] = number
         for step in (self.evaluation, *self._held):
             if step is not None and step.model == provisional:
@@ -206,7 +206,7 @@ class StepClock:
             self._close_evaluation()
 
     def close(self) -> None:
-        """The training is over: close what is open."""
+        """Close all open steps at the end of the run."""
         self._close_evaluation()
         self.close_train()
         for forward in self._awaiting:

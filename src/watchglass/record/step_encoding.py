@@ -27,7 +27,7 @@ from watchglass.store import (
     table_of,
 )
 
-#: About how many bytes a row of statistics, its histogram and a fact take while they wait.
+#: Approximate bytes of a row of statistics, its histogram and a fact in the queue.
 _STATISTICS_BYTES, _HISTOGRAM_BYTES, _FACT_BYTES = 8 * len(STATISTIC_FIELDS), 512, 256
 _STEPS_AT_A_TIME = 16
 #: What a :class:`~watchglass.record.open_steps.SteadyRow` counts in the queue.
@@ -40,7 +40,7 @@ _Row = TypeVar("_Row")
 
 
 def row_bytes(records: CapturedRecords) -> int:
-    """About how many bytes these records hold while they wait."""
+    """Approximate bytes of these records in the queue."""
     size = 256 + 32 * len(records.scalars) + _FACT_BYTES * len(records.facts)
     if records.statistics or records.units or records.raw or records.reductions:
         for captured in records.statistics:
@@ -86,11 +86,11 @@ def encode_steps(
     facts += [
         Fact("dropped", -1, "recorder", {"tensors": 1, "tensor_id": t.tensor_id, "reason": _LONG}) for t in unnamed
     ]
-    told, untold = _list_frames(encode_facts, facts)
-    frames += told
-    if untold:
-        reasons = ({"facts": 1, "kind": fact.kind[:99], "reason": _LONG} for fact in untold)
-        dropped = [Fact("dropped", f.global_step, "recorder", r) for f, r in zip(untold, reasons, strict=True)]
+    encoded, too_long = _list_frames(encode_facts, facts)
+    frames += encoded
+    if too_long:
+        reasons = ({"facts": 1, "kind": fact.kind[:99], "reason": _LONG} for fact in too_long)
+        dropped = [Fact("dropped", f.global_step, "recorder", r) for f, r in zip(too_long, reasons, strict=True)]
         frames.append(encode_facts(dropped))
     frames += _list_frames(encode_raw_index, raw)[0]
     if steps:
@@ -131,17 +131,17 @@ def _list_frames(encode: Callable[[Sequence[_Row]], bytes], rows: Sequence[_Row]
 
 
 def encode_ending(status: str, counters: dict[str, Any], failure: Failure | None) -> bytes:
-    """The frame with which a worker leaves: how, why if it failed, and what its capture cost."""
+    """The last frame of a worker: its status, its failure if any, and the cost of capture."""
     why = {} if failure is None else {"failure": failure.to_json()}
     clocks = {"time_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
     return encode_lifecycle({"event": "left", "status": status, **why, "counters": counters, **clocks})
 
 
 def _without_haste(steps: Sequence[OpenStep]) -> Iterable[OpenStep]:
-    """The steps, with a moment for other threads every now and then.
+    """The steps; other threads get the interpreter lock every few of them.
 
-    A thread that asks for the interpreter lock gets it within 5 ms, an eternity to a training of 1 ms steps, unless
-    the one that holds it lets go by itself.
+    A thread that waits for the interpreter lock gets it within 5 ms, which is long for steps of 1 ms, unless the
+    holder releases it earlier.
     """
     for number, step in enumerate(steps):
         if number % _STEPS_AT_A_TIME == 0:

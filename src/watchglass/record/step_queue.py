@@ -1,4 +1,4 @@
-"""The training's side of the recorder: what has ended waits here, within a bound of bytes, until the thread takes it.
+"""The queue between training thread and recorder: ended steps wait here, within a bound of bytes.
 
 Under pressure raw tensors are dropped first, then statistics and bitmaps, then scalars and facts, and whole steps last;
 every drop is counted.
@@ -16,29 +16,29 @@ from watchglass.record.open_steps import CapturedRecords, OpenStep, SteadyRow, l
 from watchglass.record.step_encoding import ROW_BYTES, row_bytes
 from watchglass.records import Fact, TensorInfo
 
-#: Shares of the queue's bound beyond which a step loses its raw tensors, its statistics, its scalars and facts, and
-#: beyond which it is lost itself. The first is of all that waits, the others of what is no raw tensor: a single one may
-#: be larger than the queue, and dropping numbers would not make room for it.
+#: Shares of the queue's bound. Beyond them a step loses its raw tensors, then its statistics, its scalars and facts,
+#: and at last itself. The first is a share of all bytes, the others of bytes without raw tensors: a single raw tensor
+#: may be larger than the queue, and dropping numbers would not make room for it.
 _RAW_SHARE, _STATISTICS_SHARE, _SCALARS_SHARE, _STEP_SHARE = 0.5, 0.75, 1, 2
-#: Share beyond which what waits is written at once instead of at the next interval.
+#: Share beyond which the queue is written at once instead of at the next interval.
 _EARLY_SHARE = 0.125
 
 
 class StepQueue:
-    """Finished steps on their way to the recorder's thread, with the catalog rows and facts that go with them.
+    """Finished steps that wait for the recorder's thread, with their catalog rows and facts.
 
-    The training's thread puts and the recorder's takes. Each counter has one writer, so that no lock is needed.
+    The training thread puts, the recorder's thread takes. Each counter has one writer, so no lock is needed.
 
     Args:
-        queue_bytes: Bound of what may wait, in estimated bytes; the bare ends of steps may take as much again.
+        queue_bytes: Bound in estimated bytes; the bare ends of steps may take as much again.
         flight: Gets a row of each TRAIN step at once.
-        wake: Set where the thread should not wait for the next interval.
+        wake: Set to make the thread write before the next interval.
 
     Attributes:
         train_step: The last TRAIN step that was put, -1 before the first.
         whole_put: How many steps with records were put.
-        peak_bytes: Most bytes that waited at once, but for rows.
-        dropped: How much was dropped here, by what it was.
+        peak_bytes: Most bytes in the queue at once, rows not counted.
+        dropped: How many rows were dropped here, by sort.
     """
 
     def __init__(self, queue_bytes: int, flight: FlightRecorder, wake: threading.Event) -> None:
@@ -62,23 +62,23 @@ class StepQueue:
 
     @property
     def waiting_bytes(self) -> int:
-        """Estimated bytes of what was put and not let go of yet; on any thread."""
+        """Estimated bytes that were put and not released yet; on any thread."""
         return self._bytes_put - self._bytes_taken + self._raw_bytes_put - self._raw_bytes_taken
 
     @property
     def pressure(self) -> bool:
-        """Whether so much waits that captures should become rarer."""
+        """Whether the queue is so full that captures should become rarer."""
         return self.waiting_bytes > _STATISTICS_SHARE * self._queue_bytes
 
     @property
     def fills(self) -> bool:
-        """Whether so much waits that it should be written before its time."""
+        """Whether the queue is so full that it should be written before the next interval."""
         return self.waiting_bytes > _EARLY_SHARE * self._queue_bytes
 
-    # -- for the training's thread --------------------------------------------------------------------------------
+    # -- for the training thread --------------------------------------------------------------------------------
 
     def put(self, step: OpenStep) -> None:
-        """Queue a finished step, without what there is no room for."""
+        """Queue a finished step, without the parts that do not fit."""
         self.train_step = max(self.train_step, step.train_step)
         numbers_bytes, records = self._bytes_put - self._bytes_taken, step.records
         records.take_saved()
@@ -111,7 +111,7 @@ class StepQueue:
         self._steps.append(row)  # type: ignore[arg-type]
 
     def add_tensor(self, info: TensorInfo) -> None:
-        """Announce what a tensor id means, before any row that uses it."""
+        """Queue the catalog row of a tensor, before any row that uses its id."""
         self._flight.name_tensor(info)
         if not self._shut:
             self._tensors.append(info)
@@ -122,7 +122,7 @@ class StepQueue:
             self._facts.append(fact)
 
     def _shorten(self, records: CapturedRecords, share: float) -> None:
-        """Drop what a queue that is full to this share has no room for; the step's end stays, which makes it whole."""
+        """Drop the parts that a queue filled to this share cannot hold; the end of the step stays and completes it."""
         dropped = self.dropped
         dropped["raw"] += len(records.raw)
         records.raw = []
@@ -138,23 +138,23 @@ class StepQueue:
     # -- for the recorder's thread --------------------------------------------------------------------------------
 
     def take(self) -> tuple[list[OpenStep | SteadyRow], list[TensorInfo]]:
-        """What waits; it counts as waiting until :meth:`let_go`."""
+        """Steps and catalog rows of the queue; their bytes count until :meth:`let_go`."""
         # Steps first: a tensor is announced before the step that has it.
         steps = [self._steps.popleft() for _ in range(len(self._steps))]
         return steps, [self._tensors.popleft() for _ in range(len(self._tensors))]
 
     def take_facts(self) -> list[Fact]:
-        """Facts that wait."""
+        """Facts of the queue."""
         return [self._facts.popleft() for _ in range(len(self._facts))]
 
     def let_go(self, steps: Sequence[OpenStep | SteadyRow]) -> None:
-        """There is room again for what was taken."""
+        """Release the bytes of steps that were taken."""
         whole = [step for step in steps if isinstance(step, OpenStep)]
         self._bytes_taken += (len(steps) - len(whole)) * ROW_BYTES + sum(step.queued_bytes for step in whole)
         self._raw_bytes_taken += sum(step.queued_raw_bytes for step in whole)
 
     def shut(self) -> int:
-        """Take in nothing more and forget what waits; returns how many steps that were."""
+        """Close the queue and discard its content; returns how many steps were in it."""
         self._shut = True
         lost = len(self._steps)
         self._steps.clear()

@@ -1,4 +1,4 @@
-"""Whether a dead worker left anything to harvest. Imports nothing that is slow to import: launchers ask."""
+"""Whether a dead worker left anything to harvest. Imports nothing slow: launchers call it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def has_unharvested(store: Store, attempt: int) -> bool:
 
 
 def unharvested_claims(store: Store, claims: Sequence[Claim]) -> list[Claim]:
-    """Claims of one worker that name files which are here, and whose process has let go of them; oldest first."""
+    """Claims of one worker whose process is dead and whose files are on this machine; oldest first."""
     last = {(claim.rings, claim.spool): claim for claim in claims if claim.rings or claim.spool}
     return [
         claim

@@ -194,7 +194,7 @@ class Verdict:
         cost_saved: Estimated price of the time saved; None where unknown.
         capture: What the capture cost and dropped, as recorded, for the last line.
         problems: What of the run cannot be read, one line each.
-        records_missing: Whether one of the problems means that something was recorded and is not there any more.
+        records_missing: Whether one of the problems means that something was recorded and is not there any longer.
         models: What each model came to, by number, where the run has several; else empty, and ``metrics`` say it.
         script: The training's script as it was given on its command line, "" where there is none.
         failure: Why the run failed; None where it did not.

@@ -115,7 +115,7 @@ def claim_worker(store: Store, attempt: int, worker: str, start_info: Claim | No
         How many claims there were before: 0 where nobody has written these files yet.
 
     Raises:
-        RunExistsError: A process that lives, or whose life cannot be seen from here, holds it.
+        RunExistsError: A process that lives, or that may live on another machine, holds it.
     """
     what = f"{worker} of {store.location}"
     return take(store, layout.worker_claim(attempt, worker), start_info or this_process(), what)
@@ -178,10 +178,10 @@ def take(store: Store, path: str, claim: Claim, what: str, gone: Claim | None = 
         path: Of the first claim.
         claim: The process that takes them.
         what: Names them in messages.
-        gone: A holder that is known to be no more, although that cannot be seen from here.
+        gone: A holder that is known to be no more, although that is not visible from this machine.
 
     Raises:
-        RunExistsError: Another process that lives, or whose life cannot be seen from here, has them.
+        RunExistsError: Another process that lives, or that may live on another machine, has them.
     """
     claims = _generations(store, path)
     number, holder = len(claims), claims[-1] if claims else None

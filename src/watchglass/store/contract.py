@@ -106,7 +106,7 @@ class Store(ABC):
 
     @abstractmethod
     def size(self, path: str) -> int | None:
-        """Length of an object in bytes, None where there is none: what is asked again and again, so it is cheap."""
+        """Length of an object in bytes, None where there is none: what is asked repeatedly, so it is cheap."""
 
     @abstractmethod
     def folders(self, prefix: str = "") -> Sequence[str]:
@@ -225,7 +225,7 @@ def check_path(path: str, *, folder: bool = False) -> str:
     colon (drive letters).
 
     Args:
-        path: What to check; often read from a file that somebody else wrote.
+        path: What to check; often read from a file that another process wrote.
         folder: Also allow "", the whole store.
 
     Raises:

@@ -14,10 +14,10 @@ STREAMS = "streams"
 DEAD_LETTERS = "dead-letters"
 COMPACTED = "compacted"
 COMPACTION_LEASE = "compacted/lease"
-#: Written again and again by who compacts.
+#: Written repeatedly by who compacts.
 COMPACTION_RENEWED = "compacted/renewed"
 PINS = "compacted/pins"
-#: Written again and again by who holds the lease of the journal.
+#: Written repeatedly by who holds the lease of the journal.
 LEASE_RENEWED = "journal/renewed"
 #: Written by an evaluator that has judged all of a training which has ended.
 JUDGED = "journal/judged"

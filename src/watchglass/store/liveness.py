@@ -1,7 +1,7 @@
 """Who is at work on a run, seen from any machine and with few requests.
 
 A process can only be seen from its own machine. From elsewhere there is what it writes: workers write segments,
-launchers say when their training process has ended, and who writes the journal renews that again and again.
+launchers say when their training process has ended, and who writes the journal renews that repeatedly.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Renewal:
         """Renew if it is time; returns whether it was.
 
         Raises:
-            StoreError: The store refused; the next call tries again.
+            StoreError: The store refused; the next call retries.
         """
         now_s = time.monotonic() if now_s is None else now_s
         if now_s < self._next_s:
@@ -179,7 +179,7 @@ class Renewal:
 
 
 class RenewalWatch:
-    """Watches whether somebody else renews the lease: by our own clock alone, so that theirs may be wrong."""
+    """Watches whether another process renews the lease: by our own clock alone, so that theirs may be wrong."""
 
     def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store

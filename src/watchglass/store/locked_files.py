@@ -1,4 +1,4 @@
-"""Files of rings and spools: created whole, locked while their writer lives, read by whoever comes after it."""
+"""Files of rings and spools: created whole, locked while their writer lives, read by a later process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from watchglass.errors import RunExistsError
 #: Bytes at the beginning that say what the ring is of; their end is the ring's own.
 HEADER_BYTES = 4096
 NAME = re.compile(r"\.?[\w-]+\.(rows|entries)\Z", re.ASCII)
-#: Name of a file in a spool that its writer has let go of, although its process may live.
+#: Name of a file in a spool that its writer has released, although its process may live.
 GIVEN_UP = "given-up"
 SPOOL_NAME = re.compile(r"[\w-]+\.spool\Z", re.ASCII)
 
@@ -38,13 +38,13 @@ _log = logging.getLogger("watchglass")
 
 
 def private_folder(parent: Path) -> Path:
-    """A folder of this user alone below one that everybody may write; what nobody came for is removed."""
+    """A private folder of this user below one that every user may write; removes abandoned files in it."""
     folder = parent / f"watchglass-{os.getuid()}"
     if not parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(parent))
     folder.mkdir(mode=0o700, exist_ok=True)
     if not is_private(str(folder)):
-        raise PermissionError(errno.EPERM, "it belongs to somebody else", str(folder))
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
     for path in _of_others(folder):
         with suppress(OSError):
             if path.lstat().st_mtime < time.time() - TIMING.abandoned_file_s:
@@ -53,7 +53,7 @@ def private_folder(parent: Path) -> Path:
 
 
 def is_private(folder: str) -> bool:
-    """Whether this is a folder of this user alone, as :func:`private_folder` makes them, and no link."""
+    """Whether this is a private folder of this user, as :func:`private_folder` makes them, and no link."""
     if not folder.startswith("/") or not folder.endswith(f"/watchglass-{os.getuid()}"):
         return False
     try:
@@ -71,13 +71,13 @@ def lasting_folder() -> Path:
 
 
 def abandoned_labels() -> list[Any]:
-    """Labels of all rings and spools outside of runs, on this machine, whose writers are gone."""
+    """Labels of all rings and spools outside of runs, on this machine, whose writers are dead."""
     parents = {MEMORY, Path(tempfile.gettempdir()), lasting_folder()}
     return [label for parent in sorted(parents) for label in _abandoned_labels(parent)]
 
 
 def _abandoned_labels(parent: Path) -> list[Any]:
-    """What the rings and spools below ``parent`` are of whose writers are gone."""
+    """Labels of the rings and spools below ``parent`` whose writers are dead."""
     folder = parent / f"watchglass-{os.getuid()}"
     found = []
     for path in _of_others(folder) if is_private(str(folder)) else ():
@@ -97,7 +97,7 @@ def _abandoned_labels(parent: Path) -> list[Any]:
 
 
 def _of_others(folder: Path) -> list[Path]:
-    """Rings and spools there. Not our own, unless given up: opening and closing one would end our lock on it."""
+    """Rings and spools of other processes there, and released ones of ours: opening ours would end our lock on it."""
     return [
         path
         for path in folder.iterdir()
@@ -114,7 +114,7 @@ def _forget(path: Path) -> None:
     label = path / "label"
     if label.exists():
         os.close(_locked(label))
-    _log.warning("watchglass: %s, which nobody came for in a week, is removed: it was never sent to its store", path)
+    _log.warning("watchglass: removed %s: no process sent its records to their store within a week", path)
     shutil.rmtree(path)
 
 
@@ -126,10 +126,10 @@ def create(path: Path, kind: str, label: Mapping[str, Any], size: int, *, reserv
         kind: ``rows`` or ``entries``.
         label: What it is of.
         size: Bytes, with the header.
-        reserve: Fail where the room cannot be reserved.
+        reserve: Fail where the space cannot be reserved.
 
     Raises:
-        OSError: There is no room, or the file cannot be made.
+        OSError: There is no space, or the file cannot be created.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -144,17 +144,17 @@ def create(path: Path, kind: str, label: Mapping[str, Any], size: int, *, reserv
 
 
 def _allocate(descriptor: int, size: int, *, must: bool) -> None:
-    """Reserve the file's room, so that it never runs out; elsewhere than in memory as far as the system can."""
+    """Reserve the space of the file, so that it never runs out; without ``must`` as far as the system can."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except (OSError, AttributeError) as error:
         if must or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise OSError(getattr(error, "errno", 0) or errno.ENOSYS, f"no room can be reserved: {error}") from error
+            raise OSError(getattr(error, "errno", 0) or errno.ENOSYS, f"space cannot be reserved: {error}") from error
         os.ftruncate(descriptor, size)
 
 
 def close(descriptor: int, path: Path, *, discard: bool) -> None:
-    """Let go of a ring; ``discard`` removes the file."""
+    """Close a ring; ``discard`` removes the file."""
     if discard:
         with suppress(OSError):
             path.unlink()
@@ -162,7 +162,7 @@ def close(descriptor: int, path: Path, *, discard: bool) -> None:
 
 
 def _locked(path: Path) -> int:
-    """A descriptor of a ring whose writer is gone; reading and closing it harms nobody."""
+    """A descriptor of a ring whose writer is dead; reading and closing it is harmless."""
     descriptor = open_regular(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,7 +188,7 @@ def read(path: Path, kind: str, label: Mapping[str, Any]) -> bytes | None:
 
 
 def lock_abandoned(path: Path, kind: str, label: Mapping[str, Any]) -> int | None:
-    """A descriptor of a file with this label whose writer is gone, locked; None where there is no such one.
+    """A descriptor of a file with this label whose writer is dead, locked; None where there is no such one.
 
     Raises:
         RunExistsError: Its writer lives.
@@ -206,7 +206,7 @@ def lock_abandoned(path: Path, kind: str, label: Mapping[str, Any]) -> int | Non
 
 
 def is_ring(descriptor: int, kind: str, label: Mapping[str, Any]) -> bool:
-    """Whether this is a file of this user, of a sound size, and of what ``label`` says."""
+    """Whether this is a file of this user, of a plausible size, with this label."""
     try:
         found = os.fstat(descriptor)
         ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()

@@ -43,8 +43,8 @@ class MemoryBudget:
         with self._lock:
             if self._used + size > self.limit_bytes:
                 raise MemoryBudgetError(
-                    f"what is read takes {(self._used + size) >> 20:,} MiB of memory but at most "
-                    f"{self.limit_bytes >> 20:,} MiB are allowed; if the run is to be trusted, allow more with "
+                    f"reading this run takes {(self._used + size) >> 20:,} MiB of memory but at most "
+                    f"{self.limit_bytes >> 20:,} MiB are allowed; if you trust the run, allow more with "
                     f"{environment.READ_MEMORY}, in bytes, or read a part of it"
                 )
             self._used += size
@@ -82,7 +82,7 @@ class Charges:
             self._release(gone)
 
     def clear(self) -> None:
-        """Nothing is kept any more."""
+        """Nothing is kept any longer."""
         self._until.clear()
         self._release(self._held)
 

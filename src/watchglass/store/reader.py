@@ -293,7 +293,7 @@ class RunReader:
             try:
                 found = self._store.read_many(asked)
             except StoreError as error:
-                self._most_at_once = max(1, len(asked) // 2)  # of a store that answers now and then: some of it
+                self._most_at_once = max(1, len(asked) // 2)  # of a store that answers from time to time: some of it
                 self._refused = error
                 return
             self._most_at_once = min(_MOST_AT_ONCE, 2 * self._most_at_once)
@@ -370,7 +370,7 @@ class RunReader:
                 data += self._store.read(path, offset + len(data), end) if end > offset + len(data) else b""
             return data, offset + len(data) >= listed or len(data) < end - offset
         if (final or self._is_fixed(path)) and listed >= _MAPPED:
-            # Nobody shortens it any more: the writer cuts off what it failed to append only of its newest segment.
+            # Nobody shortens it any longer: the writer cuts off what it failed to append only of its newest segment.
             if self._mapped[0] != path:
                 self._mapped = (path, memoryview(self._store.map(path)))
             whole = self._mapped[1]

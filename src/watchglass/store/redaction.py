@@ -68,7 +68,7 @@ def redact(command: Sequence[str]) -> list[str]:
 
 
 def redacted(text: str) -> str:
-    """One text, for instance an error of somebody else's, with what looks like a secret replaced."""
+    """One text, for instance an error of another process's, with what looks like a secret replaced."""
     text = _SECRET_VALUE.sub(REDACTED, text)
     text = _URL_CREDENTIALS.sub(rf"\1{REDACTED}@", text)
     text = _WEBHOOK.sub(rf"\1{REDACTED}", text)

@@ -35,7 +35,7 @@ class _Newest:
 
 
 class SegmentDiscovery:
-    """Finds the segments of a run, again and again. For one thread.
+    """Finds the segments of a run, repeatedly. For one thread.
 
     Args:
         store: The store of the run.

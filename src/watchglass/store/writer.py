@@ -21,7 +21,7 @@ from watchglass.store.manifest import stay_with_run
 
 _log = logging.getLogger("watchglass")
 
-#: Bytes of batches of a stream that wait for a store that refuses them.
+#: Most bytes of a stream that are buffered while the store refuses them.
 _MOST_WAITING = 8 << 20
 
 
@@ -70,10 +70,10 @@ class SegmentWriter:
         store: The store of a run.
         attempt: The attempt.
         worker: Whose segments.
-        clock: Tells the time; age is told by its monotonic time, so a clock that is set changes nothing but buckets.
+        clock: The time. Age is measured by monotonic time, so setting the clock changes nothing but buckets.
         rotate_bytes: Begin the next segment at so many bytes.
         rotate_s: Begin the next segment after so many seconds.
-        first: Nobody has written segments of this worker before: none are looked for.
+        first: No process has written segments of this worker before: none are searched for.
         stream: ``worker`` is the name of a stream.
     """
 
@@ -123,7 +123,7 @@ class SegmentWriter:
         try:
             self._store.append(self._path, data)
         except Exception:
-            self._path = None  # what of the data arrived is unknown: never append behind it
+            self._path = None  # how much of the data arrived is unknown: never append behind it
             raise
         self._size += len(data)
         self.bytes_written += len(data)
@@ -142,7 +142,7 @@ class SegmentWriter:
         if self._seq is None:
             self._seq, self._bucket = self._of.resume(self._store)
         wall_ns, opened_ns = self._clock.time_ns(), self._clock.monotonic_ns()
-        # Never back in time, although clocks are set back: readers list from the newest buckets on.
+        # Never back in time, even if the clock is set back: readers list from the newest buckets on.
         bucket = max(self._bucket, wall_ns // (layout.BUCKET_SECONDS * 1_000_000_000))
         path = self._of.path(bucket, self._seq)
         content = self._header(wall_ns, opened_ns) + data
@@ -150,12 +150,13 @@ class SegmentWriter:
             self._store.write(path, content)
         except RunExistsError as error:
             raise RunExistsError(
-                f"{self._of.name} of {self._store.location} is written by another process; give each a rank of its own"
+                f"{self._of.name} of {self._store.location} is also written by another process; give each process its "
+                "own rank"
             ) from error
         except NoRoomError:
             raise
         except Exception:
-            self._seq = None  # what is there now is unknown: count on behind it
+            self._seq = None  # whether it arrived is unknown: continue behind it
             raise
         self._path, self._size, self._opened_ns = path, len(content), opened_ns
         self._bucket = bucket
@@ -175,10 +176,10 @@ class SegmentWriter:
 class StreamWriter(AbstractContextManager["StreamWriter"]):
     """Writes rows keyed by time into a stream of a run. One thread at a time; holds the stream until :meth:`close`.
 
-    A stream is an append-only source of rows that is no worker: no step waits for it, and it may begin before all.
+    A stream is an append-only source of rows that is no worker. No step waits for it; it may begin before all steps.
 
-    What the store refuses waits in memory, 8 MiB at most, and is written with the next batch, or as the writer is
-    closed. Batches that do not fit are lost, the oldest first. The stream says so as soon as it can be written again.
+    Batches that the store refuses are buffered in memory, 8 MiB at most, and written with the next batch or on close.
+    Batches that do not fit are lost, the oldest first. The stream records the loss as soon as it is written again.
 
     Args:
         store: The store of a run.
@@ -196,11 +197,11 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
         self._segments = SegmentWriter(store, attempt, stream, clock=clock, stream=True)
         self._watermark_ns = 0
         self._stream, self._waiting, self._recorded, self._closed = stream, list[bytes](), 0, False
-        #: Batches that were given up because the store refused for too long.
+        #: Batches that were discarded because the store refused for too long.
         self.lost = 0
 
     def write(self, rows: Mapping[RowKind, Sequence[Sequence[Any]]], until_ns: int | None = None) -> None:
-        """Write a batch of rows, and that all rows before a moment are written.
+        """Write a batch of rows and a watermark: no earlier rows will come.
 
         Args:
             rows: Of kinds that are keyed by time: their fields in order, the time first.
@@ -208,7 +209,7 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
 
         Raises:
             InvalidValueError: Rows are earlier than the batch before this one said, or not before ``until_ns``.
-            StoreError: The store refused. The batch waits, see above.
+            StoreError: The store refused. The batch is buffered, see above.
         """
         tables = {kind: table_of(kind, found) for kind, found in rows.items() if found}
         times = [int(time_ns) for table in tables.values() for time_ns in table["time_ns"]]
@@ -218,7 +219,7 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
         if not self._watermark_ns <= first_ns <= last_ns < until_ns:
             raise InvalidValueError(
                 f"rows of a batch must have times from {self._watermark_ns}, where the one before ended, to before "
-                f"until_ns={until_ns} but got {first_ns} to {last_ns}; leave out what is late"
+                f"until_ns={until_ns} but got {first_ns} to {last_ns}; omit late rows"
             )
         frames = [*(encode_rows(kind, table) for kind, table in tables.items()), codec.encode_watermark(until_ns)]
         self._watermark_ns = until_ns
@@ -228,7 +229,7 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
         self._flush()
 
     def close(self) -> None:
-        """Write what waits, if the store takes it, and give the stream back. A second call does nothing."""
+        """Write the buffered batches, if the store takes them, and release the stream. A second call does nothing."""
         if not self._closed:
             self._closed = True
             try:
@@ -269,7 +270,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     Args:
         store: The store of a run.
-        gone: A holder of the lease that is known to be no more, see :func:`watchglass.store.claim.take`.
+        gone: A holder of the lease that is known to be dead, see :func:`watchglass.store.claim.take`.
 
     Raises:
         RunExistsError: On construction, when another living process writes the journal.
@@ -313,12 +314,12 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             seq = _next_number(self._store, layout.JOURNAL) if self._seq is None else self._seq
             path = layout.journal(seq)
             header = {"format": list(FORMAT_VERSION), "seq": seq, "wall_ns": time.time_ns()}
-            self._seq = None  # should this fail, what is there is unknown: count on behind it
+            self._seq = None  # if this fails, whether it arrived is unknown: continue behind it
             self._store.write(path, b"".join([codec.encode_header(header), *frames]))
             self._path, self._seq = path, seq + 1
 
     def close(self) -> None:
-        """Give the journal back. A second call does nothing."""
+        """Release the journal. A second call does nothing."""
         with self._lock:
             if not self._closed:
                 self._closed = True

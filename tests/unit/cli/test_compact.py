@@ -88,7 +88,7 @@ def test_what_is_kept_for_a_reader_is_told(watchglass: Watchglass, healthy: Path
         said = watchglass("compact", healthy)
         assert said.status == 0
         assert f"process {this_process().pid} on" in said.err
-        assert "reads it" in said.err
+        assert "reads them" in said.err
     assert "deleted  1 object" in watchglass("compact", healthy).out
 
 

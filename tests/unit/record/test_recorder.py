@@ -293,7 +293,7 @@ def test_a_recorder_that_has_failed_keeps_nothing_and_counts(caplog: pytest.LogC
     assert not made._queue._steps
     assert not made._queue.waiting_bytes
     assert made.dropped["steps"] == 3
-    assert ["nothing more is recorded" in message for message in caplog.messages] == [False, True]
+    assert ["recording stopped" in message for message in caplog.messages] == [False, True]
     assert "records are buffered in memory" in caplog.messages[0]
 
 
@@ -424,7 +424,7 @@ def test_a_store_that_is_away_for_a_while_ends_no_stopping(caplog: pytest.LogCap
     while answers:
         made._look()
     assert told == [Commit(5, Stop("asked for"))]
-    assert ["no stop request can be seen" in message for message in caplog.messages] == [True, True]
+    assert ["cannot check for stop requests" in message for message in caplog.messages] == [True, True]
 
 
 def test_a_recorder_that_breaks_closes_its_files() -> None:
@@ -547,7 +547,7 @@ def test_what_does_not_pass_by_waiting_ends_it_at_once(error: Exception, caplog:
     made.start()
     made.put(step(0))
     assert made.close("finished", {}, timeout_s=10.0)
-    assert ["nothing more is recorded" in text for text in caplog.messages] == [True]
+    assert ["recording stopped" in text for text in caplog.messages] == [True]
     assert opening.abandoned == 1
 
 

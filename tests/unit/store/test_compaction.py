@@ -118,7 +118,7 @@ def test_a_training_that_goes_on_is_refused_and_its_earlier_attempts_are_compact
         before = content(builder.store)
         done = compact(builder.store, must=True)
         assert done.written
-        assert "attempt 1 stays as it is" in done.kept[0]
+        assert "attempt 1 is not compacted" in done.kept[0]
         assert content(builder.store) == before
         assert not segments(builder.store, 0)
         assert segments(builder.store, 1)
@@ -129,7 +129,7 @@ def test_a_training_that_goes_on_is_refused_and_its_earlier_attempts_are_compact
 def test_a_process_of_another_machine_counts_as_running_until_somebody_says_otherwise(tmp_path: Path) -> None:
     store = small_run(tmp_path / "run", workers=1)
     claim_worker(store, 0, "worker_0", replace(this_process(), host="elsewhere"))
-    with pytest.raises(RunExistsError, match=r"on elsewhere, which cannot be seen from here.*--force"):
+    with pytest.raises(RunExistsError, match=r"on elsewhere, which is not visible from this machine.*--force"):
         compact(store, must=True)
     assert compact(store, even_if_unseen=True).written
 
@@ -382,7 +382,7 @@ def test_it_is_said_that_what_was_compacted_before_cannot_be_compacted_again(tmp
     small_run(tmp_path / "run", workers=1, seed=1)
     done = compact(store)
     assert not done.written
-    assert "what was compacted before cannot be compacted again" in done.kept[0]
+    assert "earlier compacted data cannot be compacted again" in done.kept[0]
     assert segments(store, 1)
     assert store.list(layout.generation(2)) == []
 
@@ -411,7 +411,7 @@ def test_a_pinned_reader_keeps_what_it_reads(tmp_path: Path) -> None:
         first = reader.poll(max_bytes=1)
         done = compact(store)
         assert done.written
-        assert "reads it" in done.kept[0]
+        assert "reads them" in done.kept[0]
         assert segments(store) == paths
         rest: list[Any] = []
         while found := reader.poll(full=True):

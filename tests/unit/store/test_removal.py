@@ -131,7 +131,7 @@ def test_the_end_of_an_earlier_launch_says_nothing_of_a_worker_that_was_started_
     claim_worker(store, 0, "worker_0", replace(this_process(), host="elsewhere"))
     with pytest.raises(RunExistsError, match=r"worker_0 writes it .*on elsewhere.*--force"):
         check_idle(store)
-    with pytest.raises(RunExistsError, match="cannot be seen from here"):
+    with pytest.raises(RunExistsError, match="is not visible from this machine"):
         compact(store, must=True)
     _end_launch(store, time.time_ns())
     check_idle(store)

@@ -180,7 +180,7 @@ def test_where_no_room_can_be_reserved_there_is_no_ring_and_no_bus_error(store: 
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     lines = result.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == ["rows", "entries"]
-    assert "no room can be reserved" in lines[0]
+    assert "space cannot be reserved" in lines[0]
     assert store.list("attempts") == []
     assert list((store.root / "attempts/0000").iterdir()) == []
 

@@ -250,7 +250,7 @@ def test_an_object_of_somebody_else_ends_it_with_one_line(
     one.write(segment(0), b"ours!!")
 
     until(lambda: bool(caplog.messages))
-    with pytest.raises(RunExistsError, match="give each process a rank of its own"):
+    with pytest.raises(RunExistsError, match="give each process its own rank"):
         one.write(segment(1), b"x")
     one.close()
     assert remote.read(segment(0)) == b"theirs"
@@ -443,7 +443,7 @@ def test_a_spool_that_nobody_comes_for_is_forgotten_after_a_week_unless_its_writ
         assert spool_exists(living)
         assert spool_exists(ours.folder)
         process.kill()
-    assert "nobody came for in a week" in caplog.text
+    assert "no process sent its records to their store within a week" in caplog.text
 
 
 def test_the_end_gives_up_in_time_and_says_what_waits_where(

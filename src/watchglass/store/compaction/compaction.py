@@ -1,7 +1,7 @@
 """Compaction: segments of trainings that have ended become Parquet and one object of frames per worker.
 
-A generation is written whole, read back, and only then made valid by its manifest; what it replaces is deleted last. So
-a run can be read at every moment, and whoever comes next finishes what a crash left behind.
+A generation is written whole, read back, and only then made valid by its manifest; the objects that it replaces are
+deleted last. So a run can be read at every moment, and the next compaction finishes what a crash left behind.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from watchglass.store.spool.folder import spool_exists
 
 @dataclass
 class Compaction:
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
         generation: Number of the generation that counts now; 0 where there is none.
         written: Whether it was written by this compaction; else there was nothing new to compact.
         rows: Rows of statistics in it, as far as they were written now.
-        before_bytes: What was compacted: segments and the earlier generation.
-        after_bytes: What stands in their place.
+        before_bytes: Bytes of the segments and the earlier generation that were compacted.
+        after_bytes: Bytes of the objects that replace them.
         statistics_bytes: Of these, statistics.
         deleted: Objects that were deleted, and their bytes.
-        kept: What was left as it is, each with the reason, in a sentence.
+        kept: What was not compacted or deleted, each with the reason, in a sentence.
         objects: Objects that were written, each with its length.
     """
 
@@ -71,14 +71,14 @@ class _WorkerSegments:
 def compact(
     store: Store, *, even_if_unseen: bool = False, tick: Callable[[], None] = lambda: None, must: bool = False
 ) -> Compaction:
-    """Compact the attempts whose training has ended, and delete what that replaces as far as nobody reads it.
+    """Compact the attempts whose training has ended, and delete what that replaces as far as no reader needs it.
 
     Memory is bounded by a block of statistics, some 600 MiB at most, whatever the size of the run.
 
     Args:
         store: The store of a run.
-        even_if_unseen: Also attempts of workers whose process cannot be seen from here and never said that it ended.
-        tick: Called now and then.
+        even_if_unseen: Also attempts of workers on other machines that never reported their end.
+        tick: Called from time to time.
         must: Raise where there is something to compact and none of it may be.
 
     Raises:
@@ -132,7 +132,7 @@ class _Compactor:
         for attempt in sorted({worker.attempt for worker in self._workers if worker.segments}):
             reason = _still_written(self._store, attempt, even_if_unseen)
             if reason:
-                self.result.kept.append(f"attempt {attempt} stays as it is: {reason}")
+                self.result.kept.append(f"attempt {attempt} is not compacted: {reason}")
                 continue
             for worker in self._workers:
                 if worker.attempt == attempt and worker.segments:
@@ -157,7 +157,7 @@ class _Compactor:
                 with suppress(StoreError):
                     self._delete_own()
                 raise
-            result.kept.append(f"what was compacted before cannot be compacted again: {error}")
+            result.kept.append(f"earlier compacted data cannot be compacted again: {error}")
             for worker in self._workers:
                 worker.fit = False
         if not any(worker.fit for worker in self._workers):
@@ -208,10 +208,10 @@ class _Compactor:
         return []
 
     def _check_unchanged(self) -> None:
-        """Segments that grew since they were listed have a writer, whatever its claim looks like from here.
+        """Make sure that no segment grew since it was listed: it would have a living writer, whatever its claim says.
 
-        It may be in another container, or on another machine of the same name. What it appends to a segment that is
-        compacted would be lost.
+        The writer may be in another container, or on another machine of the same name. What it appends to a compacted
+        segment would be lost.
 
         Raises:
             RunExistsError: One grew.
@@ -225,7 +225,7 @@ class _Compactor:
                     )
 
     def clean(self) -> None:
-        """Delete what the newest generation replaces, unless somebody still reads it."""
+        """Delete the objects that the newest generation replaces, unless a reader still needs them."""
         if self._newest is None:
             return
         store, newest, now_ns = self._store, self._newest, time.time_ns()
@@ -239,8 +239,8 @@ class _Compactor:
         if readers and replaced:
             holder = readers[0].holder
             self.result.kept.append(
-                f"what was compacted stays beside it for now: process {holder.pid} on {holder.host} "
-                f"reads it (and {len(readers) - 1} more); compact again when it has ended"
+                f"the compacted segments are not deleted yet: process {holder.pid} on {holder.host} "
+                f"reads them (and {len(readers) - 1} more); compact again when it has ended"
             )
             return
         self._check_newest(newest, whole=bool(replaced) and not self.result.written)
@@ -253,11 +253,11 @@ class _Compactor:
             store.prune(layout.segments(attempt))
 
     def _check_newest(self, newest: Generation, *, whole: bool) -> None:
-        """Nothing is deleted for the sake of a generation that is not the newest, or of which an object is missing.
+        """Make sure that this is the newest generation and that all its objects are there, before anything is deleted.
 
         Args:
             newest: What should be the newest generation.
-            whole: It is of an earlier process. It was read back then, but that may be long ago: look into it again.
+            whole: An earlier process wrote it and may have read it back long ago: check its content again.
         """
         store, now = self._store, newest_generation(self._store)
         if now is None or now.number != newest.number:
@@ -273,12 +273,12 @@ class _Compactor:
             raise DamagedDataError(f"{error}; nothing of {store.location} was deleted") from error
 
     def _keep(self, worker: _WorkerSegments, reason: str) -> None:
-        self.result.kept.append(f"{worker.name} of attempt {worker.attempt} stays as it is: {reason}")
+        self.result.kept.append(f"{worker.name} of attempt {worker.attempt} is not compacted: {reason}")
 
     def _delete_own(self, stems: tuple[str, ...] = ("",)) -> None:
-        """Delete what this process wrote into a generation that has no manifest yet, and nothing of anybody else.
+        """Delete the objects that this process wrote into a generation without a manifest, and no others.
 
-        A process that was asleep may find that another one has taken its lease and its number since.
+        After a long pause of this process another one may have taken its lease and its number.
         """
         own = self.result.objects
         for path in [path for path in own if path.startswith(stems)]:
@@ -306,17 +306,17 @@ def _may_write(store: Store, worker: str, claims: list[Claim]) -> str:
         return f"{worker} is process {newest.pid}, which is running; wait for it to end"
     if alive is None:
         return (
-            f"{worker} is process {newest.pid} on {newest.host}, which cannot be seen from here; "
-            f"compact it there, or say --force once that process has ended"
+            f"{worker} is process {newest.pid} on {newest.host}, which is not visible from this machine; "
+            f"compact it there, or use --force once that process has ended"
         )
     gone = [claim for claim in claims if is_alive(claim) is False]
     if any(owners_of_rings(store, each.rings) or (each.spool and spool_exists(each.spool)) for each in gone):
-        return f"what {worker} recorded last has not been recovered yet; run `watchglass check` on this machine first"
+        return f"the last records of {worker} are not recovered yet; run `watchglass check` on this machine first"
     return ""
 
 
 def _replaced(store: Store, newest: Generation) -> Iterator[StoredObject]:
-    """Objects that the newest generation stands in place of."""
+    """Objects that the newest generation replaces."""
     covers = {(each.attempt, each.worker): each.segments for each in newest.covers}
     for attempt in sorted({attempt for attempt, _ in covers}):
         for entry in store.list(layout.segments(attempt)):

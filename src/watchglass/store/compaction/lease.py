@@ -38,7 +38,7 @@ class CompactionLease(AbstractContextManager["CompactionLease"]):
         """Renew the lease if it is time.
 
         Raises:
-            RunExistsError: Somebody else has taken it since: this process was asleep for too long.
+            RunExistsError: Another process has taken it since: this process was asleep for too long.
             StoreError: The store refused.
         """
         if time.monotonic() - self._renewed_s < self._timing.compaction_renewal_s:

@@ -41,7 +41,7 @@ class PinRecord:
 class Pin(AbstractContextManager["Pin"]):
     """Keeps what one generation holds, and the segments behind it, from being deleted. For one thread.
 
-    Use it as a context, and call :meth:`tick` now and then: one that is not renewed ends by itself.
+    Use it as a context, and call :meth:`tick` from time to time: one that is not renewed ends by itself.
 
     Attributes:
         generation: The number of the generation, 0 for none.
@@ -59,7 +59,7 @@ class Pin(AbstractContextManager["Pin"]):
         """Renew the pin if it is time; returns whether it was.
 
         Raises:
-            StoreError: The store refused; the next call tries again.
+            StoreError: The store refused; the next call retries.
         """
         if time.monotonic() - self._renewed_s < self._timing.pin_renewal_s:
             return False

@@ -1,4 +1,4 @@
-"""Removing a run: what belongs to its layout and nothing else, once nobody writes or reads it."""
+"""Removing a run: what belongs to its layout and nothing else, once no process writes or reads it."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def plan_removal(store: Store) -> Removal:
 
 
 def check_idle(store: Store, *, even_if_unseen: bool = False) -> None:
-    """Make sure that nobody writes, follows or compacts a run.
+    """Make sure that no process writes, follows or compacts a run.
 
     Args:
         store: The store of the run.
         even_if_unseen: Do not mind processes of other machines that never said that they ended.
 
     Raises:
-        RunExistsError: Somebody does; the message says which process.
+        RunExistsError: Another process does; the message says which process.
     """
     for attempt in manifest.attempts(store):
         for worker, claims, ended in claimed(store, attempt):
@@ -99,7 +99,7 @@ def check_idle(store: Store, *, even_if_unseen: bool = False) -> None:
             elif not even_if_unseen:
                 raise RunExistsError(
                     f"{store.location} may be in use: the claim of {worker} in attempt {attempt} cannot be read; make "
-                    "sure that its process has ended, then say --force"
+                    "sure that its process has ended, then use --force"
                 )
     streams = [name for name in store.folders(layout.STREAMS) if layout.is_stream(name)]
     claims_of_streams = [(layout.stream_claim(name), f"writes stream {name} of it") for name in streams]
@@ -125,7 +125,7 @@ def remove(store: Store, removal: Removal) -> None:
         try:
             hidden.unlink(missing_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot delete {hidden}: {error.strerror or error}; see to its folder") from error
+            raise StoreError(f"cannot delete {hidden}: {error.strerror or error}; check its folder") from error
     for path in removal.paths:
         store.delete(path)
     store.prune()
@@ -139,8 +139,8 @@ def _refuse(store: Store, holder: Claim, what: str, even_if_unseen: bool) -> Non
         )
     if alive is None and not even_if_unseen:
         raise RunExistsError(
-            f"{store.location} may be in use: {what} (process {holder.pid} on {holder.host}, which cannot be seen "
-            "from here); make sure that it has ended, then say --force"
+            f"{store.location} may be in use: {what} (process {holder.pid} on {holder.host}, which is not visible "
+            "from this machine); make sure that it has ended, then use --force"
         )
 
 

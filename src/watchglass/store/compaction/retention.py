@@ -49,7 +49,7 @@ class RawRetention:
             size: Its length in bytes; else the store is asked.
 
         Raises:
-            StoreError: The store refused; the next call tries again.
+            StoreError: The store refused; the next call retries.
         """
         with self._lock:
             if self._files is None:

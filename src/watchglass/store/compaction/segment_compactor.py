@@ -67,7 +67,7 @@ def condense(
         attempt: Attempt of the worker.
         worker: Its name.
         sources: What its frames are in, in order: the frames object of an earlier generation, then segments.
-        tick: Called now and then.
+        tick: Called from time to time.
         written: Gets the path and the length of each object as soon as it was written, whatever comes then.
 
     Returns:

@@ -106,7 +106,7 @@ def decode_step_rows(payload: bytes) -> NDArray[Any]:
         raise DamagedDataError(f"a step end has train_step {int(rows['train_step'].min())}; -1 is the least")
     for name in ("global_step", "mode_step"):
         if len(rows) and int(rows[name].max()) >= 1 << 62:
-            raise DamagedDataError(f"a step end has {name} {int(rows[name].max())}; no training has so many steps")
+            raise DamagedDataError(f"a step end has {name} {int(rows[name].max())}; no run has so many steps")
     return rows
 
 

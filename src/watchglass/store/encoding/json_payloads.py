@@ -75,7 +75,7 @@ def json_records(
     """
     values = _from_json(payload, what)
     if not isinstance(values, list):
-        raise DamagedDataError(f"{what} must stand in a JSON list but got a {type(values).__name__}")
+        raise DamagedDataError(f"{what} must be in a JSON list but got a {type(values).__name__}")
     found: list[_T] = []
     errors = left_out if left_out is not None else []
     for value in values:
@@ -85,7 +85,7 @@ def json_records(
             errors.append(DamagedDataError(str(error)))  # without the traceback, which holds all that its frames do
             if len(errors) > MAX_BAD_ROWS:
                 raise DamagedDataError(
-                    f"{what} among {len(values)} makes no sense more than {MAX_BAD_ROWS} times; the last: {error}"
+                    f"{what} among {len(values)} is malformed more than {MAX_BAD_ROWS} times; the last: {error}"
                 ) from error
     return found
 

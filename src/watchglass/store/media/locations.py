@@ -27,7 +27,7 @@ def open_store(location: str, *, quick: bool = False) -> Store:
     matter. Credentials and endpoints are never part of it: docs/object-stores.md says where they are looked for.
 
     Args:
-        location: What somebody wrote.
+        location: What another process wrote.
         quick: For who asks again anyway, and has others to serve meanwhile: a bucket that does not answer is given up
             after some 20 seconds instead of a minute.
 

@@ -185,7 +185,7 @@ class ObjectStore(Store):
                     if any(name and not name.startswith(".") for name in names):
                         return False
             except Exception as error:
-                if type(error).__name__ == "InvalidPathError":  # somebody's object, whatever its name
+                if type(error).__name__ == "InvalidPathError":  # it is an object, whatever its name
                     return False
                 raise
             return True
@@ -198,7 +198,7 @@ class ObjectStore(Store):
         return ObjectStore(self._requests.shown(path), self._key(path), self._requests.client, self._requests.patience)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._requests.close()
 
     def _create(self, path: str, views: Sequence[memoryview], size: int) -> None:
@@ -243,10 +243,10 @@ class ObjectStore(Store):
             except OutOfRangeError:
                 return []
             except ChangedError:
-                continue  # somebody replaced it between two pieces
+                continue  # it was replaced between two pieces
         raise StoreError(
             f"cannot read {self._requests.shown(path)}: {_MOST_CHANGES} times it was replaced between two of its "
-            "pieces; wait until nobody writes it, or see whether the server answers conditional requests as it should"
+            "pieces; wait until its writer has ended, or check that the server supports conditional requests"
         )
 
     def _pieces(self, path: str, bounds: Sequence[tuple[int, int]], tag: str | None) -> Sequence[Any]:

@@ -1,12 +1,12 @@
-"""Rings: what a worker recorded last, in files of fixed size that outlive its process however that ends.
+"""Rings: the last records of a worker, in files of fixed size that outlive its process.
 
-What a process stored in a shared mapping or handed to ``write`` belongs to the system: ``kill -9`` takes none of it.
+Bytes in a shared mapping, and bytes that ``write`` accepted, belong to the system: ``kill -9`` loses none of them.
 There are two, each where its writer can afford to write:
 
-* *Rows*, a mapping of a file in memory. The training's thread copies some seventy bytes per step into it. Were it a
-  file on a disk, that copy would now and then wait for the disk (the system protects a page while it saves it), and
-  where the disk is full it would be a SIGBUS. So the room is reserved beforehand, and there is no such ring where there
-  is no file system in memory.
+* *Rows*, a mapping of a file in memory. The training thread copies some seventy bytes per step into it. Were it a
+  file on a disk, that copy would sometimes wait for the disk (the system protects a page while it saves it), and on a
+  full disk it would raise SIGBUS. So the space is reserved beforehand, and without a file system in memory there is no
+  such ring.
 * *Entries* of any length, a file in the run's folder. The recorder's thread writes them with ``pwrite``, which may wait
   and which reports a full disk as an error.
 
@@ -80,7 +80,7 @@ class RowRing:
 
 
 class RowWriter:
-    """Writes rows for the training's thread: into a ring, or nowhere while there is none.
+    """Writes rows for the training thread: into a ring, or nowhere while there is none.
 
     Attributes:
         last_step: Global step of the last row, -1 for none.
@@ -174,7 +174,7 @@ class EntryRing:
 
 
 class Rings:
-    """Both rings of one worker, as far as this machine has room for them.
+    """Both rings of one worker, as far as this machine has space for them.
 
     Attributes:
         rows: The rows, or None.
@@ -188,7 +188,7 @@ class Rings:
 
         Args:
             store: The run's store.
-            label: What the rings are of: at least ``run``, ``attempt`` and ``worker``.
+            label: Of the rings: at least ``run``, ``attempt`` and ``worker``.
         """
         name = f"{label['worker']}-{os.getpid()}-{os.urandom(4).hex()}"
         self.rows: RowRing | None = None
@@ -207,7 +207,7 @@ class Rings:
             self.refused += (f"entries: {error}",)
 
     def close(self, *, discard: bool) -> None:
-        """Close both; ``discard`` removes the files, since everything in them is in the store."""
+        """Close both; ``discard`` removes the files, since all records are in the store."""
         if self.rows is not None:
             self.rows.close(discard=discard)
         if self.entries is not None:
@@ -217,7 +217,7 @@ class Rings:
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """What is in the rings of a worker whose process is gone.
+    """The content of the rings of a dead worker.
 
     Attributes:
         rows: Whole rows, oldest first, with the fields of :data:`ROW_DTYPE`.
@@ -232,17 +232,17 @@ class LeftBehind:
     paths: tuple[Path, ...]
 
     def discard(self) -> None:
-        """Remove the files: everything in them is in the store."""
+        """Remove the files: all records are in the store."""
         for path in self.paths:
             with suppress(OSError):
                 path.unlink()
 
 
 def read_rings(store: Store, names: Sequence[str], label: Mapping[str, Any]) -> LeftBehind:
-    """Everything whole in the rings that a claim names. Files that are none, or of another worker, are left alone.
+    """Every whole row and entry in the rings that a claim names. Other files are ignored.
 
     Raises:
-        RunExistsError: Their writer lives, whatever its claim looks like from here.
+        RunExistsError: Their writer lives, whatever its claim says.
     """
     rows, ids, entries, paths = np.empty(0, ROW_DTYPE), (0, 0), [], []
     for path in paths_of_rings(store, names):

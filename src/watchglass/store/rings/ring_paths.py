@@ -1,4 +1,4 @@
-"""Where the rings that a claim names are on this machine. Imports nothing but the standard library: launchers ask."""
+"""Where the rings that a claim names are on this machine. Imports nothing slow: launchers call it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ATTEMPT = re.compile(r"attempts/\d{4,9}\Z", re.ASCII)
 
 
 def rings_exist(store: Store, names: Sequence[str]) -> bool:
-    """Whether a file of these rings is on this machine, and this user's: nobody else's can be read."""
+    """Whether a file of these rings is on this machine, and belongs to this user: others cannot be read."""
     return os.getuid() in owners_of_rings(store, names)
 
 
@@ -43,7 +43,7 @@ def rings_held(store: Store, names: Sequence[str], label: Mapping[str, Any]) -> 
 
 
 def paths_of_rings(store: Store, names: Sequence[str]) -> list[Path]:
-    """The files that a claim names. The claim may be anybody's, so a name is a ring's or it is nothing."""
+    """The files that a claim names. A claim is not trusted, so other names than those of rings are ignored."""
     found = []
     for name in names:
         folder, _, last = name.rpartition("/")

@@ -1,1 +1,1 @@
-"""What a store that may be away has not taken yet, on the local disk."""
+"""What a store that may be unreachable has not taken yet, on the local disk."""

@@ -1,4 +1,4 @@
-"""Sending what a worker has left in its spool, or let go of."""
+"""Sends the spool that a dead worker left, or that a living one released."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from watchglass.store.spool.folder import AbandonedSpool, SpooledObject, open_ab
 def send_abandoned(
     store: Store, name: str, label: Mapping[str, Any], sent: Callable[[str], None] = lambda path: None
 ) -> int:
-    """Send what a worker left in the folder that its claim names; twice is harmless.
+    """Send the objects in the folder that a claim names; a second call is harmless.
 
     Args:
         store: Where the objects belong.
         name: The folder.
-        label: What it must be of.
+        label: The label that it must have.
         sent: Called with the path of each object that is in the store now.
 
     Returns:
         The number of objects that were sent.
 
     Raises:
-        StoreError: The store refused, or the disk; what is not sent stays, and it may be tried again.
+        StoreError: The store or the disk refused. Unsent objects stay, and the call may be repeated.
         RunExistsError: Its writer lives, or the run holds other objects under these names.
     """
     left = open_abandoned(name, label)
@@ -54,7 +54,7 @@ def _contents(left: AbandonedSpool) -> Iterator[tuple[SpooledObject, bytes]]:
 
 
 def write_once(store: Store, path: str, content: bytes, worker: str) -> None:
-    """Write an object that may be there already: an answer that was lost on its way, or somebody before us.
+    """Write an object that may be there already, after a lost answer or an earlier sender.
 
     Raises:
         RunExistsError: There is another one.
@@ -65,6 +65,6 @@ def write_once(store: Store, path: str, content: bytes, worker: str) -> None:
     except RunExistsError as error:
         if store.size(path) != len(content) or store.read(path) != content:
             raise RunExistsError(
-                f"{worker} of {store.location} is written by another process, too: {path} is not ours; "
-                "give each process a rank of its own"
+                f"{worker} of {store.location} is also written by another process, which wrote {path}; "
+                "give each process its own rank"
             ) from error

@@ -1,7 +1,7 @@
-"""A folder on the local disk with objects that a store has yet to get: what survives a process that ends too early.
+"""A folder on the local disk with objects that the store has not taken yet. It outlives its process.
 
 An object is a file named by its number and its path in the store, ``000000000007~attempts%2F0000%2F...``, whole as soon
-as it has that name. The file ``label`` says what the folder is of and is locked while its writer lives.
+as it has that name. The file ``label`` names run, attempt and worker, and is locked while the writer lives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from watchglass.store import layout, locked_files
 from watchglass.store.contract import Content, is_path
 from watchglass.store.new_files import write_new
 
-#: Bytes that stay free on the disk: a training writes checkpoints there, too.
+#: Bytes that stay free on the disk: the run writes checkpoints there, too.
 RESERVE_BYTES = 256 << 20
 
 _LABEL = "label"
@@ -30,14 +30,14 @@ _OBJECT = re.compile(r"(\d{12})~([^/]+)\Z", re.ASCII)
 
 @dataclass(frozen=True)
 class SpooledObject:
-    """An object that waits.
+    """An object in a spool.
 
     Attributes:
         number: Its place in the order of sending.
         path: Where it belongs in the store.
         size: Its length in bytes.
-        file: The file that it is; None where the disk did not take it.
-        content: What it holds then.
+        file: Its file; None where it is in memory.
+        content: Its bytes in memory.
     """
 
     number: int
@@ -61,10 +61,10 @@ class SpoolFolder:
 
         Args:
             worker: Whose objects these are.
-            label: What the folder is of: at least ``run``, ``attempt`` and ``worker``.
+            label: Of the folder: at least ``run``, ``attempt`` and ``worker``.
 
         Raises:
-            OSError: There is no room, or no folder can be made.
+            OSError: There is no space, or no folder can be created.
         """
         name = f"{worker}-{os.getpid()}-{os.urandom(4).hex()}.spool"
         self.path = locked_files.private_folder(locked_files.lasting_folder()) / name
@@ -97,7 +97,7 @@ class SpoolFolder:
         return SpooledObject(number, path, size, file)
 
     def close(self) -> None:
-        """Let go of the folder; with nothing in it, it is removed, else it is anybody's, see :func:`is_given_up`."""
+        """Release the folder: it is removed if empty, else other processes may send it, see :func:`is_given_up`."""
         with suppress(OSError):
             if any(_objects(self.path)):
                 (self.path / locked_files.GIVEN_UP).touch()
@@ -107,7 +107,7 @@ class SpoolFolder:
 
 
 class AbandonedSpool:
-    """A folder whose writer is gone; nobody else reads it meanwhile, and closing it lets go of it."""
+    """A folder whose writer is gone; locked for this process until it is closed."""
 
     def __init__(self, path: Path, label: Mapping[str, Any], lock: int) -> None:
         self.path = path
@@ -118,7 +118,7 @@ class AbandonedSpool:
         """Whole objects of the worker that the folder is of, in their order.
 
         Raises:
-            OSError: The folder cannot be read, or is not there any more.
+            OSError: The folder cannot be read or was removed.
         """
         attempt, worker = self.label["attempt"], self.label["worker"]
         return sorted(
@@ -127,7 +127,7 @@ class AbandonedSpool:
         )
 
     def close(self, *, discard: bool) -> None:
-        """Let go of it; ``discard`` removes it with everything that is in it."""
+        """Release it; ``discard`` removes it with its content."""
         if discard:
             _remove(self.path)
         os.close(self._lock)
@@ -140,7 +140,7 @@ def spool_exists(name: str) -> bool:
 
 
 def is_given_up(name: str) -> bool:
-    """Whether the folder that a claim names is on this machine, and its writer has let go of what is in it."""
+    """Whether the folder that a claim names is on this machine, and its writer has released it."""
     path = _path(name)
     return path is not None and (path / locked_files.GIVEN_UP).is_file()
 
@@ -159,7 +159,7 @@ def open_abandoned(name: str, label: Mapping[str, Any]) -> AbandonedSpool | None
 
 
 def read_object(found: SpooledObject) -> bytes:
-    """What an object that waits holds, read: a mapping of a file that a failing disk cuts short would end the process.
+    """The content of an object, read and not mapped: a mapping of a file that the disk cut short would end the process.
 
     Raises:
         OSError: The disk does not give it back.
@@ -173,7 +173,7 @@ def read_object(found: SpooledObject) -> bytes:
 
 
 def _path(name: str) -> Path | None:
-    """The folder of a claim, which may be anybody's: in a folder of this user alone, or nothing."""
+    """The folder of a claim. A claim is not trusted: only private folders of this user count."""
     folder, _, last = name.rpartition("/")
     if not locked_files.SPOOL_NAME.match(last) or not locked_files.is_private(folder):
         return None
@@ -208,7 +208,7 @@ def _check_room(folder: Path, size: int) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of objects as far as that is possible: somebody may be cleaning up behind us."""
+    """Remove a folder of objects as far as possible: another process may remove it at the same time."""
     with suppress(OSError):
         for path in folder.iterdir():
             with suppress(OSError):

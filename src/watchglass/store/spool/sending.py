@@ -1,4 +1,4 @@
-"""Sending what waits in a spool: a thread of its own, one object after another, again for as long as it takes."""
+"""Sends the objects of a spool on a separate thread, in order, with retries."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ from watchglass.store.spool.folder import SpooledObject, read_object
 
 _log = logging.getLogger("watchglass")
 
-#: Of which reading a file may fail although the file is whole: the process is short of something just now.
+#: Errors of reading a whole file that may pass: the process lacks a resource for the moment.
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
-#: Stands for a segment that the disk has lost: readers say that it is damaged and go on, while they wait behind a hole.
+#: Replaces a segment that the disk has lost: readers report it as damaged and continue. A missing segment would stop
+#: them.
 _LOST = b"lost by the disk on which it waited"
 
 
 class Sending:
-    """Objects that wait for a store, sent in the order in which they came. One thread adds and closes.
+    """Sends objects to a store in the order in which they were added. One thread adds and closes.
 
     The sending thread begins with the first object.
 
     Args:
-        store: Where they go.
-        worker: Whose they are.
-        folder: Where they wait, for messages; "" where they wait in memory alone.
+        store: The store.
+        worker: The worker that wrote them.
+        folder: The spool's folder, for messages; "" for memory alone.
         timing: How long uploads pause and the end waits.
-        arrived: Called with path and size of each object that the store has taken, by whoever sends it.
+        arrived: Called with path and size of each object that the store has taken, on the sending thread.
 
     Attributes:
-        on_disk: Bytes that wait in files.
-        in_memory: Bytes that wait in memory.
-        conflict: Why nothing more is sent: somebody else has written objects of this worker; "" while nobody has.
+        on_disk: Bytes in files.
+        in_memory: Bytes in memory.
+        conflict: Why nothing more is sent: another process has written objects of this worker; "" otherwise.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Sending:
         self._lost = ""
         self._away = False
         self._progress_s = 0.0
-        # Not the module's: a training's chance must not depend on being watched.
+        # Not the module's: random numbers of the run must not depend on being watched.
         self._chance = random.Random()
 
     @property
@@ -85,7 +86,7 @@ class Sending:
                 self._thread = thread
 
     def close(self, patience_s: float) -> None:
-        """Send what waits, as far as the store takes it, and tell what it does not take.
+        """Send the rest, as far as the store takes it, and log what it does not take.
 
         Args:
             patience_s: Give up after so many seconds without progress, and ten times as many in all.
@@ -114,7 +115,7 @@ class Sending:
             self._given_up = True
             self._change.notify_all()
         if self._thread is not None:
-            # Where it is in the middle of a request that nobody answers it ends with that, or with the process.
+            # If its request gets no answer, it ends with the time limit of the request or with the process.
             self._thread.join(0.5)
         if self._waiting:
             self._tell_what_waits()
@@ -146,12 +147,12 @@ class Sending:
                 pause_s = min(longest_s, max(first_s, 2 * pause_s))
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; returns whether the end of it all was told meanwhile, which makes haste."""
+        """Wait; returns whether the spool was closed meanwhile, which cuts the pause short."""
         before = self._closing
         return self._change.wait_for(lambda: self._given_up or self._closing is not before, seconds)
 
     def _tried(self, first: SpooledObject) -> bool:
-        """Send the object that is next; returns whether that is done with."""
+        """Send the next object; returns whether it is done."""
         try:
             sent = self._send(first)
         except RunExistsError as error:
@@ -160,7 +161,7 @@ class Sending:
                 self._change.notify_all()
             _log.warning("watchglass: %s", error)
             return False
-        except Exception as error:  # whatever it was, the store may take it another time
+        except Exception as error:  # whatever the fault, a retry may succeed
             self._tell_away(error)
             return False
         self._sent(first, sent)
@@ -185,7 +186,7 @@ class Sending:
     def _sent(self, found: SpooledObject, sent: bool) -> None:
         if sent and self._away:
             self._away = False
-            _log.info("watchglass: %s takes records again", self._store.location)
+            _log.info("watchglass: %s is reachable again", self._store.location)
         found.forget()
         with self._change:
             self._waiting.popleft()
@@ -195,7 +196,7 @@ class Sending:
         if sent:
             try:
                 self._arrived(found.path, found.size)
-            except Exception as error:  # what is still to be sent matters more
+            except Exception as error:  # the rest still has to be sent
                 _log.info("watchglass: after %s had arrived: %s: %s", found.path, type(error).__name__, error)
 
     def _tell_away(self, error: Exception) -> None:
@@ -214,7 +215,7 @@ class Sending:
 
     def _tell_what_waits(self) -> None:
         if self.conflict:
-            return  # told already, and nobody can send it
+            return  # logged already, and no process can send it
         where = self._store.location
         if self.on_disk:
             _log.warning(

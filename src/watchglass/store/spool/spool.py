@@ -1,7 +1,7 @@
-"""The spool: what is written to a store that may be away or slow waits on the local disk and is sent from there.
+"""The spool: a buffer on the local disk for a store that may be unreachable or slow.
 
-Whoever writes hands an object over to the disk and goes on. A thread of the spool's own sends the objects in their
-order, one after another, and tries again for as long as it takes. Should the process die, the folder is what it leaves:
+The writer hands an object over to the disk and continues. A separate thread sends the objects in order and retries
+until the store takes them. The folder outlives the process:
 :func:`~watchglass.store.spool.abandoned.send_abandoned` sends that, from any process of this machine.
 """
 
@@ -20,20 +20,20 @@ from watchglass.store.spool.sending import Sending
 
 _log = logging.getLogger("watchglass")
 
-#: Share of the room that raw tensors may take: the rest is for what says how the training went.
+#: Share of the spool that raw tensors may take; the rest is for all other records.
 RAW_SHARE = 0.75
 
 
 class Spool(WrapperStore):
-    """A store of which writing is handing over; everything else is what the store behind it says.
+    """A store whose writes go into the spool; everything else goes to the store behind it.
 
     Objects arrive in the order in which they were written. For one writing thread.
 
     Attributes:
-        folder: Where objects wait, for the worker's claim; "" where they wait in memory alone.
+        folder: The folder, for the worker's claim; "" for memory alone.
         refused: Why the disk is not used; "" where it is.
-        arrived: Called with path and size of each object that the store has taken, by whoever sends it; nobody waits
-            for that, and whatever it raises changes nothing.
+        arrived: Called with path and size of each object that the store has taken, on the sending thread;
+            exceptions in it are logged and ignored.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Spool(WrapperStore):
         """Make the folder; the thread begins with the first object.
 
         Args:
-            store: Where objects go in the end.
-            worker: Whose they are.
-            label: What the folder is of: at least ``run``, ``attempt`` and ``worker``.
-            most_bytes: What may wait on the disk; 0 for nothing.
-            memory_bytes: What may wait in memory where the disk takes nothing.
+            store: The store behind the spool.
+            worker: The worker that writes.
+            label: Of the folder: at least ``run``, ``attempt`` and ``worker``.
+            most_bytes: Most bytes on the disk; 0 for no disk.
+            memory_bytes: Most bytes in memory, where the disk refuses.
             timing: How long uploads pause and the end waits.
         """
         super().__init__(store)
@@ -77,12 +77,12 @@ class Spool(WrapperStore):
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, path: str, data: Content, *, replace: bool = False) -> None:
-        """Hand an object over; it is on this machine's disk then, and in the store as soon as that takes it.
+        """Hand an object over: it is on the local disk at once, and in the store as soon as that takes it.
 
         Raises:
-            NoRoomError: Too much waits already, or neither disk nor memory takes it.
-            RunExistsError: Somebody else has written objects of this worker.
-            StoreError: The spool is closed, or ``replace`` was asked for: what is replaced must not wait.
+            NoRoomError: The spool is full, or neither disk nor memory takes it.
+            RunExistsError: Another process has written objects of this worker.
+            StoreError: The spool is closed, or ``replace`` is set: a replacement must not be delayed.
         """
         if replace or self._sending.closed:
             why = "replaces nothing" if replace else "is closed"
@@ -96,7 +96,7 @@ class Spool(WrapperStore):
 
     def _on_the_disk(self, path: str, data: Content, size: int) -> SpooledObject | None:
         """The object as a file; None where the disk is not to be used."""
-        # What is lost with this process must be the end of what was written, so nothing on the disk overtakes memory.
+        # A dying process may lose only the last objects, so no later object goes to the disk while some are in memory.
         if self._folder is None or self._sending.in_memory:
             return None
         room = _room(self._most_bytes, path)
@@ -135,16 +135,16 @@ class Spool(WrapperStore):
 
     @property
     def waiting_bytes(self) -> int:
-        """What is not in the store yet."""
+        """Bytes that are not in the store yet."""
         return self._sending.on_disk + self._sending.in_memory
 
     @property
     def memory_bytes(self) -> int:
-        """The part of it that the disk did not take."""
+        """The part of them that is in memory."""
         return self._sending.in_memory
 
     def close(self, patience_s: float | None = None) -> None:
-        """Send what waits, as far as the store takes it; what it does not take stays in the folder.
+        """Send the rest, as far as the store takes it; the rest stays in the folder.
 
         The store behind is left open.
 
