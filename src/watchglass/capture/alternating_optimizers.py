@@ -1,11 +1,11 @@
 """Models and optimizers that take turns, as those of a GAN do: each gets its captured steps.
 
-A plan counts the steps of a model. Which model a TRAIN step belongs to is known at its end only; as it opens, what came
-the last time is taken for what comes now, and before there was a last time, the model that is called. Where the guess
-was wrong and a step that was due went by, the next one of that model is captured in its place.
+A plan counts the steps of a model. The model of a TRAIN step is known only at its end. As a step opens, the model is
+guessed from the step that followed the same steps last time, or from the model that is called. After a wrong guess a
+due step may go by: then the next step of that model is captured in its place.
 
-Where two optimizers of one model take turns, every even interval would meet the same one of them for ever. So what a
-captured step is to the optimizer that updates in it, the first step after it is to each other optimizer.
+Where two optimizers of one model take turns, every even interval would meet only one of them. So after a captured step
+the first step of each other optimizer is captured as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-#: How many steps of one kind in a row are told apart, and how many kinds of steps.
+#: Longest row of steps of one kind that is counted, and most kinds of steps.
 _LONGEST_RUN, _MOST_KINDS = 1024, 64
 
 #: A model and the optimizers that updated it.
@@ -49,8 +49,8 @@ class AlternatingOptimizers:
     """Decides which TRAIN steps are captured. For one thread.
 
     Args:
-        due: The plan's answer for a step of a model, by its own number; asked again for an earlier one where a later
-            one is to be like that.
+        due: The plan's answer for a step of a model, by its number among those of the model; asked again for an
+            earlier step that a later one replaces.
         next_due: The first step of a model from a given one on that the plan names.
     """
 
@@ -59,7 +59,7 @@ class AlternatingOptimizers:
         self._next_due = next_due
         self._models: defaultdict[int, _Model] = defaultdict(_Model)
         self._total = 0
-        # What came after so many steps of a kind in a row, and after a kind where a model was called, the last time.
+        # The last kind that followed a row of steps of one kind, and that followed a kind and the call of a model.
         self._after_run: dict[tuple[_Kind | None, int], _Kind] = {}
         self._after_call: dict[tuple[_Kind | None, int], _Kind] = {}
         self._last: _Kind | None = None
@@ -143,6 +143,6 @@ class AlternatingOptimizers:
         return own
 
     def passed(self, model: int, steps: int) -> None:
-        """So many TRAIN steps of a model went by, none of them captured, each like the one before."""
+        """Count TRAIN steps of a model of which none was captured, each like the one before."""
         self._models[model].steps += steps
         self._total += steps

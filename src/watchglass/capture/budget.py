@@ -1,4 +1,4 @@
-"""The overhead budget: how often captures may happen so that watching costs no more than it is allowed.
+"""The overhead budget: the captures that a run can pay for.
 
 Allowed is an allowance for the start of a run plus a share of its time. Two things follow from it, both from what is
 measured (callbacks, the recorder's thread, devices):
@@ -90,7 +90,7 @@ class Budget:
         self.step_ns = 0.0
 
     def due(self, step: int) -> bool:
-        """Whether a TRAIN step is one of those to be captured, if :meth:`pays` says so too."""
+        """Whether a TRAIN step is to be captured, if :meth:`pays` agrees."""
         return step % self.spacing(step) == 0
 
     def spacing(self, step: int) -> int:
@@ -152,7 +152,7 @@ class Budget:
             cost_ns: What our callbacks took of it.
             step_ns: What it took, they included.
             captured: Whether anything was captured at it.
-            chosen: Whether that was for :meth:`due`; what has an interval of its own is not ours to choose.
+            chosen: Whether :meth:`due` chose it; a collection with a fixed interval is not the budget's choice.
             step: Its number.
             planned: Whether this is the step that was due, and not one captured beside it, of an optimizer that takes
                 turns with another.
@@ -191,12 +191,12 @@ class Budget:
         return self._thin() | self._settle()
 
     def passed(self, steps: int, duration_ns: int, extra_ns: int) -> None:
-        """So many TRAIN steps went by on the shortest path, which costs at most a part of an idle step's full path.
+        """Count TRAIN steps on the fast path, each of which costs at most a part of an idle step on the full path.
 
         Args:
-            steps: How many.
-            duration_ns: What they took together.
-            extra_ns: What callbacks took of it beside that part.
+            steps: Their number.
+            duration_ns: Their time together.
+            extra_ns: Time of callbacks beside that part.
         """
         self.cost_ns += int(steps * _FAST_SHARE * self._idle()) + extra_ns
         self.train_ns += duration_ns
@@ -237,7 +237,7 @@ class Budget:
         density = _DENSEST
         while density and each_ns * (1 << density) > left_ns:
             density -= 1
-        # Denser again only where there is room for twice as much.
+        # Denser again only where twice as much can be paid for.
         if density > self._density and each_ns * (2 << density) > left_ns:
             density -= 1
         changed = density != self._density
@@ -249,7 +249,7 @@ class Budget:
         if len(self._due_ns) < _MIN_CAPTURES:
             return False
         wanted = max(self._affordable(), self._least)
-        # Rarer at once, more often only when there is room for twice as much.
+        # Rarer at once, more often only when twice as much can be paid for.
         if not self._measured or wanted > self.interval:
             changed = wanted != self.interval
             self.interval, self._measured = wanted, True

@@ -1,8 +1,8 @@
-"""In which order a training script calls backward, zero_grad, its optimizers, schedulers and scalers.
+"""The order in which a training script calls backward, zero_grad, its optimizers, schedulers and scalers.
 
 The calls are cut into rounds. A round begins with the first backward after an update, wherever the loop places its
-``zero_grad``; so the rounds of a healthy training are all alike, and what is recorded is a table of different rounds
-with how often each came. A round costs a dictionary look-up once it is known.
+``zero_grad``; so the rounds of a healthy run are all alike. The record is a table of the different rounds and their
+counts. A known round costs a dictionary look-up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 #: Calls of a round that are kept, and different rounds that are distinguished.
 _LONGEST, _MOST_ORDERS = 96, 32
-#: Rounds between two records that tell nothing but that known orders come in other shares.
+#: Least rounds between two records that only change the shares of known orders.
 _APART = 16
 #: Rounds after which the counts are recorded in any case.
 _LONG = 1024
@@ -26,10 +26,10 @@ Order = tuple[str, ...]
 class CallOrder:
     """Cuts the calls of the thread that made it into rounds, and counts these.
 
-    What notes a call may not raise, and is a few look-ups.
+    The methods that note a call never raise, and take a few look-ups.
 
     Args:
-        is_new: Called when a round came that is like none before it.
+        is_new: Called after a round that differs from all before it.
     """
 
     def __init__(self, is_new: Callable[[], None]) -> None:
@@ -45,14 +45,14 @@ class CallOrder:
         self._stepping: list[int] = []
         self._stepping_from = 0
         self._times: dict[Order, int] = {}
-        self._told: dict[Order, int] = {}
-        self._last_told: frozenset[Order] = frozenset()
+        self._reported: dict[Order, int] = {}
+        self._last_reported: frozenset[Order] = frozenset()
         self._last_round = 0
         self._others = 0
         self._rounds = 0
 
     def begin_again(self) -> None:
-        """Nothing was heard for a while: the round that is under way does not count."""
+        """Calls were not observed for a while: the round that is under way does not count."""
         self._order.clear()
         self._stepping.clear()
         self._partial = self._updated = True
@@ -76,7 +76,7 @@ class CallOrder:
         """An optimizer's gradients are cleared."""
         order = self._order
         if not self._updated and not self._stepping and name in order and "backward" in order[order.index(name) :]:
-            # Gradients thrown away again without an update: a run that never steps has rounds too.
+            # Gradients are cleared without an update: a run that never steps has rounds too.
             self._cut()
         self.note(name)
 
@@ -123,13 +123,13 @@ class CallOrder:
         """Whether other rounds have come since the last record than before it, or many."""
         recent = self._recent()
         rounds = self._rounds - self._last_round
-        return rounds >= _LONG or (rounds >= _APART and bool(recent) and frozenset(recent) != self._last_told)
+        return rounds >= _LONG or (rounds >= _APART and bool(recent) and frozenset(recent) != self._last_reported)
 
     def record(self) -> dict[str, Any]:
         """How often each order came since the last record."""
         recent = self._recent()
-        self._told = dict(self._times)
-        self._last_told, self._last_round = frozenset(recent), self._rounds
+        self._reported = dict(self._times)
+        self._last_reported, self._last_round = frozenset(recent), self._rounds
         return {
             "orders": [{"calls": _counted(order), "times": times} for order, times in recent.items()],
             "rounds": self._rounds,
@@ -157,8 +157,12 @@ class CallOrder:
             self._others += 1
 
     def _recent(self) -> dict[Order, int]:
-        told = self._told
-        return {order: times - told.get(order, 0) for order, times in self._times.items() if times != told.get(order)}
+        reported = self._reported
+        return {
+            order: times - reported.get(order, 0)
+            for order, times in self._times.items()
+            if times != reported.get(order)
+        }
 
 
 def _counted(order: Order) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""What watching costs a training run: callbacks, work of the recorder and of devices, memory; for budget and run."""
+"""The cost of watching a training run: callbacks, work of the recorder and of devices, memory."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 from watchglass.capture.plan import Plan
 from watchglass.record import OpenStep, Recorder
 
-#: Captures that share what devices have worked: it is measured of one in so many, for all of them, and known late.
+#: Captures that share the measured time of devices: one in this number is measured for all, and known late.
 _SHARING = 8
 
 
 class Memory:
-    """Counts what capture holds on each device. For the training's thread."""
+    """Counts the bytes that capture holds on each device. For the training's thread."""
 
     def __init__(self) -> None:
         self._held: defaultdict[str, int] = defaultdict(int)
         self.peak: dict[str, int] = {}
 
     def hold(self, device: str, size: int) -> None:
-        """So many bytes more are held; negative for fewer."""
+        """Add bytes that are held; a negative number for bytes that are freed."""
         self._held[device] += size
         self.peak[device] = max(self.peak.get(device, 0), self._held[device])
 
 
 class Cost:
-    """Keeps account of one training. For the training's thread.
+    """Keeps account of one training run. For the training's thread.
 
     Args:
         plan: Its budget learns what each step cost, and chooses the interval.
@@ -35,8 +35,8 @@ class Cost:
         report_ns: Time between two facts on the cost so far.
 
     Attributes:
-        callbacks_ns: What callbacks have taken since the last step was accounted for.
-        memory: What capture holds.
+        callbacks_ns: Time of callbacks since the last step was accounted for.
+        memory: Bytes that capture holds.
         device_ns: How long devices have worked for statistics so far, at most. Only the recorder's thread adds to it,
             once it knows; the training's reads it.
     """
@@ -50,13 +50,13 @@ class Cost:
         self._plan = plan
         self._recorder = recorder
         self._steps = 0
-        self._last_end_ns = self._told_ns = 0
+        self._last_end_ns = self._reported_ns = 0
         self._background_ns = 0.0
         self._device_ns = 0
         self._arrived_ns: deque[int] = deque(maxlen=_SHARING)
 
     def began(self, cost_ns: int) -> None:
-        """So long it took to bring capture into the process; the run's time begins with it."""
+        """Add the time of bringing capture into the process; the run's time begins with it."""
         self._plan.budget.cost_ns += cost_ns
         self._plan.budget.train_ns += cost_ns
 
@@ -90,21 +90,21 @@ class Cost:
         if changed:
             thinned = {"interval": budget.interval, "captures_per_doubling": budget.captures_per_doubling}
             step.records.facts.append(("capture_interval", "budget", thinned))
-        self._told_ns = self._told_ns or step.end_ns
-        if step.due and step.end_ns - self._told_ns > self.report_ns:
+        self._reported_ns = self._reported_ns or step.end_ns
+        if step.due and step.end_ns - self._reported_ns > self.report_ns:
             # A process that is killed writes no final counters.
-            self._told_ns = step.end_ns
+            self._reported_ns = step.end_ns
             step.records.facts.append(("capture_cost", "budget", {**self.report(), **self._recorder.report()}))
 
     def quick_steps_ended(self, steps: int, duration_ns: int, extra_ns: int) -> None:
-        """So many steps on the fast path took so long together, and ``extra_ns`` beside what each of them costs."""
+        """Add steps on the fast path: their time together, and ``extra_ns`` of callbacks beside their usual cost."""
         if steps:
             self._steps += steps
             self._last_end_ns = time.monotonic_ns()
             self._plan.budget.passed(steps, duration_ns, extra_ns)
 
     def _share_of_devices(self) -> float:
-        """What devices work for one capture, of what has become known at the last ones."""
+        """Device time of one capture, averaged over the last ones."""
         worked_ns = self.device_ns  # once: the recorder's thread may just be adding to it
         self._arrived_ns.append(worked_ns - self._device_ns)
         self._device_ns = worked_ns

@@ -1,4 +1,4 @@
-"""Numbers and data of facts that the training's thread does not wait for or work out."""
+"""Numbers and data of facts that the recorder's thread works out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _log = logging.getLogger("watchglass")
 
 
 class DeferredNumbers:
-    """What the recorder's thread makes of numbers once they have come from their device.
+    """Numbers that the recorder's thread computes from others once they have come from their device.
 
     Args:
-        make: Waits for them and makes it.
+        make: Waits for them and computes.
         nbytes: Bytes on the host until then.
     """
 
@@ -38,9 +38,9 @@ class DeferredFact:
         self._data: dict[str, Any] | None = None
 
     def resolve(self) -> dict[str, Any] | None:
-        """The data, made at the first call; None where there is nothing to say.
+        """The data, made at the first call; None to leave the fact out.
 
-        A fault leaves the fact out, not what else is written with it.
+        A fault leaves out this fact alone.
         """
         make, self._make = self._make, None
         if make is not None:

@@ -14,11 +14,11 @@ from watchglass.store import attempts, open_store, still_running
 def check_destination(config: SessionConfig) -> None:
     """Refuse a place that is no run, or a run that another process writes.
 
-    Of an object store nothing is asked: nothing here waits for a network.
+    An object store is not checked: nothing here waits for a network.
 
     Raises:
         InvalidValueError: No place is named.
-        NotARunError: It holds something else.
+        NotARunError: The place holds something else.
         RunExistsError: A training process of another launch writes there.
     """
     run = config.run
@@ -48,7 +48,7 @@ def _check_unused(run: str) -> None:
         known = attempts(store)
         writer = still_running(store, known[-1]) if known else None
     except WatchglassError:
-        return  # the recorder's thread will see it, and say so
+        return  # the recorder's thread will meet it, and report it
     if writer is not None and writer.pid != os.getppid():
         raise RunExistsError(
             f"{run} is being written by process {writer.pid}, which is running (attempt {known[-1]}); end it, or "

@@ -1,4 +1,4 @@
-"""The ends of a process that is watched: it exits, or it forks."""
+"""Exit and fork of a watched process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def close_at_exit(watcher: Hook) -> None:
     global _registered
     if not _registered:
         _registered = True
-        os.register_at_fork(after_in_child=harmless(_tell_of_fork))
+        os.register_at_fork(after_in_child=harmless(_report_fork))
     _watchers.append(watcher)
     exit_text.open()
     end = functools.partial(harmless(_end), watcher)
@@ -36,7 +36,7 @@ def close_at_exit(watcher: Hook) -> None:
     # Also in a process that is no child yet: a spawned one becomes one only when its main module has been imported, and
     # forgets nothing then.
     _close_with_child(watcher)
-    # A forked child of multiprocessing forgets what its parent wanted to do at the end, and may yet become a worker.
+    # A forked child of multiprocessing drops the finalizers of its parent, and may yet become a worker.
     multiprocessing.util.register_after_fork(watcher, harmless(_close_with_child))
 
 
@@ -46,7 +46,7 @@ def _close_with_child(watcher: Hook) -> None:
 
 
 def _end(watcher: Hook) -> None:
-    # Where nothing caught it, Python has printed and kept it, whatever prints exceptions here.
+    # An exception that was not caught: Python has printed and kept it.
     error = uncaught()
     try:
         _close(watcher, error, getattr(sys, "last_traceback", None))
@@ -74,6 +74,6 @@ def _forget(watcher: Hook, end: Callable[[], None]) -> None:
         exit_text.close()
 
 
-def _tell_of_fork() -> None:
+def _report_fork() -> None:
     for watcher in _watchers:
         watcher.forked()

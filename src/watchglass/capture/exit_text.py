@@ -1,4 +1,4 @@
-"""The text of ``sys.exit("text")``, which the interpreter prints and keeps nowhere.
+"""The text of ``sys.exit("text")``, which the interpreter prints and does not keep.
 
 Unlike any other exception that nothing catches, a ``SystemExit`` is gone when functions of ``atexit`` run, and no hook
 is called with it. But its text is written to ``sys.stderr`` by the interpreter itself, when no function of Python runs
@@ -13,19 +13,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-#: What is kept of it: a text and the end of its line are two pieces, a traceback is many.
+#: Most pieces that are kept: a text and the end of its line are two pieces, a traceback is many.
 _MOST_PIECES = 3
 
 
 class ExitText:
-    """Listens for it while it is open. For the main thread; what is written passes unchanged, on any thread."""
+    """Finds it while it is open. For the main thread; text is written unchanged, on any thread."""
 
     def __init__(self) -> None:
         self._pieces: list[Any] = []
         self._close: Callable[[], None] = _nothing
 
     def open(self) -> None:
-        """Listen from now on to what is ``sys.stderr`` now, if that can be."""
+        """Observe the present ``sys.stderr`` from now on, if that is possible."""
         stream = sys.stderr
         if self._close is not _nothing or stream is None or "write" in getattr(stream, "__dict__", ("write",)):
             return  # it is open, or another package has put a function there
@@ -48,7 +48,7 @@ class ExitText:
             self._close = close
 
     def close(self) -> None:
-        """Listen no more; what was heard is kept."""
+        """Stop observing; the text is kept."""
         close, self._close = self._close, _nothing
         close()
 
@@ -59,4 +59,4 @@ class ExitText:
 
 
 def _nothing() -> None:
-    """The end of what is not open."""
+    """Close nothing."""

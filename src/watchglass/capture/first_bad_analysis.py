@@ -1,4 +1,4 @@
-"""Where the first bad value arose, from what was seen of all module calls. Pure: reads numbers only."""
+"""Where the first bad value arose, from the observed module calls. Pure: reads numbers only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Look:
     Attributes:
         low: The smallest.
         high: The largest.
-        coming: Both on the device where they still are; None once they are here.
+        coming: Both on their device; None once they are on the host.
     """
 
     __slots__ = ("coming", "high", "low")
@@ -54,8 +54,8 @@ class Call:
     Attributes:
         place: The module's.
         parent: Index of the call inside which it was made, -1 for none.
-        inputs: ``(tensor, path)`` of what it was given by position; the outermost one also by keyword.
-        outputs: The same of what it returned.
+        inputs: ``(tensor, path)`` of its positional arguments; of the outermost call also of keyword arguments.
+        outputs: The same of its outputs.
     """
 
     place: Place
@@ -66,11 +66,11 @@ class Call:
 
 @dataclass
 class Seen:
-    """What was seen of all module calls of a forward, and of its backward.
+    """The observed module calls of a forward, and of its backward.
 
     Attributes:
         calls: The calls, in the order in which they began.
-        events: ``(call, returned)``: what happened, in order.
+        events: ``(call, returned)``, in order.
         looks: One for each tensor.
         gradients: ``(tensor, look)`` of gradients, in the order of the backward.
     """
@@ -88,7 +88,7 @@ class Found(NamedTuple):
         where: ``weights``, ``input``, ``forward``, ``loss`` or ``backward``.
         place: The module at fault, None where it is none.
         tensor: Name of the first bad tensor.
-        sentence: Says it.
+        sentence: The answer in words.
     """
 
     where: str
@@ -165,7 +165,7 @@ def _around(seen: Seen, index: int) -> Iterator[int]:
 
 
 def in_data(place: Place, path: str) -> Found:
-    """The outermost module was given what is not finite."""
+    """The input of the outermost module is not finite."""
     return Found("input", place, place.named("input", path), f"the data given to {named(place)} is not finite")
 
 
@@ -181,11 +181,11 @@ def of_loss(seen: Sequence[Seen], function: str, *, chained: bool) -> Found:
 
     Args:
         seen: Its forwards.
-        function: What made it.
-        chained: Whether that was given just what the last of them returned.
+        function: The function that made it.
+        chained: Whether its argument was exactly the output of the last forward.
     """
     found = next(filter(None, map(in_forward, seen)), None)
-    # A loss function that was given finite outputs made what is not, whatever was masked out before.
+    # The loss function made it from finite outputs, whatever was masked out before.
     if found is None or (chained and all(look.finite for each in seen for look in ends(each))):
         return in_loss(seen, function)
     return found
@@ -197,7 +197,7 @@ def of_gradients(seen: Iterable[Seen]) -> Found | None:
 
 
 def ends(seen: Seen) -> list[Look]:
-    """What the outermost modules returned."""
+    """The outputs of the outermost modules."""
     return [seen.looks[tensor] for call in seen.calls if call.parent < 0 for tensor, _ in call.outputs]
 
 
@@ -222,7 +222,7 @@ def _made(seen: Seen, at: int, call: Call, path: str) -> Found:
             return sinker
     name = call.place.named("output", path)
     if not inputs:
-        # Given integers, or by keyword, which is not looked at.
+        # Its arguments are integers, or given by keyword: these are not observed.
         return Found("forward", call.place, name, f"{named(call.place)} made values that are not finite")
     kind = "inputs that hold negative infinity" if sunk else f"finite inputs{_size(inputs)}"
     return Found("forward", call.place, name, f"{named(call.place)} turned {kind} into values that are not finite")

@@ -1,4 +1,4 @@
-"""What capture asks of a framework, and the one table of those that it knows; the rest of capture names none of them.
+"""The contract of a framework, and the one table of known frameworks; the rest of capture names none of them.
 
 A member writes a :class:`Framework` and a line of :data:`FRAMEWORKS`; docs/adapters.md writes a whole one.
 """
@@ -42,7 +42,7 @@ FRAMEWORKS = {
 
 
 class Numbers(NamedTuple):
-    """What is in an array of a framework.
+    """The content of an array of a framework.
 
     Attributes:
         shape: Its shape.
@@ -65,7 +65,7 @@ class Framework(ABC):
 
     #: Its import name.
     name: ClassVar[str]
-    #: What is kept of its models by default; empty for what is kept of any network.
+    #: The default collections of its models; empty for those of any network.
     collections: ClassVar[tuple[Collection, ...]] = ()
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Framework(ABC):
 
         Args:
             hook: Where everything goes; what is put into the framework is undone by ``hook.detach_with``.
-            model: What :meth:`is_model` says yes to; None for every model that is trained.
+            model: One that :meth:`is_model` accepts; None for every model that is trained.
         """
 
     def is_array(self, value: object) -> bool:
@@ -89,7 +89,7 @@ class Framework(ABC):
         return False
 
     def read(self, array: Any) -> Numbers | None:
-        """What is in an array; waits for no device. None where nothing may be read now, silently.
+        """The content of an array, without a wait for a device; None where nothing may be read now.
 
         Raises:
             Exception: It holds no numbers that can be read.
@@ -123,13 +123,13 @@ def reader_of(array: object) -> Framework | None:
 
 
 def attach(hook: Hook, owner: Framework, model: Any = None) -> Any:
-    """Watch a model of ``owner``, or where None is given all of them; returns what :meth:`Framework.attach` does."""
+    """Watch a model of ``owner``, or all of them for None; returns the result of :meth:`Framework.attach`."""
     hook.rank = owner.rank
     return owner.attach(hook, model)
 
 
 def _imported() -> Iterator[Framework]:
-    """Outermost first. What a process has not imported has made nothing that it holds."""
+    """Outermost first. A framework that a process has not imported has made none of its objects."""
     return (framework(name) for name in reversed(FRAMEWORKS) if name in sys.modules)
 
 

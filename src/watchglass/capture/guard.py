@@ -1,7 +1,7 @@
 """The guard: the one place where the hot-path law is kept.
 
-Whatever a framework, a module, an optimizer, a loader, the interpreter or a compiler calls of ours is a callback that
-went through :meth:`Guard.guarded` or :meth:`Guard.shielded`, outermost, or a function made by
+Frameworks, modules, optimizers, loaders, the interpreter and compilers call only callbacks that went through
+:meth:`Guard.guarded` or :meth:`Guard.shielded`, outermost, or functions made by
 :func:`~watchglass.capture.wrappers_importlib_bootstrap.around`. A fault ends the capture, never the training.
 """
 
@@ -25,9 +25,9 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 def fault_everywhere(error: Exception, where: Callable[..., Any]) -> bool:
-    """Something that all hooks share broke: each of them leaves the training alone; returns False.
+    """A part that all hooks share has failed: turn each hook off; returns False.
 
-    A hook that is closed has no part in it, even if it was strict. A strict one raises once the others are off.
+    A closed hook is left out, even a strict one. A strict hook raises once the others are off.
     """
     strict = False
     for guard in list(_guards):
@@ -38,7 +38,7 @@ def fault_everywhere(error: Exception, where: Callable[..., Any]) -> bool:
 
 
 def harmless(callback: _Callback) -> _Callback:
-    """``callback`` of what all hooks share, which never raises but for a stop."""
+    """``callback`` of a part that all hooks share; it raises nothing but a stop."""
 
     @functools.wraps(callback)
     def run(*args: Any) -> Any:
@@ -57,18 +57,18 @@ def _is_of_the_script(ident: int) -> bool:
 
 
 def name_of(callback: Callable[..., Any]) -> str:
-    """What a callback is called in a message."""
+    """Name of a callback in a message."""
     return getattr(callback, "__qualname__", None) or repr(callback)
 
 
 class Guard:
-    """Lets callbacks into the training, and nothing of theirs but a stop.
+    """Runs callbacks in the training process; of their exceptions only a stop gets through.
 
     Args:
-        hook: Whose callbacks these are; gets their faults and their cost.
+        hook: Owner of the callbacks; gets their faults and their cost.
 
     Attributes:
-        waiting: The training's thread waits for others to do a part of its work: what they call counts as its calls.
+        waiting: The training's thread waits for other threads that do its work: their calls count as its calls.
     """
 
     def __init__(self, hook: Hook) -> None:
@@ -110,7 +110,7 @@ class Guard:
     def shielded(
         self, callback: _Callback, *, unless: Callable[[], bool] | None = None, leaves: bool = False
     ) -> _Callback:
-        """``callback``, which never raises but for a stop; for those that run on any thread, or look for themselves.
+        """``callback``, which raises nothing but a stop; for callbacks on any thread, or with checks inside.
 
         Args:
             callback: The callback.
@@ -144,16 +144,16 @@ class Guard:
         return self.waiting and not _is_of_the_script(threading.get_ident())
 
     def fault(self, error: Exception, where: Callable[..., Any]) -> None:
-        """A callback has raised; a fault of ours from here on is one of the hook's, and raised only where it is strict.
+        """A callback has raised: the hook takes the fault, and raises it only where it is strict.
 
         Args:
-            error: What it raised.
+            error: The exception.
             where: The callback.
         """
         self._hook.fault(error, name_of(where))
 
     def fault_shared(self, error: Exception, where: Callable[..., Any]) -> bool:
-        """What all hooks share has raised; returns whether that is to be raised: this hook watches and is strict."""
+        """A shared part has raised; returns whether to raise it: this hook watches and is strict."""
         hook = self._hook
         if not hook.active or hook.config.strict:
             return hook.active
@@ -161,14 +161,14 @@ class Guard:
         return False
 
     def lawful(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What a script calls, under the same law; inside a callback, where it is kept already, the call as it is."""
+        """A call by a script, under the same law; inside a callback, where the law holds already, a plain call."""
         if self._suspended or threading.get_ident() != self._thread:
             return None
         return call(*arguments) if self._busy else self.guarded(call)(*arguments)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Callbacks do nothing inside: what runs here is ours, not the training's."""
+        """Callbacks do nothing inside: this code belongs to capture, not to the training."""
         before = self._busy, self._suspended
         self._busy = self._suspended = True
         try:

@@ -1,6 +1,6 @@
-"""The hook: what a training run is watched through. It plans, numbers, collects and hands over; it judges nothing.
+"""The hook watches a training run: it plans, numbers, collects and hands over; it judges nothing.
 
-A framework's adapter holds a :class:`Hook` and tells it what happens. All callbacks of an adapter run through
+A framework's adapter holds a :class:`Hook` and reports events to it. All callbacks of an adapter run through
 ``Hook.guarded``, the one place where the hot-path law is kept, see :class:`~watchglass.capture.guard.Guard`.
 """
 
@@ -43,7 +43,7 @@ _log = logging.getLogger("watchglass")
 class Hook:
     """Captures one training process into a run.
 
-    Most trainings need only ``watchglass run`` or :func:`watchglass.watch`; a hook gives full control, also over a
+    Most scripts need only ``watchglass run`` or :func:`watchglass.watch`; a hook gives full control, also over a
     loop that no adapter knows::
 
         hook = watchglass.Hook(run="runs/mine")
@@ -137,7 +137,7 @@ class Hook:
     # -- for adapters ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring what adapters have put off up to date, before a step is begun by hand."""
+        """Let adapters finish deferred work, before a script begins a step itself."""
         for settle in self.on_settle:
             try:
                 settle()
@@ -145,14 +145,14 @@ class Hook:
                 self.guard.fault(error, settle)
 
     def reconfigure(self, config: SessionConfig) -> None:
-        """Capture as ``config`` says from the next step on; how records are written stays as it is."""
+        """Capture by another configuration from the next step on; records are written as before."""
         before = self.plan.budget
         # A path that looks ahead to the next captured step must look again.
         self.settle()
         self.config = config
         self.plan.configure(config)
         self._plan_changed = True
-        # What watching has cost so far it has cost.
+        # The cost so far remains spent.
         self.plan.budget.goes_on_from(before)
         for callback in self.on_configured:
             self.guard.lawful(callback)
@@ -174,7 +174,7 @@ class Hook:
         return found
 
     def id_of(self, name: str) -> int | None:
-        """Id of what was recorded under a name, None where nothing was."""
+        """Id of the tensor or series of this name, None where there is none."""
         return self._ids.get(name)
 
     def add_scalar(
@@ -186,8 +186,8 @@ class Hook:
             records: Where to.
             name: Its name.
             value: A float, or a readback of one.
-            role: What it is.
-            weight: What it counts in an average.
+            role: Its role.
+            weight: Its weight in an average.
             model: Number of the model that it belongs to, if it does to one; then ``name`` holds no prefix.
         """
         if model:
@@ -203,7 +203,7 @@ class Hook:
         self._recorder.add_fact(fact)
 
     def ensure_started(self) -> None:
-        """A training step is under way: from here on there is something to write."""
+        """A training step is under way: start the recorder."""
         if self._recorder.started or not self.active:
             return
         self._recorder.start()
@@ -224,7 +224,7 @@ class Hook:
         return self._carried if step is None else step.records
 
     def saved_records(self) -> CapturedRecords:
-        """Records of what a script saves by hand: of the step that is open or, up to the next one, was the last."""
+        """Records of values that a script saves: of the open step or, until the next one opens, of the last."""
         step = self.clock.evaluation or self.clock.train
         if step is not None:
             self._saves_late |= step.updated
@@ -235,7 +235,7 @@ class Hook:
         return self._carried if self._late is None else self._late.records
 
     def updated(self, step: OpenStep) -> None:
-        """An optimizer has changed parameters: what is known of the step survives this process from here on."""
+        """An optimizer has changed parameters: from here on the step survives the end of this process."""
         if not self.resumption.waiting:
             self._recorder.flight.updated(step)
 
@@ -246,7 +246,7 @@ class Hook:
         if self.resumption.waiting:
             return False
         if not self.plan.budget.knows_idle:
-            return False  # quick steps are not measured: what they cost is estimated from the others
+            return False  # quick steps are not measured: their cost is estimated from the others
         name = series_name("loss", model)
         loss = self.tensor_id(name, lambda: TensorInfo(0, name, Role.LOSS, dtype="float64", model=model))
         rate = self.tensor_id("learning_rate", lambda: TensorInfo(0, "learning_rate", Role.METRIC, dtype="float64"))
@@ -259,7 +259,7 @@ class Hook:
         return True
 
     def quick_step(self, start_ns: int, loss: Any, learning_rate: float, weight: float) -> None:
-        """A whole TRAIN step of which only these are known is over."""
+        """Record a whole TRAIN step of which only these values are known."""
         row = self.clock.quick_train(start_ns, time.monotonic_ns(), loss, learning_rate, weight)
         carried = self._carried
         # Rows without more are the first model's.
@@ -280,11 +280,11 @@ class Hook:
             self._recorder.put_row(row)
 
     def flush(self) -> None:
-        """Write what is queued soon instead of at the next interval: something happened that should be seen."""
+        """Write the queue soon instead of at the next interval, for records that a reader should see at once."""
         self._recorder.urgent()
 
     def fault(self, error: Exception, where: str) -> None:
-        """Something of ours broke: say so once, record it, and leave the training alone from here on."""
+        """Capture has failed: log it once, record it, and capture nothing from here on."""
         if self.config.strict:
             raise error
         if self.broken:
@@ -295,7 +295,7 @@ class Hook:
             _log.warning("watchglass: capture is off: %s in %s: %s", type(error).__name__, where, error)
         with suppress(Exception):
             fact = ("capture_fault", where, {"error": f"{type(error).__name__}: {error}"})
-            # Of the next step that ends: one that nothing was trained in is given up, with what is recorded of it.
+            # Of the next step that ends: a step without an update is given up together with its records.
             train = self.clock.train
             before = self.clock.last_step if train is None else train.global_step - 1
             self._carried.facts.append(fact)
@@ -382,20 +382,20 @@ class Hook:
 
         Args:
             status: ``finished``, ``failed`` or ``stopped``; ``finished`` when not given, unless a stop was raised.
-            failure: What made it fail, where that is known.
+            failure: The reason for a failure, where it is known.
         """
         if os.getpid() != self._pid:
             return
         if self.active:
             self.settle()
-            for tell in self.on_end:
-                self.guard.lawful(tell)
+            for notify in self.on_end:
+                self.guard.lawful(notify)
             self.clock.close()
             self._put_late()
             self.resumption.look(last=True)
             self.active = False
         self._detach()
-        # They belong to an adapter, which knows the training.
+        # They belong to an adapter, which holds the training.
         for callbacks in (self.on_settle, self.on_configured, self.on_end, self.on_finished):
             callbacks.clear()
         if self._recorder.started:
@@ -500,7 +500,7 @@ class Hook:
         while self._detachers:
             try:
                 self._detachers.pop()()
-            except Exception as error:  # the others are to go all the same
+            except Exception as error:  # the others must be undone too
                 self.fault(error, "detaching")
 
     def _put_late(self) -> None:
@@ -517,7 +517,7 @@ class Hook:
         step.records.series = []
         if self._plan_changed and step.mode is Mode.TRAIN:
             self._plan_changed = False
-            # For rules that wait for something else.
+            # For rules that wait for other tensors.
             self._carried.facts.append(("capture_plan", "plan", self.plan.describe()))
         carried = self._carried
         if carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
@@ -528,7 +528,7 @@ class Hook:
             self.ensure_started()
             self.cost.step_ended(step, own)
             if step.due:
-                self._tell_unmatched(step)
+                self._report_unmatched(step)
         if self._holds:
             self._late = step
         elif not self.resumption.holds(step):
@@ -539,7 +539,7 @@ class Hook:
             return self.alternating.opens(mode_step, self.clock.called)
         return self.plan.due(mode, mode_step)
 
-    def _tell_unmatched(self, step: OpenStep) -> None:
+    def _report_unmatched(self, step: OpenStep) -> None:
         for name, near in self.plan.unmatched():
             hint = f"did you mean {' or '.join(near)}?" if near else "change what it selects, or leave it out"
             _log.warning("watchglass: collection %s holds nothing at step %d: %s", name, step.mode_step, hint)
@@ -551,8 +551,8 @@ class Hook:
         for callback in self.on_start:
             try:
                 callback(attempt)
-            except Exception as error:  # what it starts can be done without
-                _log.warning("watchglass: %s: %s; the training is recorded all the same", type(error).__name__, error)
+            except Exception as error:  # the run does not depend on it
+                _log.warning("watchglass: %s: %s; the run is recorded nevertheless", type(error).__name__, error)
 
     def _look(self) -> None:
         for callback in self.on_look:

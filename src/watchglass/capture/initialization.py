@@ -1,4 +1,4 @@
-"""How a model was initialized: symmetry and spread of its weights before the first update."""
+"""The initialization of a model: symmetry and spread of its weights before the first update."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def initialization(
         about: More data.
     """
     return {
-        "tensors": {name: {**_fans(shape), **_told(numbers)} for name, (shape, numbers) in weights.items()},
+        "tensors": {name: {**_fans(shape), **_spread_of(numbers)} for name, (shape, numbers) in weights.items()},
         **about,
     }
 
@@ -34,7 +34,7 @@ def _fans(shape: Sequence[int]) -> dict[str, Any]:
     return {"shape": list(shape), "fan_in": shape[1] * rest, "fan_out": shape[0] * rest}
 
 
-def _told(numbers: Symmetry | None) -> dict[str, Any]:
+def _spread_of(numbers: Symmetry | None) -> dict[str, Any]:
     if numbers is None:
         return {}
     identical, constant, spread = map(float, numbers.resolve() if hasattr(numbers, "resolve") else numbers)

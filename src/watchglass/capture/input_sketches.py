@@ -1,4 +1,4 @@
-"""Samples of input tensors: what the recorder's thread makes of them, a hash and a sketch.
+"""Samples of input tensors: the recorder's thread makes a hash and a sketch of them.
 
 Which elements are taken depends on the number of elements alone, so equal tensors give equal samples whatever their
 strides, device and address. They are runs of neighbours spread over the whole tensor, their starts scattered within
@@ -51,7 +51,7 @@ class Sample:
         return self.copied if isinstance(self.copied, np.ndarray) else np.asarray(self.copied.resolve())
 
     def varied(self) -> int:
-        """How many elements are unlike the usual one. Near zero the sample tells little: equal ones mean nothing."""
+        """Number of elements unlike the usual one. Near zero, equal samples prove nothing."""
         if not self.size:
             return 0
         octets = self.octets()
@@ -72,7 +72,7 @@ class Sample:
         return octets.view(kind).astype(np.float64) if kind.kind != "c" else None
 
     def sketch(self) -> dict[str, Any] | None:
-        """What the values look like: moments and quantiles of numbers, the most common ones of integers."""
+        """A summary of the values: moments and quantiles of numbers, the most common ones of integers."""
         values = self.values()
         if values is None or not self.size:
             return None
@@ -134,7 +134,7 @@ def hashed(batches: Sequence[Sequence[Sample]]) -> dict[str, Any]:
 
 
 def positions(arange: Any, total: int, **where: Any) -> Any:
-    """Flat indices of the elements that are taken of ``total``, ascending; as an array of whatever ``arange`` makes."""
+    """Flat indices of the sampled elements of ``total``, ascending; an array of the kind that ``arange`` makes."""
     if total <= LIMIT:
         return arange(total, **where)
     part = total // _RUNS

@@ -1,4 +1,4 @@
-"""Where modules and parameters sit in their models, in any framework."""
+"""Positions of modules and parameters in their models, in any framework."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from watchglass.records import ModuleKind, Role, TensorInfo
 
 @dataclass(frozen=True)
 class Place:
-    """Where a module or parameter sits: dotted path, type of the module, its position, whose it is, its kind."""
+    """Position of a module or parameter: dotted path, type and kind of the module, its index, number of its model."""
 
     path: str
     module_type: str
@@ -25,7 +25,7 @@ class Place:
         )  # fmt: skip
 
     def named(self, *parts: str) -> str:
-        """Name of something of the module, ``fc1.input.0``; of the model's own, ``input.0``."""
+        """Name of a tensor of the module, ``fc1.input.0``; of the model itself, ``input.0``."""
         return ".".join(filter(None, (self.path, *parts)))
 
 
@@ -38,5 +38,5 @@ class ParameterPlace:
     place: Place
 
 
-#: Of what belongs to no module.
+#: Place of tensors that belong to no module.
 NOWHERE = Place("", "", -1)

@@ -1,4 +1,4 @@
-"""The capture plan: which tensors are kept at which steps, and what is kept of them."""
+"""The capture plan: the tensors that are kept at each step, in which form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What is kept of a tensor at a step beside its one-pass statistics.
+    """Form in which a tensor is kept at a step, beside its one-pass statistics.
 
     Attributes:
         histogram: Its histogram.
@@ -81,7 +81,7 @@ class Plan:
     def configure(self, config: SessionConfig) -> None:
         """Begin again with another configuration, which holds from the next step on."""
         self.budget = Budget(config.overhead_budget, config.train_interval)
-        #: Whether the TRAIN step that opened last is captured because the budget says so, at least in part.
+        #: Whether the budget chose the TRAIN step that opened last, at least for some collections.
         self.chosen = False
         self._config = config
         self._collections = config.all_collections
@@ -103,7 +103,7 @@ class Plan:
         self._was_due = 0
 
     def describe(self) -> dict[str, Any]:
-        """What is captured in which mode, and which facts, as plain JSON types: the data of a ``capture_plan`` fact."""
+        """Captured collections by mode, and facts, as plain JSON types: the data of a ``capture_plan`` fact."""
         modes = {
             name: [_described(collection, schedule) for _, collection, schedule in self._planned_in(name)]
             for name in MODE_NAMES
@@ -156,9 +156,9 @@ class Plan:
 
         Args:
             name: Its name; everything else is looked at only when the name is new.
-            role: What it is.
+            role: Its role.
             place: Its module's.
-            tags: What structure says of it, and the name of a collection that a script saves it under.
+            tags: Its tags from structure, and the collection that a script saves it under.
         """
         found = self._view.keeps.get(name, _UNKNOWN)
         if found is _UNKNOWN:
@@ -176,8 +176,8 @@ class Plan:
     def keep_saved(self, name: str, tags: tuple[str, ...] = (), role: Role = Role.CUSTOM) -> Keep | None:
         """What to keep of a tensor that the script itself saves now, None for nothing.
 
-        It is kept whenever the script says so, but for two: where a collection that names it, or that it is saved
-        under, says when; and where this worker keeps no tensors.
+        It is always kept, with two exceptions: a collection that names it, or that it is saved under, has a schedule;
+        or this worker keeps no tensors.
         """
         keep = self.keep(name, role, tags=tags)
         if keep is not None:
@@ -197,7 +197,7 @@ class Plan:
     def collections_of(
         self, name: str, role: Role, place: Place = NOWHERE, tags: tuple[str, ...] = ()
     ) -> tuple[str, ...]:
-        """Names for the catalog: the user's collections that hold a tensor, and what structure says of it."""
+        """Names for the catalog: the user's collections that hold a tensor, and its tags from structure."""
         own = (
             collection.name
             for collection in self._collections
@@ -207,9 +207,9 @@ class Plan:
 
     def unmatched(self) -> list[tuple[str, tuple[str, ...]]]:
         """Collections that were due so far and hold nothing that was met, each with near names; each is given once."""
-        told = self._awaited & self._was_due
-        self._awaited &= ~told
-        return [(collection.name, self._near(collection)) for collection in self._of(told)]
+        reported = self._awaited & self._was_due
+        self._awaited &= ~reported
+        return [(collection.name, self._near(collection)) for collection in self._of(reported)]
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ def _selects(collection: Collection, name: str, role: Role, place: Place, tags: 
 
 
 def _combined(collections: Iterable[Collection], config: SessionConfig) -> Keep:
-    """What several collections keep together, each by its own settings and, where it has none, the training's."""
+    """The union of what several collections keep, each by its settings or, by default, those of the run."""
     histogram = raw = shape = False
     reductions: set[Reduction] = set()
     for collection in collections:
@@ -309,12 +309,12 @@ def _own_or(own: bool | None, general: bool | None, default: bool) -> bool:
 
 
 def _expects_a_match(collection: Collection) -> bool:
-    """Whether it is worth a word that a collection matches nothing: somebody asked for something special."""
+    """Whether to report that a collection matches nothing: the user selected tensors by it."""
     built_in = collection.built_in
     if built_in is not None and built_in.every_step:
         return False
     if collection.name.startswith(PART_OF):
-        return False  # a rule asked for it, and says by itself what it lacks
+        return False  # a rule asked for it, and reports missing data itself
     return (collection.narrows or bool(collection.tags)) and collection not in DEFAULT_COLLECTIONS
 
 

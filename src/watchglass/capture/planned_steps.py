@@ -1,4 +1,4 @@
-"""How many steps the training means to take: read from what the script has, never asked for."""
+"""The planned number of training steps, read from the variables of the script."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MAX_FRAMES = 40
 
 
 def planned_steps(frame: types.FrameType | None) -> dict[str, Any] | None:
-    """``{"steps", "source"}`` of the calling script, or None where it does not say.
+    """``{"steps", "source"}`` of the calling script, or None where no variable holds it.
 
     Looks through the frames that led here for a number of steps, or of epochs together with a loader whose length is
-    known, under names that scripts commonly use; the source says which was found.
+    known, under names that scripts commonly use; the source names the variable.
     """
     for scope in _scopes(frame):
         steps = _find(scope, _STEPS)
@@ -71,7 +71,7 @@ def _find(scope: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, int] |
     return None
 
 
-# What a script holds is its own: to look at it may raise anything, as a setting that is missing or a proxy of nothing.
+# Objects of a script may raise anything when they are read: a setting that is missing, a proxy of nothing.
 
 
 def _values(holder: Any) -> Mapping[str, Any]:

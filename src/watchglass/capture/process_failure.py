@@ -1,4 +1,4 @@
-"""What ended a process of a run, as a record: the exception, and the line of the user's code that it came from."""
+"""The failure that ended a process of a run: the exception, and the line of the user's code that raised it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ exit_text = ExitText()
 
 
 def failure_from(error: BaseException | None, trace: TracebackType | None = None) -> Failure | None:
-    """The failure that an exception is; None for an exit in order and for a stop that was asked for.
+    """The failure of an exception; None for an exit in order and for a requested stop.
 
     Args:
-        error: What ended the process, or is about to.
-        trace: Where, if the exception itself does not say.
+        error: The exception that ended the process, or is about to.
+        trace: Its traceback, if the exception holds none.
     """
     if error is None or isinstance(error, TrainingStopped):
         return None
@@ -43,7 +43,7 @@ def failure_from(error: BaseException | None, trace: TracebackType | None = None
     if isinstance(error, SystemExit):
         if error.code in (None, 0):
             return None
-        # Who catches an exception, prints it and exits means that exception.
+        # A script that catches an exception, prints it and exits failed by that exception.
         inner = error.__context__
         if inner is not None and not error.__suppress_context__:
             return failure_from(inner)
@@ -60,11 +60,11 @@ def failure_from(error: BaseException | None, trace: TracebackType | None = None
 def report(
     error: BaseException | None, trace: TracebackType | None = None, *, trains: bool, first: bool = False
 ) -> None:
-    """Tell the launcher, where there is one, what ends this process: one line in a file that it reads.
+    """Report to the launcher, where there is one, the reason why this process ends: a line in a file that it reads.
 
     Args:
         error: The exception.
-        trace: Where, if the exception itself does not say.
+        trace: Its traceback, if the exception holds none.
         trains: Whether this process trains: a helper's end is not that of the run.
         first: Whether it is the process that the launcher started.
     """
@@ -88,7 +88,7 @@ def _name(kind: type[BaseException]) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """What it says in one line; of the traceback of another process only that exception."""
+    """The message in one line; of the traceback of another process only its exception."""
     try:
         text = str(error.msg if isinstance(error, SyntaxError) else error)[:_LOOKED_AT]
     except Exception:
@@ -145,7 +145,7 @@ def _shown(file: str) -> str:
 
 
 def keep_interrupt(error: BaseException | None) -> None:
-    """Let Python end this process by SIGINT where Ctrl-C ended the script, as it would without us; for ``atexit``.
+    """Let Python end this process by SIGINT where Ctrl-C ended the script, as in an unwatched run; for ``atexit``.
 
     The interpreter notes that an interrupt was not caught, and forgets it whenever a text is compiled and run, which
     many modules do as they are imported (``namedtuple``). A text that raises one makes it note that again.
@@ -156,7 +156,7 @@ def keep_interrupt(error: BaseException | None) -> None:
 
 
 def report_uncaught(*, first: bool, trains: bool) -> None:
-    """Tell the launcher of the exception that nothing caught, and that Python has printed; for ``atexit``."""
+    """Report to the launcher the exception that was not caught and that Python has printed; for ``atexit``."""
     error = uncaught()
     if error is not None:
         report(error, getattr(sys, "last_traceback", None), trains=trains, first=first)
@@ -166,7 +166,7 @@ def report_uncaught(*, first: bool, trains: bool) -> None:
 def uncaught() -> BaseException | None:
     """The exception that ends this process; None in an interactive session, where one ended a line, no more.
 
-    Of ``sys.exit`` with a text only that is known, while :data:`exit_text` is open.
+    After ``sys.exit`` with a text, an exit with that text, while :data:`exit_text` is open.
     """
     if hasattr(sys, "ps1"):
         return None

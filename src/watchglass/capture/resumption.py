@@ -122,7 +122,7 @@ class Resumption:
         """This process has its place in a run. On the recorder's thread."""
         with self._lock:
             self._attempt = attempt
-            self._say()
+            self._record_start()
 
     def _arrived(self, start: int | None) -> None:
         self._coming, self.waiting = None, False
@@ -138,9 +138,9 @@ class Resumption:
                 step.move(start)
         with self._lock:
             self._begin = (start, source if start is not None else "unknown")
-            self._say()
+            self._record_start()
 
-    def _say(self) -> None:
+    def _record_start(self) -> None:
         """Record where this process begins, once both are known; that a run's first one begins at 0 goes without."""
         if self._attempt is None or self._begin is None:
             return

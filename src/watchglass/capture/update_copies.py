@@ -15,9 +15,9 @@ class WantedCopy(NamedTuple):
     """A parameter of which a copy is wanted.
 
     Attributes:
-        parameter: It.
-        values: The array that is to be copied.
-        item: What the copy is taken for; handed back with it.
+        parameter: The parameter.
+        values: The array to copy.
+        item: Handed back with the copy.
     """
 
     parameter: Any
@@ -28,13 +28,13 @@ class WantedCopy(NamedTuple):
 class UpdateCopies:
     """Copies that never take more than a bound together.
 
-    Where those of all parameters of an optimizer would, groups of parameters take turns over captured steps. For the
+    Where all parameters of an optimizer would take more, groups of them take turns over captured steps. For the
     training's thread.
 
     Args:
         copied: Copies an array into the memory of an earlier copy of an array that was alike; into new memory where
             there is none.
-        hold: Told how many bytes more are held on a device.
+        hold: Called with the device and the number of bytes more that are held there.
     """
 
     def __init__(self, copied: Callable[[Any, Any], Any], hold: Callable[[str, int], None]) -> None:
@@ -49,7 +49,7 @@ class UpdateCopies:
         """Copy parameters of an optimizer, or the group of them whose turn it is; returns ``(item, copy)`` of each.
 
         Args:
-            optimizer: It.
+            optimizer: The optimizer.
             parameters: None of them is larger than the bound.
             bound: Bytes that all copies may take together.
         """
@@ -105,7 +105,7 @@ class UpdateCopies:
 
 
 def sample_stride(shape: Sequence[int], item_bytes: int, bound: int) -> int:
-    """Of how many elements of a parameter that is too large one is copied; 0 where not even a sample has room.
+    """Stride of the sample of a parameter that is too large to copy; 0 where not even a sample fits.
 
     Args:
         shape: Of the parameter, as it lies in memory.

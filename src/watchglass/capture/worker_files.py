@@ -1,6 +1,6 @@
-"""What happens when a process becomes a worker: its place in the run is claimed and its files are opened.
+"""A process becomes a worker: it claims its place in the run and opens its files.
 
-All of it runs on the recorder's thread, at the first training step, so that it costs the training nothing.
+All of it runs on the recorder's thread, at the first training step, so that it does not delay the training.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class _WorkerPlace:
         attempt: The attempt.
         worker: The worker.
         rings: Of the flight recorder, or None.
-        spool: Where what it writes waits for a store that does not append, else None.
+        spool: Buffers the writes for a store that does not append, else None.
         claim: Names this process and these files. Made once, so that a claim is known again whose writing failed only
-            as far as we have heard.
+            as far as this process knows.
     """
 
     attempt: int
@@ -91,7 +91,7 @@ class WorkerOpening:
         config: Names the run; the run and the attempt are created where they do not exist.
         limits: Limits on waiting.
         rank: This process's rank in its group, asked once; None where it trains by itself.
-        opened: Called with where changes come from and the attempt once everything is in place.
+        opened: Called with the mailbox of control messages and the attempt once the files are open.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class WorkerOpening:
 
     @property
     def patience_s(self) -> float:
-        """How long a worker that has ended goes on asking: an object store comes back, a folder hardly does."""
+        """How long a worker that has ended retries: an object store comes back, a folder hardly does."""
         if self._store is None or not self._store.policy.buffers_writes:
             return 0.0
         return self._limits.timing.upload_patience_s
@@ -147,7 +147,7 @@ class WorkerOpening:
         return writer
 
     def abandon(self) -> None:
-        """It is not tried again: remove what was made for it."""
+        """Give up: remove the files made so far."""
         if self._place is not None:
             self._place.discard()
             self._place = None
@@ -155,7 +155,7 @@ class WorkerOpening:
             self._store.close()
 
     def _claimed(self, store: Store, run_id: str, rank: int | None) -> tuple[_WorkerPlace, int]:
-        """A place that no process has had, and how many had it all the same.
+        """A place that no other process holds, and the number of earlier claims to it.
 
         Processes of one launch that are no ranks of a group are workers side by side. Two of one rank, one after
         another, are two attempts.
@@ -257,7 +257,7 @@ def _ensure_run(store: Store) -> Manifest:
 
 
 def _harvest(store: Store) -> None:
-    """Recover what workers of earlier attempts recorded last, before anything new is written."""
+    """Recover the last records of workers of earlier attempts, before anything new is written."""
     try:
         harvest(store, by="next attempt")
     except WatchglassError as error:
@@ -315,13 +315,13 @@ class WorkerWriter:
         self._attempt = attempt
         self._worker = worker
         self._segments = SegmentWriter(self._written_to, attempt, worker, first=claims_before == 0)
-        # Files of tensors are not looked for: whoever had this rank before has written fewer than that.
+        # Files of tensors are not looked up: each earlier process of this rank has written fewer than that.
         self._flushes = claims_before * _MOST_FLUSHES
         self.flush_s = store.policy.intervals(environment.world_size()).flush_s
         self.urgent_s = _URGENT_SHARE * self.flush_s if store.policy.buffers_writes else 0.0
         self.patience_s, self.closing_s = (0.0, 0.0) if spool is None else (spool.patience_s, closing_s)
         if spool is not None and self._raw is not None:
-            # What is removed is asked of the store, which may be away; and only what has arrived can be removed.
+            # Removal asks the store, which may be unreachable; and only files that have arrived can be removed.
             spool.arrived = self._retain
 
     def write(self, frames: list[bytes]) -> None:
@@ -353,7 +353,7 @@ class WorkerWriter:
                 self._raw.added(path, size)
 
     def close(self) -> bool:
-        """Send what waits and give the worker's place back; returns whether nothing waits in memory alone."""
+        """Send buffered writes and release the worker's place; returns whether nothing waits in memory alone."""
         self._segments.close()
         if self._spool is None:
             release_worker(self._store, self._attempt, self._worker)

@@ -1,4 +1,4 @@
-"""Functions of a framework, or of a script, that are called through one of ours.
+"""Wrappers around functions of a framework or of a script.
 
 ``warnings`` counts ``stacklevel`` in frames, and leaves out those of files with "importlib" and "_bootstrap" in their
 names (``_is_internal_frame``, in every version of Python since 3.3). Hence the name of this file: a warning that points
@@ -25,33 +25,33 @@ def _never() -> bool:
 
 
 def around(
-    original: Callable[..., Any], begin: Begin, end: End, *, deaf: Callable[[], bool] = _never
+    original: Callable[..., Any], begin: Begin, end: End, *, bypass: Callable[[], bool] = _never
 ) -> Callable[..., Any]:
-    """``original``, and what is to happen before and after it; the original is called exactly once, whatever happens.
+    """``original`` with calls before and after it; the original is called exactly once, whatever happens.
 
     Args:
         original: The function.
         begin: Called with positional and keyword arguments before it; returns whether ``end`` is to be called.
         end: Called with these and the result, or :data:`RAISED`, after it.
-        deaf: Whether to pass through now, as while a compiler reads the code.
+        bypass: Whether to pass through now, as while a compiler reads the code.
 
     Returns:
-        A function of the same signature. Faults of ``begin`` and ``end`` end the capture and nothing else; they may
-        raise what is no ``Exception``, to stop the training.
+        A function of the same signature. Faults of ``begin`` and ``end`` end the capture and nothing else; to
+        stop the training they may raise a ``BaseException``.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if deaf():
+        if bypass():
             return original(*args, **kwargs)
         try:
-            heard = begin(args, kwargs)
+            observed = begin(args, kwargs)
         except Exception as error:
             _end(end, args, kwargs)
-            heard = fault_everywhere(error, begin)
+            observed = fault_everywhere(error, begin)
         except BaseException:
             _end(end, args, kwargs)
             raise
-        if not heard:
+        if not observed:
             return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
@@ -71,7 +71,7 @@ def around(
 
 
 def with_another(original: Callable[[Any], Any], choose: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``original``, called with what ``choose`` makes of its argument; with that itself where ``choose`` breaks."""
+    """``original``, called with the result of ``choose`` for its argument; with the argument where that fails."""
 
     def call(value: Any) -> Any:
         try:

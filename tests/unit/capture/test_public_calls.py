@@ -24,14 +24,14 @@ class Heard:
 
     def listen(self) -> None:
         guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
-        calls.HEARERS_OF_LOSSES.rest(self, False)
+        calls.LOSS_HOOKS.rest(self, False)
         self._leave = [
             calls.EVERY_BACKWARD.listen(guard, before=self._backward),
             *(call.listen(guard, after=self._loss) for call in calls.LOSSES.values()),
         ]
 
     def leave(self) -> None:
-        calls.HEARERS_OF_LOSSES.rest(self, True)
+        calls.LOSS_HOOKS.rest(self, True)
         while self._leave:
             self._leave.pop()()
 

@@ -64,12 +64,12 @@ class PyTorchAdapter:
         self._readings = ParameterReader(hook, self._current.models, saving)
         self.fast_path = FastPath(self._current, self._readings)
         self._calls = RootCalls(self._current, self._capture, self.fast_path)
-        self._unheard = HiddenForwards(self._current, self._capture)
+        self._hidden = HiddenForwards(self._current, self._capture)
         self._backwards = Backwards(self._current)
         self._updates = UpdatePoint(self._current, self._readings, self._capture, self.fast_path, self._unknown)
         self._handwritten = HandwrittenUpdates(self._current, self._updates, self._without_optimizer, self._find)
         self._backwards.on_begin = self._before_backward
-        self.fast_path.unheard = self._handwritten.look_back
+        self.fast_path.on_missed_update = self._handwritten.look_back
         self._backwards.on_end = self._handwritten.after_backward
         UnoptimizedWeights(hook, self._current.models, saving, self._updates.optimizers)
         for part in TENSOR_PARTS:
@@ -89,14 +89,14 @@ class PyTorchAdapter:
         self._calls.attach(root)
         models = self._current.models
         models.settle(models.number(root))
-        self._unheard.each_step_updated(None)
+        self._hidden.each_step_updated(None)
 
     def _install(self, hook: Hook, *, discover: bool) -> None:
         fast_path, updates, backwards = self.fast_path, self._updates, self._backwards
         guarded, shielded = hook.guarded, hook.guard.shielded
         # What it has seen comes before what is made of that.
         hook.on_settle.insert(0, fast_path.settle)
-        hook.on_end.append(self._tell_elsewhere)
+        hook.on_end.append(self._report_elsewhere)
         acts, detach = fast_path.scaler_acts, hook.detach_with
         before_scaler_step = acts(guarded(updates.before_scaler_step))
         after_scaler_step = acts(unless_captured(guarded(updates.after_scaler_step)))
@@ -107,7 +107,7 @@ class PyTorchAdapter:
         for name, call in calls.LOSSES.items():
             computed = guarded(unless_captured(functools.partial(backwards.loss_computed, name)))
             detach(call.listen(hook.guard, after=computed))
-        rest = functools.partial(calls.HEARERS_OF_LOSSES.rest, hook)
+        rest = functools.partial(calls.LOSS_HOOKS.rest, hook)
         rest(False)
         detach(lambda: rest(True))
         self._current.events.resting.append(rest)
@@ -132,7 +132,7 @@ class PyTorchAdapter:
             self._calls.between = self._discovery.between
         else:
             self._calls.between = UnwatchedModels(self._current, self._updates.optimizers).between
-        Compilations(hook, self._current.models, self._calls, self._capture, self._discovery, self._unheard)
+        Compilations(hook, self._current.models, self._calls, self._capture, self._discovery, self._hidden)
         script_unwatched(hook)
 
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
@@ -148,7 +148,7 @@ class PyTorchAdapter:
         if tree is not None:
             self._current.objectives.follow(tree)
 
-    def _tell_elsewhere(self) -> None:
+    def _report_elsewhere(self) -> None:
         if self.fast_path.elsewhere:
             reason = "the loop ran in a thread that is not watched; call watchglass.watch in the thread that trains"
             self._current.hook.add_fact(UnsteppedBackwards(self.fast_path.elsewhere, reason).to_fact("backward"))
@@ -168,7 +168,7 @@ class PyTorchAdapter:
         current = self._current
         if step.due:
             self._readings.begin()
-            current.events.tell(current.events.step_began, step, step.records)
+            current.events.notify(current.events.step_began, step, step.records)
         if step.mode_step == current.hook.clock.first_train_step + 1:
             # Not at the first: by the second step every model has been called.
             describe_training(current, step)

@@ -15,7 +15,7 @@ from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import LossCall
 from watchglass.capture.pytorch.forward_state import ForwardState
-from watchglass.capture.pytorch.handwritten_losses import BY_HAND
+from watchglass.capture.pytorch.handwritten_losses import HANDWRITTEN
 from watchglass.capture.pytorch.loss_expressions import Expression
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.public_calls import argument_of
@@ -74,7 +74,7 @@ class Backwards:
         if due:
             call = LossCall(forward, function, predictions, target, arguments, kwargs, result, not evaluating)
             with torch.no_grad():
-                current.events.tell(current.events.loss_computed, call, forward.records)
+                current.events.notify(current.events.loss_computed, call, forward.records)
         if inside:
             if evaluating:
                 current.sources.computed(result)
@@ -163,7 +163,7 @@ class Backwards:
         if len(roots) == 1 and gradients is None and isinstance(roots[0], Tensor):
             made = current.sources.started_from(roots[0], scaled=plain[0] is not roots[0])
             if made is not None and within and not chosen and step is not None and step.due:
-                self._record_by_hand(plain[0], value, made)
+                self._record_handwritten(plain[0], value, made)
         if open_step is not None:
             self._trained_before = [forward.backpropagated for forward in open_step.forwards]
         if open_step is None or len(roots) != 1 or gradients is not None or value is None:
@@ -207,7 +207,7 @@ class Backwards:
         current.objectives.end({forward.model for forward in through} if everywhere else ())
         self.on_end()
 
-    def _record_by_hand(self, loss: Tensor, value: Any, made: Expression) -> None:
+    def _record_handwritten(self, loss: Tensor, value: Any, made: Expression) -> None:
         """Record what evaluations have of a loss that the script writes with tensor operations."""
         forward = self._current.forward
         if type(value) is not float and made.divisor != 1:
@@ -216,7 +216,7 @@ class Backwards:
         elif value is not None:
             value = value / made.divisor if made.divisor != 1 else value
         if value is not None and forward is not None:
-            forward.records.series.append((BY_HAND, Role.LOSS, forward.weight, value))
+            forward.records.series.append((HANDWRITTEN, Role.LOSS, forward.weight, value))
 
     def _number(self, root: Any, weight: Any) -> Any:
         """What a root of a backward, unscaled, counts: a number or a readback of one, times the gradient given with it.

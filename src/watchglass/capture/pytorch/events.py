@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace, Place
-from watchglass.capture.pytorch.out_of_memory import is_out_of_memory, tell_exhaustion
+from watchglass.capture.pytorch.out_of_memory import is_out_of_memory, report_exhaustion
 from watchglass.record import CapturedRecords, Forward, OpenStep, Readback
 
 if TYPE_CHECKING:
@@ -170,16 +170,16 @@ class Events:
 
     def add(self, part: object) -> Callable[[], None]:
         """Call the methods of ``part`` that bear the names of events; returns what ends that."""
-        heard = [
+        observed = [
             (getattr(self, event.name), getattr(part, event.name))
             for event in fields(self)
             if hasattr(part, event.name)
         ]
-        for listeners, method in heard:
+        for listeners, method in observed:
             listeners.append(method)
 
         def leave() -> None:
-            for listeners, method in heard:
+            for listeners, method in observed:
                 if method in listeners:
                     listeners.remove(method)
 
@@ -189,17 +189,17 @@ class Events:
         """A captured forward begins: choose who hears of its modules. Most parts have no use for most forwards."""
         self.module_called = [listener for wants, listener in self.module_listeners if wants()]
 
-    def tell(self, listeners: list[Callable[[_Told], None]], told: _Told, records: CapturedRecords) -> None:
+    def notify(self, listeners: list[Callable[[_Told], None]], event: _Told, records: CapturedRecords) -> None:
         """Call listeners; a part for which memory runs out is called no more, and ``records`` say so."""
         for listener in tuple(listeners):
             try:
-                listener(told)
+                listener(event)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 self._leave_out(listener)
                 part = _part(listener)
-                tell_exhaustion(records, f"tensors of {getattr(part, '__qualname__', type(part).__name__)}", error)
+                report_exhaustion(records, f"tensors of {getattr(part, '__qualname__', type(part).__name__)}", error)
 
     def _leave_out(self, listener: Any) -> None:
         part = _part(listener)

@@ -69,7 +69,7 @@ class FastPath:
         self.full: FullPath
         self.compiled_updates: CompiledUpdates
         #: Called on leaving where as many backwards ran as in a whole step, and no update was heard behind them.
-        self.unheard: Callable[[], None] = lambda: None
+        self.on_missed_update: Callable[[], None] = lambda: None
         #: How to hear, or no longer hear, that an optimizer is about to step.
         self.listen_to_updates: Callable[[bool], None] = lambda on: None
         self._current = current
@@ -337,11 +337,11 @@ class FastPath:
         self._hook.alternating.passed(self._model, steps)
         self._hook.cost.quick_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
         if at != _BETWEEN:
-            self._tell(at, superseded)
+            self._hand_over(at, superseded)
         self._backwards = 0
         self._arguments = self._kwargs = None
 
-    def _tell(self, at: int, superseded: bool) -> None:
+    def _hand_over(self, at: int, superseded: bool) -> None:
         current, clock, root = self._current, self._hook.clock, self._root()
         training = root is None or root.training
         weights = [self._total] if self._backwards else []
@@ -359,7 +359,7 @@ class FastPath:
                 forward.backpropagated = True
                 current.objectives.restore(self._optimizer(), self._loss, self._total, self._backwards)
                 if self._backwards >= self._most and (at == _FORWARD or superseded):
-                    self.unheard()
+                    self.on_missed_update()
         assert current.forward is not None
         # Where no mark was set, any backward counts.
         current.forward.marked = superseded or at != _FORWARD

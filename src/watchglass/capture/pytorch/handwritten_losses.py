@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
 from watchglass.capture.pytorch.loss_expressions import Expression, Following
-from watchglass.capture.pytorch.loss_operations import ARRANGING, Hearing, Operation
+from watchglass.capture.pytorch.loss_operations import ARRANGING, Operation, OperationObserver
 from watchglass.capture.pytorch.module_tree import is_compiled
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward
 
 #: Series of these losses.
-_LOSS, BY_HAND = "loss", "loss/by_hand"
+_LOSS, HANDWRITTEN = "loss", "loss/by_hand"
 
 
 class HandwrittenLosses:
@@ -42,7 +42,7 @@ class HandwrittenLosses:
         self._current = current
         self._record = record
         self._expected = expected
-        self._hearing = Hearing(current.hook.guarded(unless_captured(self._heard)))
+        self._observer = OperationObserver(current.hook.guarded(unless_captured(self._observed)))
         self._following: Following | None = None
         # Rows of the forward that is followed.
         self._rows: list[Any] = []
@@ -55,10 +55,10 @@ class HandwrittenLosses:
     def called(self, root: nn.Module, *, evaluating: bool) -> None:
         """A model is about to be called."""
         self._following = None
-        if self._hearing.operations:
+        if self._observer.operations:
             # Compiled code has guards on what it calls.
             if evaluating and self._compiled.get(root) is False:
-                self._hearing.attend(False)
+                self._observer.attend(False)
             else:
                 self.leave()
 
@@ -75,17 +75,17 @@ class HandwrittenLosses:
             if root not in self._compiled:
                 self._compiled[root] = is_compiled(root)
             self._following, self._rows = following, []
-            self._hearing.listen(frozenset((*sources.expressions.operations, ARRANGING)))
+            self._observer.listen(frozenset((*sources.expressions.operations, ARRANGING)))
 
     def leave(self) -> None:
         """The evaluation is over, or may be."""
         self._following = None
-        self._hearing.leave()
+        self._observer.leave()
         self._compiled.clear()
 
-    def _heard(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    def _observed(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         if self._following is not None:
-            self._following.heard(operation, args, kwargs, result)
+            self._following.observed(operation, args, kwargs, result)
 
     def _found(self, forward: Forward, expression: Expression, terms: Tensor, result: Tensor, only: bool) -> None:
         with torch.no_grad():
@@ -100,10 +100,10 @@ class HandwrittenLosses:
             whole = {"batch": 1, "row": rows, "element": elements}.get(expression.per)
             loss = None if whole is None else part if whole == elements else losses.number(value / max(1, whole))
         if part is not None:
-            self._rows = self._record(forward, loss, BY_HAND, part)
+            self._rows = self._record(forward, loss, HANDWRITTEN, part)
 
     def _take_back(self, forward: Forward) -> None:
         rows, self._rows = self._rows, []
         series = forward.records.series
         series[:] = [row for row in series if not any(row is mine for mine in rows)]
-        forward.has_loss = forward.has_loss and len(rows) < len((_LOSS, BY_HAND))
+        forward.has_loss = forward.has_loss and len(rows) < len((_LOSS, HANDWRITTEN))

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.update_counters import has_optimizer
-from watchglass.capture.pytorch.update_point import UpdatePoint, WrittenByHand
+from watchglass.capture.pytorch.update_point import ScriptOptimizer, UpdatePoint
 from watchglass.records import BypassedUpdates, UnsteppedBackwards
 
 _log = logging.getLogger("watchglass")
@@ -100,7 +100,7 @@ class HandwrittenUpdates:
         self._expected = expected
         self._find = find
         updates.on_step = self.stop
-        self._script = WrittenByHand(self._parameters)
+        self._script = ScriptOptimizer(self._parameters)
         # Tensors of no module, in the order in which the graph of the last backward has them.
         self._loose: list[weakref.ref[Tensor]] = []
         self._without_loose = 0
@@ -124,7 +124,7 @@ class HandwrittenUpdates:
         self._replacing = False
         current.events.resting.append(self._rest)
         current.hook.on_settle.append(lambda: self.look(replaced=self._replacing))
-        current.hook.on_end.append(self._tell)
+        current.hook.on_end.append(self._report)
 
     def stop(self, optimizer: Optimizer) -> None:
         """An optimizer of PyTorch steps."""
@@ -153,7 +153,7 @@ class HandwrittenUpdates:
             replaced = replaced or any(seen.replaced() for seen in self._seen)
             changed = replaced or any(seen.changed(self._may_ask) for seen in self._seen) or self._is_habit()
         self._seen.clear()
-        if not changed or not self._is_by_hand():
+        if not changed or not self._is_handwritten():
             self._in_a_row = 0
             return
         self._in_a_row += self._backwards == 1
@@ -176,7 +176,7 @@ class HandwrittenUpdates:
         """There was an update."""
         self._backwards = 0
         self.found = True
-        self._updates.by_hand(self._script, replaced=replaced)
+        self._updates.handwritten(self._script, replaced=replaced)
         if self._bypassed:
             self._count_bypassed()
 
@@ -205,7 +205,7 @@ class HandwrittenUpdates:
         self._backwards += 1
         if not self._current.in_forward:
             with torch.no_grad():
-                self._updates.may_be_by_hand(self._script, read=self.found or self._expected())
+                self._updates.may_be_handwritten(self._script, read=self.found or self._expected())
                 self._seen = self._follow()
         step = self._current.hook.clock.train
         if step is not None and self._backwards % _MOST_KEPT == 0:
@@ -257,7 +257,7 @@ class HandwrittenUpdates:
             found = [leaf for leaf in found if not models.in_a_tree(leaf)]
         return found
 
-    def _is_by_hand(self) -> bool:
+    def _is_handwritten(self) -> bool:
         """Whether changed weights are an update, and not what a script does before its optimizer's first step."""
         self._changes += 1
         if self.found:
@@ -296,7 +296,7 @@ class HandwrittenUpdates:
     def _name(self) -> str:
         return f"{self._kind.__name__}.step" if self._kind is not None else "step"
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self.on and not self.found and self._backwards:
             self._current.hook.add_fact(UnsteppedBackwards(self._backwards).to_fact("backward"))
         if self._past is not None:

@@ -247,7 +247,7 @@ class Following:
     def __bool__(self) -> bool:
         return bool(self._followed)
 
-    def heard(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    def observed(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         """An operation made ``result``."""
         first = args[0] if args else kwargs.get("input")
         if not isinstance(first, Tensor):

@@ -24,7 +24,7 @@ from watchglass.capture.guard import harmless
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 #: Called with the operation, positional and keyword arguments, and the result.
-Heard = Callable[["Operation", tuple[Any, ...], dict[str, Any], Tensor], None]
+Observed = Callable[["Operation", tuple[Any, ...], dict[str, Any], Tensor], None]
 
 _NUMBERED = re.compile(r"Backward\d*$")
 #: Beyond it a number is a negative axis, which autograd keeps without its sign.
@@ -182,15 +182,15 @@ def _is_advanced(index: Any) -> bool:
     return all(isinstance(part, (list, range)) or (hasattr(part, "dtype") and part.ndim) for part in each)
 
 
-class Hearing:
+class OperationObserver:
     """Hears operations for one hook.
 
     Args:
         heard: Called with each operation, on any thread, under the hook's guard.
     """
 
-    def __init__(self, heard: Heard) -> None:
-        self._heard = heard
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
         #: The operations that are wrapped for it.
         self.operations: frozenset[Operation] = frozenset()
 
@@ -223,8 +223,8 @@ class Hearing:
 
 #: Held while functions are wrapped or restored: any thread may show a tensor of another class.
 _lock = threading.RLock()
-_all: list[Hearing] = []
-_attending: tuple[Hearing, ...] = ()
+_all: list[OperationObserver] = []
+_attending: tuple[OperationObserver, ...] = ()
 #: What is wrapped: how to restore it, by owner and name. Wrappers are kept: to make one takes longer than to set it.
 _undo: dict[tuple[str, str], Callable[[], bool]] = {}
 _wrappers: dict[tuple[str, str], tuple[Any, Any]] = {}
@@ -233,8 +233,8 @@ _OWNERS: dict[str, Any] = {"tensor": torch.Tensor, "torch": torch, "functional":
 
 def restore() -> None:
     """Put all functions back as PyTorch has made them; who hears some begins again at the next call of a model."""
-    for hearing in tuple(_all):
-        hearing.leave()
+    for observer in tuple(_all):
+        observer.leave()
 
 
 def _forked() -> None:
@@ -251,8 +251,8 @@ if hasattr(os, "register_at_fork"):
 def _settle() -> None:
     wanted = {
         (owner, name): operation
-        for hearing in _all
-        for operation in hearing.operations
+        for observer in _all
+        for operation in observer.operations
         for name in operation.called
         for owner in _OWNERS
         if _is_one(owner, name)
@@ -305,7 +305,7 @@ def _wrapper(original: Callable[..., Any], operation: Operation) -> Callable[...
 
     def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if result is not RAISED and type(result) is Tensor:
-            for hearing in _attending:
-                hearing._heard(operation, args, kwargs, result)
+            for observer in _attending:
+                observer._observed(operation, args, kwargs, result)
 
-    return around(original, begin, end, deaf=is_compiling)
+    return around(original, begin, end, bypass=is_compiling)

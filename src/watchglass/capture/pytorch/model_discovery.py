@@ -63,7 +63,7 @@ class Discovery:
         self._outer_calls = 0
         hook = current.hook
         guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
-        self._hears = Switch(lambda: register_module_forward_pre_hook(guarded))
+        self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
         hook.detach_with(
             register_module_module_registration_hook(hook.guard.shielded(current.models.parents.note)).remove
         )
@@ -82,19 +82,19 @@ class Discovery:
         """Look for models by their calls from now on."""
         self._current.quiet_steps = self._outer_calls = 0
         self._passing = False
-        if not self._hears:
+        if not self._observing:
             # Wrappers made by torch.compile warn of global hooks, which they call as well; that is what we want here.
             warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
-            self._hears(True)
+            self._observing(True)
 
     def stop(self) -> None:
         """Look no more."""
         self._passing = False
-        self._hears(False)
+        self._observing(False)
 
     def step_began(self) -> None:
         """A TRAIN step has opened."""
-        if self._hears and self._current.quiet_steps > _STEPS:
+        if self._observing and self._current.quiet_steps > _STEPS:
             self.stop()
 
     def between(self, evaluating: bool) -> bool:
@@ -102,12 +102,12 @@ class Discovery:
 
         So a copy of the model, such as an average of its weights, is not taken for the model that was evaluated before.
         """
-        if evaluating and not (self._hears or self._by_parameters or self._expecting):
+        if evaluating and not (self._observing or self._by_parameters or self._expecting):
             self._passing = True
-            self._hears(True)
+            self._observing(True)
         elif not evaluating and self._passing:
             self.stop()
-        return bool(self._hears)
+        return bool(self._observing)
 
     def unknown(self, optimizer: Optimizer) -> bool:
         """An optimizer steps parameters of no known model; returns whether there is hope to find it."""
@@ -138,7 +138,7 @@ class Discovery:
         self._optimizers.add(optimizer)
         if self._expecting:
             self.find(parameters_of(optimizer))
-        elif not (self._by_parameters or self._hears) and self._is_new(optimizer):
+        elif not (self._by_parameters or self._observing) and self._is_new(optimizer):
             # Of the next training run in this process, for one: its first step is to be heard as well.
             self.start()
 

@@ -67,7 +67,7 @@ class ModuleCapture:
         self._rectified = Rectified(saving)
         self._refreshed = False
         guarded = hook.guarded(self._after_module, unless=is_compiling)
-        self._hears = Switch(lambda: register_module_forward_hook(guarded))
+        self._observing = Switch(lambda: register_module_forward_hook(guarded))
         self.compiled = CompiledModules(hook.guard, hook.guarded(self._entered_compiled), hook.guarded(self._observed))
         hook.detach_with(self.compiled.remove)
         #: Where to, when a module returns from compiled code in no forward that was heard of.
@@ -94,7 +94,7 @@ class ModuleCapture:
         if root in self.compiled:
             self.compiled.switch(True)
         else:
-            self._hears(True)
+            self._observing(True)
 
     def prepare(self, root: nn.Module) -> None:
         """Be ready for calls from compiled code, before the first of them."""
@@ -129,7 +129,7 @@ class ModuleCapture:
 
     def switch_off(self) -> None:
         """Capture nothing more."""
-        self._hears(False)
+        self._observing(False)
         self.compiled.switch(False)
         self._records = self._root = None
         self._seen = {}
@@ -154,12 +154,12 @@ class ModuleCapture:
         root = self._root
         if root is not None and self._root_compiled is None:
             self._root_compiled = is_compiled(root)
-        told = root is not None and (unwrap(root) is module or not (compiled or self._root_compiled))
-        place = None if records is None or told or not self._inputs_wanted.now else self._place(module)
+        notified = root is not None and (unwrap(root) is module or not (compiled or self._root_compiled))
+        place = None if records is None or notified or not self._inputs_wanted.now else self._place(module)
         if records is not None and place is not None:
             with torch.no_grad():
                 entry = ModuleCall(records, place, module, arguments)
-                self._events.tell(self._events.module_entered, entry, records)
+                self._events.notify(self._events.module_entered, entry, records)
 
     def _returned(self, records: CapturedRecords, module: nn.Module, arguments: Any, output: Any) -> None:
         place = self._place(module)
@@ -179,7 +179,7 @@ class ModuleCapture:
         if self._events.module_called:
             call = ModuleCall(records, place, module, arguments, output)
             with torch.no_grad():
-                self._events.tell(self._events.module_called, call, records)
+                self._events.notify(self._events.module_called, call, records)
 
     def _place(self, module: nn.Module) -> Place | None:
         place = self._models.module(module)

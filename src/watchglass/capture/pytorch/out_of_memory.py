@@ -20,7 +20,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
-def tell_exhaustion(records: CapturedRecords, what: str, error: Exception) -> None:
+def report_exhaustion(records: CapturedRecords, what: str, error: Exception) -> None:
     """Log and record that capture of one kind of tensors has stopped."""
     reason = (str(error).splitlines() or [""])[0] or type(error).__name__
     _log.warning(

@@ -56,19 +56,19 @@ class NestOfThread(threading.local, Nest):
     """The same, of those that any thread may make."""
 
 
-class Waking:
+class ActiveHooks:
     """Who wants to hear, at present, of calls that every step makes."""
 
     def __init__(self) -> None:
-        self._awake: set[Any] = set()
+        self._active: set[Any] = set()
         self.calls: list[PublicCall] = []
 
     def __bool__(self) -> bool:
-        return bool(self._awake)
+        return bool(self._active)
 
     def rest(self, who: Any, on: bool) -> None:
         """A watched training goes to rest or is no longer watched, or it wakes."""
-        (self._awake.discard if on else self._awake.add)(who)
+        (self._active.discard if on else self._active.add)(who)
         for call in self.calls:
             call.settle()
 
@@ -90,7 +90,7 @@ class PublicCall:
         nest: Nest | None = None,
         *,
         inner: bool = False,
-        waking: Waking | None = None,
+        active: ActiveHooks | None = None,
         stays: bool = False,
     ) -> None:
         self.before: tuple[Before, ...] = ()
@@ -99,17 +99,17 @@ class PublicCall:
         self.nest = nest or Nest()
         self._outermost = not inner
         self._owners = owners
-        self._waking = waking
+        self._active_hooks = active
         self._stays = stays
         self._listeners = 0
-        self._heard = False
+        self._observed = False
         self._undo: list[Callable[[], None]] = []
         # One for each function, wherever it is found: pickle looks it up by its name and compares.
         self._wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
         # Those that the script has wrapped after us, so that they could not be taken off.
         self._left: set[Callable[..., Any]] = set()
-        if waking is not None:
-            waking.calls.append(self)
+        if active is not None:
+            active.calls.append(self)
 
     def listen(
         self, guard: Guard, *, before: Before | None = None, after: After | None = None, ended: After | None = None
@@ -142,8 +142,8 @@ class PublicCall:
 
     def settle(self) -> None:
         """Wrap the functions or restore them, as it should be now."""
-        self._heard = self._listeners > 0 and (self._waking is None or bool(self._waking))
-        wanted = self._heard or (self._listeners > 0 and self._stays)
+        self._observed = self._listeners > 0 and (self._active_hooks is None or bool(self._active_hooks))
+        wanted = self._observed or (self._listeners > 0 and self._stays)
         if wanted and not self._undo:
             for owner, name in self._owners():
                 self._wrap(owner, name)
@@ -171,7 +171,7 @@ class PublicCall:
         nest, outermost = self.nest, self._outermost
 
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-            if not self._heard or nest.inside or (wrapper in self._left and not self._is_on_top(wrapper)):
+            if not self._observed or nest.inside or (wrapper in self._left and not self._is_on_top(wrapper)):
                 return False
             nest.inside = outermost
             for before in self.before:
@@ -187,7 +187,7 @@ class PublicCall:
             finally:
                 nest.inside = False
 
-        wrapper = around(original, begin, end, deaf=is_compiling)
+        wrapper = around(original, begin, end, bypass=is_compiling)
         wrapper.watchglass = True  # type: ignore[attr-defined]
         return wrapper
 
@@ -196,7 +196,7 @@ class PublicCall:
         return any(getattr(owner, name, None) is wrapper for owner, name in self._owners())
 
 
-def is_heard(function: Any) -> bool:
+def is_wrapped(function: Any) -> bool:
     """Whether calls of this function, or of what it stands for, go through a wrapper of ours."""
     return hasattr(function, "watchglass")
 
@@ -237,13 +237,13 @@ def parameters_of(function: str) -> dict[str, inspect.Parameter]:
 
 
 #: Those who make facts of what every step calls, and those who record losses.
-FACTS, HEARERS_OF_LOSSES = Waking(), Waking()
+FACTS, LOSS_HOOKS = ActiveHooks(), ActiveHooks()
 _SCHEDULER, _SCALER = Nest(), Nest()
 
 EVERY_BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), inner=True)
-BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), waking=FACTS)
-OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), waking=FACTS)
-MODULE_ZERO_GRAD = PublicCall(lambda: ((nn.Module, "zero_grad"),), waking=FACTS)
+BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), active=FACTS)
+OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), active=FACTS)
+MODULE_ZERO_GRAD = PublicCall(lambda: ((nn.Module, "zero_grad"),), active=FACTS)
 #: Constructors step their scheduler once; that is no call of the training's.
 SCHEDULER_MADE = PublicCall(lambda: _schedulers("__init__"), _SCHEDULER)
 SCHEDULER_STEP = PublicCall(lambda: _schedulers("step"), _SCHEDULER)
@@ -257,7 +257,7 @@ CLIPS = {name: PublicCall(_clip(name)) for name in ("clip_grad_norm_", "clip_gra
 DATA_LOADER = PublicCall(_data_loader)
 #: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.
 LOSSES = {
-    name: PublicCall(_loss(name), NestOfThread(), waking=HEARERS_OF_LOSSES, stays=True)
+    name: PublicCall(_loss(name), NestOfThread(), active=LOSS_HOOKS, stays=True)
     for name in LOSS_FUNCTIONS
     if hasattr(nn.functional, name)
 }

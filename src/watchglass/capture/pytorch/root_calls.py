@@ -22,7 +22,7 @@ from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.module_tree import described, inside, is_compiled, unwrap
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.random_state import Habits
-from watchglass.capture.pytorch.tensor_hooks import hear_gradient
+from watchglass.capture.pytorch.tensor_hooks import observe_gradient
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward, OpenStep
 from watchglass.records import Role
@@ -72,12 +72,12 @@ class RootCalls:
         self._current.models.add(root)
         self._current.quiet_steps = 0
         self._capture.prepare(root)
-        self._hear(root)
+        self._observe(root)
         # Scripts evaluate past a wrapper as well: the module of a DistributedDataParallel, the one that was compiled.
         for inner in inside(root):
             if not self._current.models.knows(inner):
                 self._current.models.add(inner)
-                self._hear(inner)
+                self._observe(inner)
 
     def compiled(self, root: nn.Module) -> None:
         """An outermost module has been compiled in place: its hooks are now part of compiled code."""
@@ -85,9 +85,9 @@ class RootCalls:
         self._begins.pop(root)()
         self._roots.discard(root)
         self.rest(False)
-        self._hear(root)
+        self._observe(root)
 
-    def _hear(self, root: nn.Module) -> None:
+    def _observe(self, root: nn.Module) -> None:
         if isinstance(root, torch.jit.ScriptModule):
             return  # TorchScript takes no hooks
         # Where a model is called hooks may be removed, other than where an optimizer goes through them.
@@ -97,7 +97,7 @@ class RootCalls:
         else:
             remove = unsaved(root.register_forward_pre_hook(Unsaved(before), with_kwargs=True))
             self._roots.add(root)
-            self._hear_ends(root)
+            self._observe_ends(root)
         self._begins[root] = remove
         self._current.hook.detach_with(remove)
 
@@ -107,11 +107,11 @@ class RootCalls:
             self._ends.pop()()
         if not on:
             for root in self._roots:
-                self._hear_ends(root)
+                self._observe_ends(root)
             for criterion in self._criteria:
                 self._ends.append(unsaved(criterion.register_forward_hook(Unsaved(self._judged))))
 
-    def _hear_ends(self, root: nn.Module) -> None:
+    def _observe_ends(self, root: nn.Module) -> None:
         self._ends.append(unsaved(root.register_forward_hook(Unsaved(self.ended))))
 
     def leave_steps(self) -> None:
@@ -156,7 +156,7 @@ class RootCalls:
             return  # a watched model inside another
         # At depth 1 already: the last call was left by an exception.
         current.forward_depth, current.root, current.silent = 1, root, False
-        current.hears_others = self.between(False)
+        current.observes_others = self.between(False)
         if not current.in_closure:
             if current.update_depth:
                 current.leave_update()
@@ -200,16 +200,16 @@ class RootCalls:
         else:
             current.sources.entered()
         if evaluating and not self._evaluating:
-            self._tell(current.events.evaluation_began, ForwardCall(step, forward, root, arguments, kwargs))
+            self._notify(current.events.evaluation_began, ForwardCall(step, forward, root, arguments, kwargs))
         self._evaluating = evaluating
         if step.due:
             self._capture.switch_on(forward.records, root)
-            self._tell(current.events.forward_began, ForwardCall(step, forward, root, arguments, kwargs))
+            self._notify(current.events.forward_began, ForwardCall(step, forward, root, arguments, kwargs))
         elif self._capture.on:
             # Ahead of a step that is captured, which this is not, or in a forward that was left by an exception.
             self._capture.switch_off()
         if not evaluating and current.events.each_forward_began:
-            self._tell([*current.events.each_forward_began], ForwardCall(step, forward, root, arguments, kwargs))
+            self._notify([*current.events.each_forward_began], ForwardCall(step, forward, root, arguments, kwargs))
 
     def _supersede(self, forward: Forward) -> None:
         """Mark a forward that was left without, late: the next backward need not be the one that runs through it."""
@@ -234,7 +234,7 @@ class RootCalls:
             if gradient is not None and isinstance(state, ForwardState):
                 state.keep_gradient(path, gradient)
 
-        hear_gradient(tensor, current.hook.guard, arrived)
+        observe_gradient(tensor, current.hook.guard, arrived)
 
     def _state(self, step: OpenStep, root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
         draws = self._habits.of(root)
@@ -260,7 +260,7 @@ class RootCalls:
         self._capture.finish(root)
         step = clock.evaluation or clock.train
         if step is not None and step.due:
-            self._tell(current.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
+            self._notify(current.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
         if clock.evaluation is not None:
             self._evaluated(root, forward, output)
             self._handwritten.returned(root, forward, output)
@@ -269,7 +269,9 @@ class RootCalls:
             self._returned(output)
             return
         if step is not None and current.events.each_forward_ended:
-            self._tell([*current.events.each_forward_ended], ForwardCall(step, forward, root, arguments, None, output))
+            self._notify(
+                [*current.events.each_forward_ended], ForwardCall(step, forward, root, arguments, None, output)
+            )
         current.loss = current.output = None
         if isinstance(output, torch.Tensor):
             tensors = [("", output)]
@@ -302,7 +304,7 @@ class RootCalls:
         """A forward has returned that is an evaluation, or may be."""
         current = self._current
         current.outputs = tuple(weakref.ref(tensor) for _, tensor in tensors_in(output))
-        current.hears_others = self.between(True)
+        current.observes_others = self.between(True)
 
     def _record_part(self, module: nn.Module, forward: Forward, tensors: list[tuple[str, torch.Tensor]]) -> None:
         """Record the loss that a module returned in training: that of the step may hold more than an evaluation's."""
@@ -341,9 +343,9 @@ class RootCalls:
         for name in ("loss", _PART):
             hook.add_scalar(forward.records, name, loss, Role.LOSS, forward.weight, model)
 
-    def _tell(self, listeners: list[Callable[[ForwardCall], None]], call: ForwardCall) -> None:
+    def _notify(self, listeners: list[Callable[[ForwardCall], None]], call: ForwardCall) -> None:
         with torch.no_grad():
-            self._current.events.tell(listeners, call, call.forward.records)
+            self._current.events.notify(listeners, call, call.forward.records)
 
 
 def describe_training(current: TrainingState, step: OpenStep) -> None:

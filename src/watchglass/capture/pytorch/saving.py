@@ -16,7 +16,7 @@ from watchglass.capture.plan import Keep
 from watchglass.capture.pytorch import reduce
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
-from watchglass.capture.pytorch.out_of_memory import is_out_of_memory, tell_exhaustion
+from watchglass.capture.pytorch.out_of_memory import is_out_of_memory, report_exhaustion
 from watchglass.capture.pytorch.reduce import is_plain
 from watchglass.record import Captured, CapturedRecords
 from watchglass.records import Role, TensorInfo
@@ -77,7 +77,7 @@ class Saving:
         """Memory ran out for tensors of a role: save none of them from now on."""
         if role not in self._given_up:
             self._given_up.add(role)
-            tell_exhaustion(records, f"{role.value.replace('_', ' ')} tensors", error)
+            report_exhaustion(records, f"{role.value.replace('_', ' ')} tensors", error)
 
     def save(self, records: CapturedRecords, role: Role, item: Item) -> int | None:
         """Save one tensor; returns its id, or None where it is not kept or cannot be read."""

@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle, unserializable_hook
 from watchglass.capture.guard import Guard
 
 
-def hear_gradient(tensor: Tensor, guard: Guard, arrived: Callable[[Tensor | None], None]) -> RemovableHandle:
+def observe_gradient(tensor: Tensor, guard: Guard, arrived: Callable[[Tensor | None], None]) -> RemovableHandle:
     """Call ``arrived`` with each gradient of this tensor, which passes unchanged, until the handle is removed.
 
     Autograd passes None for an output that the loss does not use, where one node made several outputs (``chunk``,

@@ -74,7 +74,7 @@ class TrainingState:
     output: weakref.ref[Tensor] | None = None
     loss: weakref.ref[Tensor] | None = None
     outputs: tuple[weakref.ref[Tensor], ...] = ()
-    hears_others: bool = False
+    observes_others: bool = False
     called_another: bool = False
     own_losses: set[str] = field(default_factory=set)
     recomputed: bool = False
@@ -130,7 +130,7 @@ class TrainingState:
         Where calls of others are not heard, it is if the function was given what that model returned before, and is
         given something else now.
         """
-        if self.hears_others and not self.called_another:
+        if self.observes_others and not self.called_another:
             return False
         if self.returned_any_of(each for each in arguments if isinstance(each, Tensor)):
             self.own_losses.add(function)

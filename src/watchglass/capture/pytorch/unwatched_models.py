@@ -50,7 +50,7 @@ class UnwatchedModels:
         self._looked_up: list[tuple[int, int]] = []
         hook = current.hook
         guarded = hook.guarded(self._called, unless=is_compiling)
-        self._hears = Switch(lambda: register_module_forward_pre_hook(guarded))
+        self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
         hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
         hook.detach_with(self._stop)
 
@@ -58,13 +58,13 @@ class UnwatchedModels:
         """A call of an evaluation has ended, or the next call or a backward begins: listen between those only."""
         if not evaluating:
             self._stop()
-        elif not self._hears and not compiled_so_far():
+        elif not self._observing and not compiled_so_far():
             self._calls = 0
-            self._hears(True)
-        return bool(self._hears)
+            self._observing(True)
+        return bool(self._observing)
 
     def _stop(self) -> None:
-        self._hears(False)
+        self._observing(False)
 
     def _compiled(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._stop()

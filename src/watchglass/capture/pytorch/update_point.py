@@ -33,7 +33,7 @@ from watchglass.records import Mode, Role, series_name
 _MOST_TRIES = 8
 
 
-class WrittenByHand:
+class ScriptOptimizer:
     """Stands for the lines of a script that change parameters, where other parts expect an optimizer."""
 
     def __init__(self, parameters: Callable[[], list[Tensor]]) -> None:
@@ -121,7 +121,7 @@ class UpdatePoint:
             return self._with_closure(read, arguments, kwargs, closure)
         self._read_gradients(step, optimizer)
         if step.due:
-            self._tell(current.events.update_began, step, optimizer)
+            self._notify(current.events.update_began, step, optimizer)
         return None
 
     def _begin_late(self, optimizer: Optimizer) -> None:
@@ -154,8 +154,8 @@ class UpdatePoint:
     def after(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> None:
         """An optimizer has stepped."""
         current = self._current
-        for hears in current.events.optimizer_stepped:
-            hears(optimizer)
+        for stepped in current.events.optimizer_stepped:
+            stepped(optimizer)
         if current.update_depth > 1:
             current.update_depth -= 1  # whichever it is: its beginning was counted as well
             return
@@ -171,7 +171,7 @@ class UpdatePoint:
         if step.due:
             with torch.no_grad():
                 self._readings.updates.save(step.records)
-            self._tell(current.events.update_ended, step, optimizer)
+            self._notify(current.events.update_ended, step, optimizer)
         self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], self._several)
         for listener in current.events.each_update_ended:
             listener(step, optimizer)
@@ -183,7 +183,7 @@ class UpdatePoint:
         if learned:
             self._fast_path.enter()
 
-    def may_be_by_hand(self, script: Any, *, read: bool) -> None:
+    def may_be_handwritten(self, script: Any, *, read: bool) -> None:
         """A backward has ended, and lines of the script may change parameters before the next begins.
 
         Args:
@@ -210,7 +210,7 @@ class UpdatePoint:
         self._gradients_are_final(late, scaled=False)
         self._look_at_gradients(late, script, min(self._readings.models_of(script), default=0), None)
 
-    def by_hand(self, script: Any, *, replaced: bool) -> None:
+    def handwritten(self, script: Any, *, replaced: bool) -> None:
         """Lines of the script have changed parameters since the last backward, or replaced them: that step is over."""
         current = self._current
         step = current.hook.clock.train
@@ -261,8 +261,8 @@ class UpdatePoint:
                 self._skipped(step, source, {"loss_scale": None})
             return
         with torch.no_grad():
-            told = DeviceRows(found.detach().reshape(()).float())
-        self._skipped(step, source, DeferredFact(lambda: {"loss_scale": None} if told.resolve() else None))
+            skips = DeviceRows(found.detach().reshape(()).float())
+        self._skipped(step, source, DeferredFact(lambda: {"loss_scale": None} if skips.resolve() else None))
 
     def _skipped(self, step: OpenStep, source: str, data: Any) -> None:
         if "step_skipped" in chosen_facts(self._current.hook.config.facts):
@@ -397,12 +397,12 @@ class UpdatePoint:
         for listener in self._current.events.gradients_suspected:
             listener(step, bad)
 
-    def _tell(self, listeners: list[Callable[[Update], None]], step: OpenStep, optimizer: Optimizer) -> None:
+    def _notify(self, listeners: list[Callable[[Update], None]], step: OpenStep, optimizer: Optimizer) -> None:
         if listeners:
             scale = getattr(optimizer, "grad_scale", None)
             update = Update(step, optimizer, self._readings.parameters(optimizer), scale)
             with torch.no_grad():
-                self._current.events.tell(listeners, update, step.records)
+                self._current.events.notify(listeners, update, step.records)
 
     def _end(self, step: OpenStep) -> None:
         current = self._current

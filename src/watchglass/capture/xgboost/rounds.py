@@ -70,7 +70,7 @@ class Rounds:
         metrics = self.evaluations
         train = _first(metrics, self._train, lambda name: "train" in name.lower())
         if train is None or self._loss_of(metrics[train]) is None:
-            self._say_what_is_missing(train)
+            self._report_missing(train)
         if train is not None:
             self._add(step, train, followed=True)
         if isinstance(model, Booster):
@@ -112,7 +112,7 @@ class Rounds:
             if kind in kinds_of(facts["optimizer"]["type"]):
                 self.hook.save_tensor(f"{_IMPORTANCE}/{kind}", importance(model, kind), _IMPORTANCE)
 
-    def _say_what_is_missing(self, train: str | None) -> None:
+    def _report_missing(self, train: str | None) -> None:
         if self._said:
             return
         self._said = True

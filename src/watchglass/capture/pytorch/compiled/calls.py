@@ -52,7 +52,7 @@ class CompiledCall:
         self._code = code
         self.before = before
         self.after = after
-        module._compiled_call_impl = self._call = around(code, self._begins, self._ends, deaf=is_compiling)
+        module._compiled_call_impl = self._call = around(code, self._begins, self._ends, bypass=is_compiling)
 
     def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         module = self._module()
@@ -91,10 +91,10 @@ class Compilations:
         calls: RootCalls,
         capture: ModuleCapture,
         discovery: Discovery | None,
-        unheard: HiddenForwards,
+        hidden: HiddenForwards,
     ) -> None:
         self._models, self._calls = models, calls
-        self._capture, self._discovery, self._unheard = capture, discovery, unheard
+        self._capture, self._discovery, self._hidden = capture, discovery, hidden
         hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
         hook.detach_with(COMPILE_IN_PLACE.listen(hook.guard, after=hook.guarded(self._compiled_in_place)))
 
@@ -128,7 +128,7 @@ class Compilations:
     def _function(self) -> None:
         if self._discovery is not None:
             self._discovery.expect()
-        self._unheard.expect()
+        self._hidden.expect()
 
 
 def is_compiled_in_place(module: nn.Module) -> bool:

@@ -115,7 +115,7 @@ class CompiledModules:
         # By module: what carries its hook, and what takes that off.
         self._handles = weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], list[Callable[[], None]]]]()
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._reported: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Made when they are needed: this imports the compiler.
         self._directly: list[Any] = []
         #: Whether modules hand over what they return.
@@ -180,7 +180,7 @@ class CompiledModules:
         """Hand over what modules return from the next call on, or no more; compiles a second graph the first time."""
         global _capturing
         if on:
-            self._told.clear()
+            self._reported.clear()
             self.in_code = False
         if on != self.on:
             self.on = on
@@ -188,7 +188,7 @@ class CompiledModules:
 
     def blind(self, root: nn.Module) -> list[nn.Module]:
         """Compiled modules whose insides told nothing since the switch: they had been compiled without the hooks."""
-        return [part for part in compiled_parts(root) if not any(map(self._told.__contains__, _inside(part)))]
+        return [part for part in compiled_parts(root) if not any(map(self._reported.__contains__, _inside(part)))]
 
     def observe(self, index: int, entry: bool, values: dict[str, Tensor], grad: bool) -> None:
         """Compiled code hands over what a module was given or returned, by path."""
@@ -196,7 +196,7 @@ class CompiledModules:
         if not self.on or module is None or captured():
             return
         self.in_code = True
-        self._told.add(module)
+        self._reported.add(module)
         if not entry:
             self._returned(module, (), values.get("", values), grad, True)
         else:
@@ -205,7 +205,7 @@ class CompiledModules:
     def _returned_directly(self, module: nn.Module, arguments: Any, output: Any) -> None:
         if self.on and not captured():
             inner = unwrap(module)
-            self._told.add(inner)
+            self._reported.add(inner)
             self._returned(inner, arguments, output, torch.is_grad_enabled(), runs_compiled(module))
 
     def _entered_directly(self, module: nn.Module, arguments: Any, output: Any) -> None:

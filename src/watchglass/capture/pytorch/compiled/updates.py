@@ -35,7 +35,7 @@ _library.define(
 def _update(parameters: Sequence[Tensor], gradients: Sequence[Tensor], ended: bool, number: Tensor) -> None:
     updates = _all.get(int(number))
     if updates is not None and parameters and not captured():
-        updates.told(parameters, ended)
+        updates.reported(parameters, ended)
 
 
 _library.impl("update", harmless(_update), "CompositeExplicitAutograd")
@@ -70,7 +70,7 @@ class CompiledUpdates:
         parameters = [parameter.detach() for parameter in every]
         torch.ops.watchglass.update(parameters, gradients, ended, self._number)
 
-    def told(self, parameters: Sequence[Tensor], ended: bool) -> None:
+    def reported(self, parameters: Sequence[Tensor], ended: bool) -> None:
         """The operator has been reached."""
         optimizer = self._stepping if ended else self._optimizer(parameters[0].data_ptr())
         self._stepping = None if ended else optimizer

@@ -36,7 +36,7 @@ class CallOrderFact:
         #: The rounds that the calls make.
         self.rounds = rounds = call_order.CallOrder(functools.partial(hook.guard.lawful, self._write))
         named, note = subjects.name, rounds.note
-        heard: dict[calls.PublicCall, calls.Before] = {
+        observed: dict[calls.PublicCall, calls.Before] = {
             calls.BACKWARD: lambda args, kwargs: rounds.backward(),
             calls.OPTIMIZER_ZERO_GRAD: lambda args, kwargs: rounds.zero_grad(
                 named("optimizer", args[0]) + ".zero_grad"
@@ -48,8 +48,8 @@ class CallOrderFact:
             calls.SCALER_UPDATE: lambda args, kwargs: note(named("scaler", args[0]) + ".update"),
         }
         for name, call in calls.CLIPS.items():
-            heard[call] = self._noted(name)
-        for call, before in heard.items():
+            observed[call] = self._noted(name)
+        for call, before in observed.items():
             leave.callback(call.listen(hook.guard, before=before))
         leave.callback(calls.SCHEDULER_MADE.listen(hook.guard, after=self._scheduler_made))
 

@@ -41,7 +41,7 @@ class _Clipping:
     compared: int = 0
     exceeded: int = 0
 
-    def told(self) -> dict[str, Any]:
+    def take_data(self) -> dict[str, Any]:
         """The fact's data; counting begins anew."""
         data = {**self.data, "calls": self.calls, "compared": self.compared, "exceeded": self.exceeded}
         self.calls = self.exceeded = self.compared = 0
@@ -61,7 +61,7 @@ class ClipCalls:
         """A captured step has begun: record how often clipping had something to clip."""
         for clipping in self._known.values():
             if clipping.calls >= _APART:
-                step.records.facts.append(("clip", clipping.data["function"], clipping.told()))
+                step.records.facts.append(("clip", clipping.data["function"], clipping.take_data()))
 
     def _clipped(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         given = {**dict(zip(_ARGUMENTS[function], args[1:], strict=False)), **kwargs}
@@ -83,7 +83,7 @@ class ClipCalls:
             clipping.compared += 1
             clipping.exceeded += not value <= limit
         if fresh:
-            self._hook.current_records().facts.append(("clip", function, clipping.told()))
+            self._hook.current_records().facts.append(("clip", function, clipping.take_data()))
 
     def _record(self, norm: Any) -> float | None:
         """Record the norm at captured steps; returns it where that needs no wait."""

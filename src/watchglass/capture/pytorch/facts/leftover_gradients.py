@@ -39,7 +39,7 @@ class Leftovers:
         self._armed = False
         self._found: dict[str, list[Any]] = {}
         self._parameters: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
-        self._told: dict[str, tuple[int, bool]] = {}
+        self._reported: dict[str, tuple[int, bool]] = {}
         self._look = hook.guarded(self._look_at_all)
         leave.callback(calls.BACKWARD.listen(hook.guard, before=self._backward))
 
@@ -83,9 +83,9 @@ class Leftovers:
 
         def data() -> dict[str, Any] | None:
             nonzero = sum(bool(value.resolve() if isinstance(value, DeviceRows) else value) for value in found)
-            if self._told.get(name) == (present > 0, nonzero > 0):
+            if self._reported.get(name) == (present > 0, nonzero > 0):
                 return None
-            self._told[name] = (present > 0, nonzero > 0)
+            self._reported[name] = (present > 0, nonzero > 0)
             return {"optimizer": name, "looked_at": len(found), "present": present, "nonzero": nonzero}
 
         return DeferredFact(data)

@@ -28,7 +28,7 @@ class LossCalls:
     """Records the call of a loss function when none like it was recorded last."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, bool], Any] = {}
+        self._reported: dict[tuple[str, bool], Any] = {}
         self._records = 0
 
     def loss_computed(self, call: LossCall) -> None:
@@ -40,9 +40,9 @@ class LossCalls:
         broadcast = _broadcast(shapes) if call.function in _ELEMENTWISE else None
         like = (_pattern(shapes), [tensor.dtype for tensor in tensors.values()], made_by, broadcast is not None)
         key = (call.function, call.training)
-        if self._told.get(key) == like or self._records >= _MOST_CALLS:
+        if self._reported.get(key) == like or self._records >= _MOST_CALLS:
             return
-        self._told[key] = like
+        self._reported[key] = like
         self._records += 1
         data = {
             "function": call.function,

@@ -31,7 +31,7 @@ class _Modules:
     def __init__(self) -> None:
         self.uses = 0
         self.rows: list[tuple[weakref.ref[nn.Module], str]] = []
-        self.told: dict[Mode, list[bool]] = {}
+        self.reported: dict[Mode, list[bool]] = {}
 
     def flags(self, root: nn.Module) -> list[bool]:
         """``training`` of each, in order; the list of modules is made again now and then."""
@@ -54,8 +54,8 @@ class TrainingFlags:
         if modules is None:
             modules = self._known[call.root] = _Modules()
         flags = modules.flags(call.root)
-        if flags != modules.told.get(call.step.mode):
-            modules.told[call.step.mode] = flags
+        if flags != modules.reported.get(call.step.mode):
+            modules.reported[call.step.mode] = flags
             call.forward.records.facts.append(("training_flags", "forward", self._data(call.root, modules)))
 
     def evaluation_began(self, call: ForwardCall) -> None:
@@ -108,7 +108,7 @@ class Membership:
         self._subjects = subjects
         self._captures = 0
         self._seen: tuple[Any, ...] = ()
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         # Steps of optimizers, by id, that have had no parameter of any model so far; None once one had.
         self._strange: dict[int, int | None] = {}
 
@@ -122,7 +122,7 @@ class Membership:
         if seen == self._seen and self._captures & (self._captures - 1):
             return
         self._seen = seen
-        self._tell(update.step.records, optimizers)
+        self._notify(update.step.records, optimizers)
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Any optimizer has stepped: one whose parameters are all foreign makes no step of the training."""
@@ -137,12 +137,12 @@ class Membership:
         self._strange[id(optimizer)] = None if known or steps == _STRANGE_STEPS else steps
         if not known and steps == _STRANGE_STEPS and len(self._models):
             self._subjects.name("optimizer", optimizer)
-            self._tell(self._hook.current_records(), self._subjects.optimizers())
+            self._notify(self._hook.current_records(), self._subjects.optimizers())
 
-    def _tell(self, records: CapturedRecords, optimizers: list[Optimizer]) -> None:
+    def _notify(self, records: CapturedRecords, optimizers: list[Optimizer]) -> None:
         data = self._data(optimizers)
-        if data != self._told:
-            self._told = data
+        if data != self._reported:
+            self._reported = data
             records.facts.append(("membership", "update", data))
 
     def _data(self, optimizers: list[Optimizer]) -> dict[str, Any]:

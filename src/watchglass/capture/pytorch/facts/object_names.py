@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from watchglass.capture.guard import harmless
-from watchglass.capture.pytorch.public_calls import is_heard
+from watchglass.capture.pytorch.public_calls import is_wrapped
 
 #: Objects of a kind that get a number of their own; the rest share one name (an optimizer per parameter).
 _MOST_NUMBERED = 8
@@ -77,5 +77,5 @@ def _describe(subject: Any, subjects: ObjectNames) -> dict[str, Any]:
     if isinstance(subject, LRScheduler):
         optimizer = getattr(subject, "optimizer", None)
         data["optimizer"] = subjects.name("optimizer", optimizer) if isinstance(optimizer, Optimizer) else None
-        data["heard"] = is_heard(type(subject).step)
+        data["heard"] = is_wrapped(type(subject).step)
     return data

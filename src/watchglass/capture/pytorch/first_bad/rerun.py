@@ -57,7 +57,7 @@ class Rerun:
         last = self._current.forward
         if found.place is None and any(each is not last and not each.backpropagated for each in step.forwards):
             raise RefusedError("the loss was made of several forwards, of which only the last can be repeated")
-        return _told(found, by)
+        return _reported(found, by)
 
     def of_backward(self, step: OpenStep, bad: Sequence[str]) -> dict[str, Any]:
         """Why these parameters' gradients are not finite although the loss is, as data of a fact.
@@ -81,7 +81,7 @@ class Rerun:
             several = sum(other.backpropagated for other in step.forwards) > 1
             last = "the backward of the step's last forward is finite, and only that can be repeated"
             raise RefusedError(last if several else _NOT_REPEATED)
-        return _told(found, by)
+        return _reported(found, by)
 
     def _given(self, state: ForwardState) -> Found | None:
         """Whether what the model was given is bad already."""
@@ -155,7 +155,7 @@ def _heads(
     raise RefusedError("what the loss sent back is not known")
 
 
-def _told(found: Found, by: str) -> dict[str, Any]:
+def _reported(found: Found, by: str) -> dict[str, Any]:
     if not by:
         found = found._replace(sentence=found.sentence + _UNVERIFIED)
     return found.to_json("rerun", verified=by)

@@ -21,7 +21,7 @@ from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.reduce import version_of
-from watchglass.capture.pytorch.tensor_hooks import hear_gradient
+from watchglass.capture.pytorch.tensor_hooks import observe_gradient
 
 
 class Trace:
@@ -125,7 +125,7 @@ class Trace:
         self.seen.looks.append(look)
         self._known[key] = (weakref.ref(tensor), index)
         if self._backward is not None and tensor.requires_grad:
-            self._handles.append(hear_gradient(tensor, self._backward, functools.partial(self._gradient, index)))
+            self._handles.append(observe_gradient(tensor, self._backward, functools.partial(self._gradient, index)))
         return index
 
     def _gradient(self, index: int, gradient: Tensor | None) -> None:

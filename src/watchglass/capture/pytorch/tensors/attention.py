@@ -63,7 +63,7 @@ class Attention:
         self._stack.clear()
         self._call = call if self._wants() else None
         if self._call is not None and not self._leave:
-            self._leave.append(_ATTENTION.listen(self._hook.guard, after=self._heard))
+            self._leave.append(_ATTENTION.listen(self._hook.guard, after=self._observed))
             self._leave.append(_MULTI_HEAD.listen(self._hook.guard, after=self._hook.guarded(self._multi_head)))
 
     def forward_ended(self, call: ForwardCall) -> None:
@@ -89,7 +89,7 @@ class Attention:
 
     # -- attention ------------------------------------------------------------------------------------------------
 
-    def _heard(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
+    def _observed(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
         if self._again is not None:
             self._again.append(_named(arguments, kwargs))
         elif self._call is not None:
@@ -113,10 +113,10 @@ class Attention:
         self._again = []
         try:
             F.multi_head_attention_forward(**some_sequences(given))
-            heard = self._again
+            observed = self._again
         finally:
             self._again = None
-        for one in heard:
+        for one in observed:
             self._save(records, place, one)
 
     def _where(self) -> tuple[CapturedRecords, Place] | None:

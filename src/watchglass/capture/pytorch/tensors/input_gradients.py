@@ -16,7 +16,7 @@ from watchglass.capture.pytorch.module_tree import unwrap
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import SCALER_SCALE
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.capture.pytorch.tensor_hooks import hear_gradient
+from watchglass.capture.pytorch.tensor_hooks import observe_gradient
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Mode, Role
 
@@ -32,7 +32,7 @@ class _Watched:
         self.place = place
         #: What has arrived of it, summed over backwards.
         self.gradient: Tensor | None = None
-        self.handle = hear_gradient(tensor, guard, self._arrived)
+        self.handle = observe_gradient(tensor, guard, self._arrived)
 
     def _arrived(self, gradient: Tensor | None) -> None:
         # On any of autograd's threads.

@@ -70,7 +70,7 @@ class ModuleEntry:
         self._inner: nn.Module | None = None
         self._inputs_wanted = InputsWanted(hook)
         guarded = hook.guarded(self._entered, unless=is_compiling)
-        self._hears = Switch(lambda: register_module_forward_pre_hook(guarded))
+        self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
         events.add(self)
         hook.detach_with(self._stop)
 
@@ -83,12 +83,12 @@ class ModuleEntry:
         place = self._models.module(root)
         if place is not None:
             entry = ModuleCall(call.forward.records, place, root, call.arguments, kwargs=call.kwargs, outermost=True)
-            self._tell(entry)
+            self._notify(entry)
         if not is_compiled(call.root):
             # A wrapper's call is its model's: that one's own, which comes first, is not told again.
             self._inner = root
             self._call = call
-            self._hears(True)
+            self._observing(True)
 
     def forward_ended(self, call: ForwardCall) -> None:
         """It has ended."""
@@ -96,7 +96,7 @@ class ModuleEntry:
 
     def _stop(self) -> None:
         self._call = self._inner = None
-        self._hears(False)
+        self._observing(False)
 
     def _entered(self, module: nn.Module, arguments: Any) -> None:
         call = self._call
@@ -109,7 +109,7 @@ class ModuleEntry:
         inner, self._inner = self._inner, None
         if module is not inner:
             with torch.no_grad():
-                self._tell(ModuleCall(call.forward.records, place, module, arguments))
+                self._notify(ModuleCall(call.forward.records, place, module, arguments))
 
-    def _tell(self, entry: ModuleCall) -> None:
-        self._events.tell(self._listeners, entry, entry.records)
+    def _notify(self, entry: ModuleCall) -> None:
+        self._events.notify(self._listeners, entry, entry.records)
