@@ -94,7 +94,7 @@ class PyTorchAdapter:
     def _install(self, hook: Hook, *, discover: bool) -> None:
         fast_path, updates, backwards = self.fast_path, self._updates, self._backwards
         guarded, shielded = hook.guarded, hook.guard.shielded
-        # What it has seen comes before what is made of that.
+        # The fast path hands over its steps before others use them.
         hook.on_settle.insert(0, fast_path.settle)
         hook.on_end.append(self._report_elsewhere)
         acts, detach = fast_path.scaler_acts, hook.detach_with
@@ -111,7 +111,7 @@ class PyTorchAdapter:
         rest(False)
         detach(lambda: rest(True))
         self._current.events.resting.append(rest)
-        # Behind what wraps the same functions: what is wrapped last is restored first.
+        # After the other wrappers of the same functions: the last one is restored first.
         Facts(hook, self._current.models, self._current.events)
         fast_path.full = FullPath(
             before_forward=unless_captured(guarded(self._before_forward)),

@@ -202,7 +202,7 @@ class Backwards:
             # A second backward through the same forward (two losses, retain_graph) is a loss of its too.
             if forward.backpropagated and (not through or not before):
                 through.append(forward)
-        # Where it failed, or was only for some tensors, that a forward was reached says nothing of parameters.
+        # After a failed or partial backward, a forward that it reached proves nothing about parameters.
         everywhere = self._everywhere and sys.exc_info()[0] is None
         current.objectives.end({forward.model for forward in through} if everywhere else ())
         self.on_end()

@@ -1,9 +1,9 @@
-"""What the adapter's parts can listen to.
+"""Events that the adapter's parts can listen to.
 
-A part (facts, optimizer state, labels, attention) is a class that hands itself to :meth:`Events.add`: its methods that
-bear the names of events are called from then on. They are called on captured steps only, in the training's thread,
-inside the hook's guard and under ``no_grad``, in the order in which they were added; on other steps nothing of a part
-runs. Nothing that is handed over may be kept past the call, but tensors may be referred to weakly.
+A part (facts, optimizer state, labels, attention) is a class that registers with :meth:`Events.add`: its methods named
+like events are called from then on. They are called on captured steps only, in the training's thread,
+inside the hook's guard and under ``no_grad``, in the order in which they were added; on other steps no code of a part
+runs. A part may keep no argument past the call, except weak references to tensors.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class ForwardCall:
     """One call of an outermost module.
 
     Attributes:
-        step: The step it belongs to: a TRAIN step, or an EVAL step of its own.
-        forward: The forward; ``forward.records`` takes what is captured of it.
+        step: Its step: a TRAIN step, or a separate EVAL step.
+        forward: The forward; captured tensors go into ``forward.records``.
         root: The outermost module.
         arguments: Positional arguments.
         kwargs: Keyword arguments; None where they were not seen (the first call of a discovered model).
-        output: What it returned; None while it has not.
+        output: Its output; None until it returns.
     """
 
     step: OpenStep
@@ -54,11 +54,11 @@ class ModuleCall:
     hook is removed, which makes every later ``torch.compile`` warn.
 
     Attributes:
-        records: Where to.
-        place: The module's.
-        module: It.
+        records: Records of the step.
+        place: Position of the module.
+        module: The module.
         arguments: Positional arguments.
-        output: What it returned; None while it has not.
+        output: Its output; None until it returns.
         kwargs: Keyword arguments, of an outermost module as it is called; else None.
         outermost: Whether this is the call of an outermost module, as it begins.
     """
@@ -83,7 +83,7 @@ class LossCall:
         target: Its second, None where it has none.
         arguments: All positional arguments.
         kwargs: All keyword arguments.
-        result: What it returned.
+        result: Its result.
         training: Whether this is part of a TRAIN step.
     """
 
@@ -105,7 +105,7 @@ class Update:
         step: The TRAIN step.
         optimizer: The optimizer.
         parameters: Those of its parameters that belong to a known model: (parameter, name, place).
-        scale: What a scaler multiplied the gradients with, when they still are; None otherwise.
+        scale: Factor by which a scaler has multiplied the gradients; None for unscaled ones.
     """
 
     step: OpenStep
@@ -116,17 +116,17 @@ class Update:
 
 @dataclass
 class Events:
-    """Lists of listeners; see the module's text for when they are called.
+    """Lists of listeners; the docstring of the module says when they are called.
 
     Attributes:
         step_began: A TRAIN step that is captured has opened.
         forward_began: An outermost module is about to be called.
         evaluation_began: The same of the first forward of an evaluation, which need not be captured.
-        module_entered: A module is about to run; only while something wants inputs, see
+        module_entered: A module is about to run; only while a part wants inputs, see
             :class:`~watchglass.capture.pytorch.tensors.module_entry.ModuleEntry`.
-        module_listeners: Whoever may want to hear that a module has returned, each behind the question that it is asked
-            as a captured forward begins: whether it wants to in this one.
-        module_called: Those of them that do: a module has returned.
+        module_listeners: Listeners for returns of modules, each with a function that decides, as a captured forward
+            begins, whether it listens in this forward.
+        module_called: Those of them that listen in this forward: a module has returned.
         forward_ended: The outermost module has returned.
         loss_computed: A loss function has returned.
         update_began: An optimizer is about to change its parameters; gradients are final unless there is a closure.
@@ -142,9 +142,9 @@ class Events:
         each_update_ended: Not about captured steps: an optimizer has stepped.
         optimizer_steps: Not about captured steps: any optimizer is about to step, of watched models or not.
         optimizer_stepped: Not about captured steps: it has stepped.
-        each_step_updated: Not about captured steps: a step has been updated, by whatever.
+        each_step_updated: Not about captured steps: a step has been updated, by an optimizer or by the script.
         resting: Not about captured steps: called with True when the steps to come are like the ones before and none of
-            them is captured, with False when that ends. Whoever hears of something at every step rests meanwhile.
+            them is captured, with False when that ends. Listeners to events of every step rest in between.
     """
 
     step_began: list[Callable[[OpenStep], None]] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Events:
     resting: list[Callable[[bool], None]] = field(default_factory=list)
 
     def add(self, part: object) -> Callable[[], None]:
-        """Call the methods of ``part`` that bear the names of events; returns what ends that."""
+        """Call the methods of ``part`` that are named like events; returns an undo function."""
         observed = [
             (getattr(self, event.name), getattr(part, event.name))
             for event in fields(self)
@@ -186,11 +186,11 @@ class Events:
         return leave
 
     def ask_module_listeners(self) -> None:
-        """A captured forward begins: choose who hears of its modules. Most parts have no use for most forwards."""
+        """A captured forward begins: choose the listeners to its modules. Most parts skip most forwards."""
         self.module_called = [listener for wants, listener in self.module_listeners if wants()]
 
     def notify(self, listeners: list[Callable[[_Told], None]], event: _Told, records: CapturedRecords) -> None:
-        """Call listeners; a part for which memory runs out is called no more, and ``records`` say so."""
+        """Call listeners; a part that runs out of memory is dropped, which is noted in ``records``."""
         for listener in tuple(listeners):
             try:
                 listener(event)
@@ -209,6 +209,6 @@ class Events:
 
 
 def _part(listener: Any) -> Any:
-    """Whose a listener is."""
+    """The part that a listener belongs to."""
     called = listener[-1] if isinstance(listener, tuple) else listener
     return getattr(called, "__self__", called)

@@ -1,4 +1,4 @@
-"""Exact updates: what parameters are after an optimizer's step, less copies of what they were before it."""
+"""Exact updates: parameters after an optimizer's step less copies from before it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from watchglass.records import Role
 
 
 class Updates:
-    """Saves what updates change, as ``update/fc1.weight``.
+    """Saves the change of each parameter, as ``update/fc1.weight``.
 
     Copies never take more than ``capture_memory_bytes`` together. Of a parameter that is larger than that by itself a
     fixed sample of elements is copied, and what is saved is marked so.
@@ -36,7 +36,7 @@ class Updates:
     def take(
         self, records: CapturedRecords, optimizer: Optimizer, parameters: Iterable[tuple[Tensor, str, ParameterPlace]]
     ) -> None:
-        """Copy what an optimizer is about to change, or the group whose turn it is."""
+        """Copy the parameters of an optimizer, or the group whose turn it is."""
         self._before = []
         bound = self._hook.config.capture_memory_bytes
         wanted = (self._wanted(*row, bound) for row in parameters)
@@ -66,7 +66,7 @@ class Updates:
             self._copies.free()
 
     def forget(self) -> None:
-        """Drop what was kept for an update that never came."""
+        """Drop the copies for an update that did not come."""
         self._before = []
 
     def _wanted(self, parameter: Tensor, name: str, place: ParameterPlace, bound: int) -> WantedCopy | None:

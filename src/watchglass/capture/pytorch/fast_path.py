@@ -1,11 +1,11 @@
-"""The fast path: what watching costs on a step of which only the loss and the learning rate are kept.
+"""The fast path: the cost of watching a step of which only the loss and the learning rate are kept.
 
 Most steps of a training run are alike: its one model is called, a backward runs, its one optimizer steps (with gradient
-accumulation the first two several times). Once so many steps in a row were seen to be like that on the full path, the
-steps between two captures take this one: callbacks as the model is called, as a backward begins and as the optimizer
-has stepped, of a few instructions each, which do nothing but follow the pattern; whatever else is listened to on the
-full path rests meanwhile. The first deviation (an evaluation, a second optimizer, a loss that is not finite, a stop)
-leaves it: the full path gets what was seen of the step so far, as if that had been on all along.
+accumulation the first two several times). After several such steps in a row on the full path, the steps between two
+captures take the fast path. It has three callbacks of a few instructions each: as the model is called, as a backward
+begins and as the optimizer has stepped. They only follow the pattern; all other listeners of the full path rest. The
+first deviation (an evaluation, a second optimizer, a loss that is not finite, a stop) leaves it: the full path gets the
+state of the step so far, as if it had been on all along.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from watchglass.capture.pytorch.random_state import NONE, Randomness
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import OpenStep
 
-#: Whoever leaves within so many steps has a pattern of another kind, and must show eight steps of this one again.
+#: A fast path that ends within this number of steps followed the wrong pattern, which must be learned again.
 _SOON = 2
 #: Arguments of torch.autograd.backward before the tensors that it is for.
 _INPUTS = 5
@@ -44,7 +44,7 @@ _LEAST, _MOST = -math.inf, math.inf
 
 
 class FullPath(NamedTuple):
-    """The full path's callbacks, each under the hook's guard; what the fast path does not take goes there."""
+    """The callbacks of the full path, each under the hook's guard; they get the calls that the fast path refuses."""
 
     before_forward: Callable[[Any, Any, Any], Any]
     before_backward: Callable[[Any, Any, bool], Any]
@@ -57,10 +57,10 @@ class FastPath:
     """Follows steps that are like the ones before, and hands everything else to the full path.
 
     Its callbacks run in every step of the training and so are written out, with as few calls as possible. They go
-    through :meth:`~watchglass.capture.guard.Guard.shielded` only: they look for themselves where they are called.
+    through :meth:`~watchglass.capture.guard.Guard.shielded` only: they check the thread themselves.
 
     Args:
-        current: Where the training is; kept by the full path while this one is off.
+        current: The state of the training; kept by the full path while this one is off.
         full: The full path; set before the first callback.
         readings: Takes the gradient norm of an optimizer's parameters, where it is due.
     """
@@ -68,9 +68,9 @@ class FastPath:
     def __init__(self, current: TrainingState, readings: ParameterReader) -> None:
         self.full: FullPath
         self.compiled_updates: CompiledUpdates
-        #: Called on leaving where as many backwards ran as in a whole step, and no update was heard behind them.
+        #: Called on leaving after as many backwards as in a whole step, if no update was observed after them.
         self.on_missed_update: Callable[[], None] = lambda: None
-        #: How to hear, or no longer hear, that an optimizer is about to step.
+        #: Starts or stops observing that an optimizer is about to step.
         self.listen_to_updates: Callable[[bool], None] = lambda on: None
         self._current = current
         self._hook = current.hook
@@ -81,7 +81,7 @@ class FastPath:
         self.elsewhere = 0
         self._at = _OFF
         self._alike, self._habit = 0, current.hook.limits.alike_steps
-        # The pattern: weak references, so that a training that is over leaves nothing behind.
+        # The pattern: weak references, so that nothing of a training is kept alive.
         self._root: Callable[[], nn.Module | None] = _gone
         self._inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._training = True
@@ -90,7 +90,7 @@ class FastPath:
         self._settings: Settings | None = None
         self._draws = NONE
         self._random = False
-        # Where it ends, where the norm is due next, and before which step to look which of them it is.
+        # The step at which the path ends, the next step with a norm, and the smaller of both.
         self._end = self._norm_step = self._watchful = 0
         # The step that is under way: the sum of the losses of its backwards and their weight together, the rest is of
         # the last forward.
@@ -155,7 +155,7 @@ class FastPath:
         if at == _FORWARD and gradients is None and not chosen and isinstance(tensors, Tensor) and tensors.is_cpu:
             try:
                 loss = tensors.item()
-                # Neither holds for NaN; what is not finite, or no number, is for the full path.
+                # Neither holds for NaN; a value that is not finite, or no number, goes to the full path.
                 finite = _LEAST < loss < _MOST
             except (RuntimeError, TypeError, ValueError):
                 finite = False
@@ -184,7 +184,7 @@ class FastPath:
             self.full.after_backward()
 
     def before_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
-        """An optimizer is about to step. Not heard of while this path is taken, but for the norm."""
+        """An optimizer is about to step. On the fast path observed only for the norm."""
         if is_compiling():
             return self.compiled_updates.traced(optimizer, ended=False)
         if self._at != _OFF:
@@ -226,7 +226,7 @@ class FastPath:
         if at != _OFF:
             if at == _BETWEEN and optimizer in self._current.foreign:
                 return
-            # Nobody heard that it began.
+            # Its beginning was not observed.
             self.leave()
             self.full.before_update(optimizer, arguments[:1], {})
         self.full.after_update(optimizer, arguments, kwargs)
@@ -258,8 +258,8 @@ class FastPath:
 
         Args:
             step: The step, updated.
-            optimizer: What updated it.
-            objective: The sum of which losses that was for.
+            optimizer: The optimizer that updated it.
+            objective: The losses that were minimised.
             plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
         """
         forwards, groups = step.forwards, optimizer.param_groups
@@ -309,18 +309,18 @@ class FastPath:
         self._norm_ns = 0
         self._since_ns = monotonic_ns()
         self._at = _BETWEEN
-        # What it recorded is the recorder's by now, and not to be kept alive up to the next forward on the full path.
+        # Its records belong to the recorder now; they must not be kept alive up to the next forward on the full path.
         self._current.forward = None
         for listener in self._current.events.resting:
             listener(True)
         self._look_around()
 
     def settle(self) -> None:
-        """Go back to the full path outside of any callback: behind a backward, what ended the step is over."""
+        """Go back to the full path outside of any callback: after a backward, the step is over."""
         self.leave(superseded=self._at == _BACKWARD)
 
     def leave(self, *, superseded: bool = False) -> None:
-        """Go back to the full path, which hears what was seen of the step that is under way.
+        """Go back to the full path, which takes over the state of the open step.
 
         Args:
             superseded: Another forward begins, so none of the pattern's backwards will run through the last one.
@@ -364,7 +364,7 @@ class FastPath:
         # Where no mark was set, any backward counts.
         current.forward.marked = superseded or at != _FORWARD
         if self._settings is not None and root is not None:
-            # Without what the model returned: that must not live longer than without us.
+            # Without the output of the model: it must not live longer than in an unwatched run.
             current.forward.state = state = ForwardState(
                 root, self._arguments, self._kwargs, self._settings, self._versions, self._states, self._draws,
                 self._hook.limits.kept_forward_bytes,

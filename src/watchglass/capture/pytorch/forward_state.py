@@ -1,4 +1,4 @@
-"""What a forward was given and returned: from this it can be run a second time, which ``first_bad`` does."""
+"""The inputs, outputs and settings of a forward, with which ``first_bad`` can run it a second time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class KeptOutput(NamedTuple):
 
 @dataclass(slots=True)
 class ForwardState:
-    """What a re-run of a forward needs. References only: nothing is copied but states of generators.
+    """The data for a re-run of a forward. References only: nothing is copied but states of generators.
 
     Attributes:
         root: The outermost module.
@@ -87,7 +87,7 @@ class ForwardState:
     loss: float | None = None
 
     def keep_outputs(self, outputs: list[tuple[str, Tensor]]) -> None:
-        """Keep what the forward returned, the small part of it, and without its graph."""
+        """Keep the small outputs of the forward, without their graph."""
         room = self.most_bytes
         for path, tensor in outputs:
             if tensor.nbytes <= room and not tensor.is_inference():
@@ -95,7 +95,7 @@ class ForwardState:
                 self.outputs[path] = KeptOutput(tensor.detach(), tensor._version)
 
     def keep_gradient(self, path: str, gradient: Tensor) -> None:
-        """Keep what the loss sent back for an output, if that is small."""
+        """Keep the gradient for an output, if it is small."""
         if gradient.nbytes <= self.most_bytes:
             self.gradients[path] = gradient
 

@@ -1,4 +1,4 @@
-"""PyTorch, as the table of frameworks has it."""
+"""PyTorch for the table of frameworks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PyTorch(Framework):
         return isinstance(value, nn.Module)
 
     def attach(self, hook: Hook, model: Any = None) -> None:
-        """Watch a module, or whatever modules are trained."""
+        """Watch a module, or all modules that are trained."""
         adapter = PyTorchAdapter.of(hook) or PyTorchAdapter(hook, discover=model is None)
         if model is not None:
             adapter.attach(model)

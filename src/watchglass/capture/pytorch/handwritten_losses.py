@@ -24,7 +24,7 @@ _LOSS, HANDWRITTEN = "loss", "loss/by_hand"
 
 
 class HandwrittenLosses:
-    """Hears, from a call of a model in an evaluation up to the next call, what the script makes of its outputs.
+    """Observes, from a call of a model in an evaluation up to the next call, operations on its outputs.
 
     Args:
         current: Where the training is.
@@ -46,7 +46,7 @@ class HandwrittenLosses:
         self._following: Following | None = None
         # Rows of the forward that is followed.
         self._rows: list[Any] = []
-        # Models called since operations are heard of which something is compiled, or nothing.
+        # Models called since operations are observed, by whether any part of them is compiled.
         self._compiled: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         current.hook.on_settle.append(self.leave)
         current.hook.detach_with(self.leave)

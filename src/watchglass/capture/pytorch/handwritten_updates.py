@@ -1,10 +1,10 @@
-"""Updates that a script writes by hand: ``p.data -= lr * p.grad``, ``p.add_(...)``, an optimizer class of the script.
+"""Updates that a script makes itself: ``p.data -= lr * p.grad``, ``p.add_(...)``, an optimizer class of the script.
 
-No hook point reports them, but they show: after a backward, weights are not what they were as it ended. Looked for at
-the next backward and at the next call of a model, and only while no optimizer of PyTorch has stepped in this process:
-behind one, changed weights are clipping, an average or a copy, and no step. But where a script has put another function
-in the place of ``SGD.step``, as one that it kept from before the first optimizer was made, no hook hears of the
-optimizer any more, and its steps are found in the same way.
+No hook point reports them, but the weights have changed since the last backward. This is checked at the next backward
+and at the next call of a model, and only while no optimizer of PyTorch has stepped in this process: after one, changed
+weights are clipping, an average or a copy, and no step. But a script may replace ``SGD.step`` by another function, such
+as one that it kept from before the first optimizer was made. Then no hook observes the optimizer any more, and its
+steps are found in the same way.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _MOST_KEPT = 256
 
 
 class _Seen:
-    """What a parameter was as a backward ended.
+    """State of a parameter at the end of a backward.
 
     Args:
-        parameter: It, held weakly.
-        now: What is in its place at any later time.
+        parameter: The parameter, held weakly.
+        now: Returns the present tensor in its place.
     """
 
     __slots__ = ("_at", "_now", "_parameter", "_place", "_values", "_version")
@@ -64,13 +64,13 @@ class _Seen:
         return parameter is None or parameter is not self._parameter()
 
     def changed(self, look: Callable[[], bool]) -> bool:
-        """Whether it has other values; ``look`` says whether a device may be asked."""
+        """Whether its values have changed; ``look`` decides whether a device may be asked."""
         parameter = self._parameter()
         if parameter is None:
             return True
         if parameter._version != self._version or parameter.data_ptr() != self._place:
             return True
-        # ``p.data`` has a version of its own.
+        # ``p.data`` has a separate version.
         if self._values is None or not (parameter.is_cpu or look()):
             return False
         values = _some(parameter, self._at)
@@ -78,11 +78,11 @@ class _Seen:
 
 
 class HandwrittenUpdates:
-    """Finds them.
+    """Finds updates that a script makes itself.
 
     Args:
-        current: Where the training is.
-        updates: Told of backwards behind which an update may come, and of updates.
+        current: The state of the training.
+        updates: Notified of backwards that an update may follow, and of updates.
         expected: Whether the script has made no optimizer: then gradients and weights are read in advance, and tensors
             of no module may be what is trained.
         find: Looks for models that hold any of these tensors.
@@ -108,17 +108,17 @@ class HandwrittenUpdates:
         self._in_a_row = self._questions = self._changes = 0
         # Backwards since the last update.
         self._backwards = 0
-        #: Whether updates by hand are looked for.
+        #: Whether such updates are looked for.
         self.on = True
         #: Whether there was one.
         self.found = False
-        # Kind of the optimizer that stepped, while PyTorch's hooks hear of its steps; and whether they no longer do.
+        # Class of the optimizer that stepped, while PyTorch's hooks report its steps; and whether they no longer do.
         self._kind: type[Optimizer] | None = None
         self._bypassed = False
         # That optimizer, and the version of one of its parameters as a backward ended.
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._version: tuple[int, int] | None = None
-        # What is recorded of steps that they did not hear of.
+        # The fact about steps that they did not report.
         self._past: BypassedUpdates | None = None
         # The last tensors of no module were replaced, which shows at the next backward only.
         self._replacing = False
@@ -145,7 +145,7 @@ class HandwrittenUpdates:
             step = self._current.hook.clock.train
             waits = step is not None and not step.updated and self._version is not None
             if waits and self._version != self._version_now():
-                # The first of these: nothing else was remembered of the weights behind its backward.
+                # The first of these: only a version was kept of the weights after its backward.
                 self._take(replaced=False)
         if not self._seen:
             return
@@ -160,12 +160,12 @@ class HandwrittenUpdates:
         self._take(replaced=replaced)
 
     def look_back(self) -> None:
-        """Steps were alike, and behind the last backwards the update that always came was not heard."""
+        """Steps were alike, and after the last backwards the usual update was not observed."""
         if self._is_bypassed_now():
             self._take(replaced=False)
 
     def _is_bypassed_now(self) -> bool:
-        """Whether it shows only now that PyTorch's hooks no longer hear of the optimizer's steps."""
+        """Whether PyTorch's hooks no longer report the optimizer's steps, and this shows only now."""
         if self._kind is None or self.on or _is_hooked(self._kind):
             return False
         self.on = self.found = self._bypassed = True
@@ -209,7 +209,7 @@ class HandwrittenUpdates:
                 self._seen = self._follow()
         step = self._current.hook.clock.train
         if step is not None and self._backwards % _MOST_KEPT == 0:
-            # Only gradients are computed, for ever perhaps.
+            # The script only computes gradients, perhaps without end.
             step.paused |= step.due
             step.due = False
             del step.forwards[:-1]
@@ -304,7 +304,7 @@ class HandwrittenUpdates:
 
 
 def _is_hooked(kind: type[Optimizer]) -> bool:
-    """Whether PyTorch's hooks hear of steps of this kind: it puts a function that calls them around ``step``."""
+    """Whether PyTorch's hooks report steps of this class: it wraps ``step`` in a function that calls them."""
     return getattr(kind.step, "hooked", False) is True
 
 

@@ -279,7 +279,7 @@ class Following:
 
     def _loss(self, terms: Tensor, result: Tensor) -> None:
         if any(before() is result for before in self._losses):
-            return  # heard twice: a function of PyTorch calls another
+            return  # observed twice: a function of PyTorch calls another
         self._losses.append(weakref.ref(result))
         self._found(terms, result, len(self._losses) == 1)
 

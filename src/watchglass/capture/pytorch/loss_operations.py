@@ -1,7 +1,7 @@
-"""Operations on tensors that make a loss of what a model returned, heard while a script evaluates.
+"""Operations on tensors that make a loss of a model's outputs, observed while a script evaluates.
 
 A script may write its loss with tensor operations, ``((model(x) - y) ** 2).mean()``. In training autograd's graph shows
-which these are. In an evaluation there is no graph, and no hook point tells of an operation. So the functions and
+which these are. In an evaluation there is no graph, and no hook point reports an operation. So the functions and
 methods of those operations are wrapped while an evaluation goes on, and restored as training goes on: as the next
 forward with gradients or the next backward begins. While a model runs, while PyTorch compiles, and for tensors of other
 classes than PyTorch's they pass through.
@@ -40,7 +40,7 @@ class Constant(NamedTuple):
         saved: What autograd's node calls it.
         position: Its place among positional arguments.
         name: Its name among keyword arguments.
-        default: What it is where it is not given.
+        default: Its value by default.
     """
 
     saved: str
@@ -183,10 +183,10 @@ def _is_advanced(index: Any) -> bool:
 
 
 class OperationObserver:
-    """Hears operations for one hook.
+    """Observes operations for one hook.
 
     Args:
-        heard: Called with each operation, on any thread, under the hook's guard.
+        observed: Called with each operation, on any thread, under the hook's guard.
     """
 
     def __init__(self, observed: Observed) -> None:
@@ -195,7 +195,7 @@ class OperationObserver:
         self.operations: frozenset[Operation] = frozenset()
 
     def listen(self, operations: frozenset[Operation]) -> None:
-        """Hear these from now on."""
+        """Observe these from now on."""
         if self.operations != operations:
             with _lock:
                 self.operations = operations
@@ -211,7 +211,7 @@ class OperationObserver:
         _attending = (*others, self) if on and self.operations else others
 
     def leave(self) -> None:
-        """Hear nothing more."""
+        """Stop observing."""
         if self.operations:
             with _lock:
                 self.operations = frozenset()
@@ -232,13 +232,13 @@ _OWNERS: dict[str, Any] = {"tensor": torch.Tensor, "torch": torch, "functional":
 
 
 def restore() -> None:
-    """Put all functions back as PyTorch has made them; who hears some begins again at the next call of a model."""
+    """Restore all functions of PyTorch; observers begin again at the next call of a model."""
     for observer in tuple(_all):
         observer.leave()
 
 
 def _forked() -> None:
-    """A child of this process evaluates nothing that is heard; another thread may have held the lock as it was made."""
+    """A child process observes nothing; another thread may have held the lock at the fork."""
     global _lock
     _lock = threading.RLock()
     restore()
@@ -266,7 +266,7 @@ def _settle() -> None:
 
 
 def _is_one(owner: str, name: str) -> bool:
-    """Whether an owner has an operation of this name; functions in Python call methods of tensors, which are heard."""
+    """Whether an owner has an operation of this name; Python functions call observed methods of tensors."""
     found = getattr(_OWNERS[owner], name, None)
     return found is not None and (owner == "tensor" or (owner, name) in _undo or type(found) in _BUILTIN)
 

@@ -69,7 +69,7 @@ def mean_of_terms(
 
 
 def is_classification(function: str, predictions: Any, target: Any, inputs: int) -> bool:
-    """Whether what a loss function compares may be right or wrong, as far as shapes tell.
+    """Whether the predictions of a loss function may be right or wrong, by their shapes.
 
     Args:
         function: Its name.

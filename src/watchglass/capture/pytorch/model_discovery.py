@@ -1,4 +1,4 @@
-"""Which modules are models, where the script does not say so: those that are called from outside any other module.
+"""Discovery of models that the script does not name: modules that are called from outside any other module.
 
 A global module hook sees such calls. It stays for a few steps only. The compiler makes code for a model that is called
 while the hook is there and again once it is gone, so it goes before a compiled model's first call. A model that only a
@@ -43,7 +43,7 @@ class Discovery:
 
     Args:
         current: Where the training is.
-        calls: Told of what is found.
+        calls: Notified of models that are found.
     """
 
     def __init__(self, current: TrainingState, calls: RootCalls) -> None:
@@ -52,7 +52,7 @@ class Discovery:
         # Whether it is there until the next outermost call only.
         self._passing = False
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        # What hears the calls of modules that were compiled in place.
+        # Hooks on modules that were compiled in place.
         self._in_place: weakref.WeakKeyDictionary[nn.Module, CompiledCall] = weakref.WeakKeyDictionary()
         # Models are compiled: the global hook must not come back.
         self._by_parameters = False
@@ -139,7 +139,7 @@ class Discovery:
         if self._expecting:
             self.find(parameters_of(optimizer))
         elif not (self._by_parameters or self._observing) and self._is_new(optimizer):
-            # Of the next training run in this process, for one: its first step is to be heard as well.
+            # As of the next training run in this process: its first step must be observed, too.
             self.start()
 
     def _is_new(self, optimizer: Optimizer) -> bool:
@@ -182,7 +182,7 @@ class Discovery:
             return
         call = self._in_place.get(module)
         if call is not None:
-            # It is being called through this, which is taken away below.
+            # The call runs through this, which is removed below.
             call.after = self._calls.ended
             call.remove()
         self.between(False)

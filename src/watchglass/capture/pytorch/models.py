@@ -36,7 +36,7 @@ class Models:
         self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         #: How many models have got numbers so far, those that are gone included.
         self.seen = 0
-        # Tensors of no module that are trained all the same, by identity.
+        # Trained tensors that belong to no module, by identity.
         self._loose: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}
         #: How often something was added: what was looked up before may be found now.
         self.additions = 0

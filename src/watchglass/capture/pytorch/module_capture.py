@@ -70,7 +70,7 @@ class ModuleCapture:
         self._observing = Switch(lambda: register_module_forward_hook(guarded))
         self.compiled = CompiledModules(hook.guard, hook.guarded(self._entered_compiled), hook.guarded(self._observed))
         hook.detach_with(self.compiled.remove)
-        #: Where to, when a module returns from compiled code in no forward that was heard of.
+        #: Records for a module that returns from compiled code outside of any observed forward.
         self.records_of: Callable[[nn.Module, Any, bool], CapturedRecords | None] = lambda module, output, grad: None
         # Called as they are, not compiled, although the compiler is in use.
         self._eager: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -150,7 +150,7 @@ class ModuleCapture:
 
     def _entered_compiled(self, module: nn.Module, arguments: Any, output: Any, grad: bool, compiled: bool) -> None:
         records = self._records or (self.records_of(module, arguments, grad) if compiled else None)
-        # The outermost module's own call is told by ModuleEntry, and all of a model of which nothing is compiled.
+        # ModuleEntry reports the call of the root module, and all calls in a model without compiled parts.
         root = self._root
         if root is not None and self._root_compiled is None:
             self._root_compiled = is_compiled(root)

@@ -26,7 +26,7 @@ from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around, with
 
 _Table = OrderedDict[int, Any]
 
-#: Tables with entries of ours, by identity, and the keys of these entries.
+#: Tables with our entries, by identity, and the keys of these entries.
 _tables: dict[int, tuple[weakref.ref[_Table], set[int]]] = {}
 _undo: list[Callable[[], None]] = []
 #: What a hook is pickled as where it cannot be left out: see :class:`Unsaved`.
@@ -98,7 +98,7 @@ def unsaved(handle: RemovableHandle) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def taken_off(root: nn.Module) -> Iterator[None]:
-    """Without hooks of ours on a module and all below it; they come back in their places and under their numbers."""
+    """Without our hooks on a module and all below it; they come back in their places and under their numbers."""
     tables = [table for module in root.modules() for table in vars(module).values() if type(table) is OrderedDict]
     taken = [(table, table.copy(), keys) for table in tables if (keys := _keys(table))]
     for table, _, keys in taken:

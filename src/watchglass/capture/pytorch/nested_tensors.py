@@ -1,4 +1,4 @@
-"""Tensors nested in what modules take and return."""
+"""Tensors nested in the arguments and results of modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tensors_in(value: Any, limit: int = 64) -> Iterator[tuple[str, Tensor]]:
     """Tensors nested in tuples, lists, mappings and dataclasses, each with its path, ``""``, ``"0"``, ``"logits"``.
 
     Named tuples and the outputs of Hugging Face's models count by the names of their fields. What cannot be looked into
-    or read, for a class of its own forbids it, is left out with one warning for each class.
+    or read, since its class forbids it, is left out with one warning for each class.
 
     Args:
         value: Anything.
@@ -36,7 +36,7 @@ def tensors_in(value: Any, limit: int = 64) -> Iterator[tuple[str, Tensor]]:
 
 
 def leaves_in(value: Any) -> Iterator[tuple[str, Any]]:
-    """Whatever in ``value`` is no container itself, or one that cannot be looked into, in order, each with its path."""
+    """The leaves of ``value``, in order, each with its path: values that are no containers, or unreadable ones."""
     stack: list[tuple[str, Any, int]] = [("", value, 0)]
     room = _MAX_MEMBERS
     while stack:
@@ -61,7 +61,7 @@ def _members(item: Any) -> Iterable[tuple[str, Any]] | None:
         names = getattr(item, "_fields", None)
         return zip(names, item, strict=False) if names else ((str(index), child) for index, child in enumerate(item))
     if isinstance(item, Mapping):
-        # A key may be anything; only what has a short text of its own is asked for it.
+        # A key may be any object; only texts and integers have a short text.
         return (
             (str(key) if isinstance(key, (str, int)) else str(index), child)
             for index, (key, child) in enumerate(item.items())

@@ -22,7 +22,7 @@ from watchglass.capture.pytorch.module_tree import ModuleTree, parameters_of
 from watchglass.capture.pytorch.reduce import plain, version_of
 
 #: Parameters of one model, or of one optimizer, that are followed; of all together, after which a further model has one
-#: only; and after so many none, since each costs most of a microsecond at each backward.
+#: only; and then most of all, since each costs most of a microsecond at each backward.
 _OF_ONE, _MANY, _MOST = 6, 96, 512
 #: Elements of a gradient that are looked at to see whether it was set to zero.
 _LOOKED_AT = 1 << 14
@@ -32,12 +32,12 @@ _MOST_LOSSES = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class Loss:
-    """What one backward started from.
+    """The loss that one backward started from.
 
     Attributes:
         number: Backwards are numbered in their order.
         value: A float, or a readback of one.
-        weight: What it counts when it is averaged: samples.
+        weight: Its weight in an average: samples.
         plain: Whether that was one tensor, with no gradient given, and for all parameters.
     """
 
@@ -79,7 +79,7 @@ class _Followed:
 
     @property
     def gradient(self) -> Tensor | None:
-        """What it has."""
+        """Its gradient."""
         parameter = self.parameter()
         return None if parameter is None else parameter.grad
 
@@ -115,7 +115,7 @@ class Objective:
     """The objective of one model in one update.
 
     Attributes:
-        losses: What it is the sum of, at most, in the order of their backwards.
+        losses: The losses that it sums, at most, in the order of their backwards.
     """
 
     __slots__ = ("_parts", "losses")
@@ -133,7 +133,7 @@ class Objective:
 
     @property
     def weight(self) -> float:
-        """What it counts when it is averaged."""
+        """Its weight in an average."""
         return sum(loss.weight for loss in self.losses)
 
     @property
@@ -179,7 +179,7 @@ class Objectives:
         """A model was seen for the first time."""
         added = self._add([parameter for parameter in tree.parameters() if parameter.requires_grad], tree.number)
         if not self._updated:
-            # One whose calls are not heard is seen when its optimizer steps, behind its first backwards.
+            # A model whose calls cannot be observed is found when its optimizer steps, after its first backwards.
             for followed in added:
                 followed.losses = [*self._recent] if followed.gradient is not None else []
 
@@ -247,7 +247,7 @@ class Objectives:
         return found
 
     def restore(self, optimizer: Optimizer | None, value: float, weight: float, backwards: int) -> None:
-        """So many backwards ran since the last update that were not followed; their losses add up to ``value``.
+        """Add backwards since the last update that were not followed; their losses add up to ``value``.
 
         They contributed to the gradients of ``optimizer``; where that is gone, of whatever there is.
         """
@@ -322,7 +322,7 @@ def total(values: Iterable[float]) -> float:
 
 
 def _uncleared(part: Sequence[Loss | _Cut]) -> list[Loss]:
-    """What is left of a gradient's losses where it was set to zero at cuts."""
+    """The losses that remain of a gradient that was set to zero at cuts."""
     left: list[Loss] = []
     for each in part:
         if isinstance(each, Loss):

@@ -1,4 +1,4 @@
-"""Out of memory inside capture: how it shows, and what is said of it."""
+"""Out of memory inside capture: how it is recognised and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read at the update point: gradients, weights, the exact updates, norms, learning rates."""
+"""Reading parameters at the update point: gradients, weights, exact updates, norms, learning rates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Parameters = list[tuple[Tensor, str, ParameterPlace]]
 
 
 class LateGradients:
-    """Which gradients on a device are not finite: their norms, which tell it, are on their way.
+    """The gradients on a device that are not finite: known once their norms have arrived.
 
     Args:
         norms: Norms, as they come together, each with the places of its gradients in ``names``.
@@ -64,7 +64,7 @@ class LateGradients:
 
 
 class _Known:
-    """The parameters of an optimizer, and what of them is the same at every step.
+    """The parameters of an optimizer, with data that is the same at every step.
 
     Attributes:
         ids: Identities of all its parameters.
@@ -87,7 +87,7 @@ class _Known:
 
 
 class ParameterReader:
-    """Reads what an optimizer is about to change and has changed."""
+    """Reads the parameters of an optimizer before and after its step."""
 
     def __init__(self, hook: Hook, models: Models, saving: Saving) -> None:
         self._hook = hook
@@ -112,8 +112,8 @@ class ParameterReader:
         return self._known_of(optimizer).numbers
 
     def _known_of(self, optimizer: Optimizer, *, again: bool = False) -> _Known:
-        # Looked up once, and again where others have come: the number of them is looked at each time, which they are
-        # where ``again`` says so (at captured steps).
+        # Looked up once, and again after a change: each call compares their number, and with ``again`` (at captured
+        # steps) their identities.
         known = self._known.get(optimizer)
         if known is not None and known.models == self._models.additions:
             if again:
@@ -126,7 +126,7 @@ class ParameterReader:
         return known
 
     def look_again(self, optimizer: Optimizer) -> None:
-        """Its parameters are others now."""
+        """Forget the parameters of an optimizer: they were replaced."""
         self._known.pop(optimizer, None)
 
     def _resolved(self, optimizer: Optimizer) -> _Parameters:
@@ -151,7 +151,7 @@ class ParameterReader:
                     self._stale[id(parameter)] = (weakref.ref(gradient), version_of(gradient))
 
     def trust(self) -> None:
-        """Take every gradient for this step's: it was opened after its backward, so none can be told to be older."""
+        """Take every gradient for this step's: it was opened after its backward, so none is known to be older."""
         self._stale.clear()
 
     def fresh_gradients(self, optimizer: Optimizer, due: bool) -> _Parameters:
@@ -174,7 +174,7 @@ class ParameterReader:
         Args:
             step: The step.
             fresh: This step's gradients.
-            scale: What a scaler multiplied them with, or None.
+            scale: Factor of a scaler, or None.
         """
         items = [_item(gradient, f"gradient/{name}", place) for gradient, name, place in fresh]
         saved = self._saving.save_all(step.records, Role.GRADIENT, items, scale)
@@ -199,7 +199,7 @@ class ParameterReader:
         Args:
             records: Where to.
             fresh: Gradients with names.
-            scale: What a scaler multiplied them with, or None.
+            scale: Factor of a scaler, or None.
             known: Their rows of statistics, already divided by the scale, where they have been read.
             model: Number of the model whose norm it is.
         """
@@ -329,7 +329,7 @@ def describe_bad(names: Sequence[str]) -> dict[str, Any]:
 
 
 def joined_norm(one: Any, other: Any) -> Any:
-    """The norm of what two norms are of; either may be on its way from a device."""
+    """The norm of two sets of gradients from their norms; either may be on its way from a device."""
     if isinstance(one, float) and isinstance(other, float):
         return math.hypot(one, other)
     norms = one, other

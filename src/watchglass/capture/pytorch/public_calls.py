@@ -1,4 +1,4 @@
-"""Public functions of PyTorch that have no hook point, wrapped once and heard by any number of listeners.
+"""Public functions of PyTorch that have no hook point, wrapped once for any number of listeners.
 
 Each is wrapped when its first listener comes and restored when its last one leaves; signatures are kept. Wrapped:
 ``torch.autograd.backward`` (which ``Tensor.backward`` calls), the loss functions of ``torch.nn.functional``,
@@ -7,13 +7,12 @@ Each is wrapped when its first listener comes and restored when its last one lea
 ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, and
 ``DataLoader.__iter__``.
 
-Those that every step calls for the sake of facts are wrapped only while somebody is awake: while all watched trainings
-repeat the same step and none is captured (``events.resting``), they are the functions themselves. The loss functions
-stay wrapped: ``F.cross_entropy(model(x), y)`` looks the function up before the model is called, and that call may be
-what ends the rest.
+Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
+its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
+``F.cross_entropy(model(x), y)`` looks the function up before the model is called, and that call may end the rest.
 
-Of nested calls only the outermost is heard, but for backwards: a scheduler made of others steps once. While PyTorch
-compiles or nobody listens, a wrapper passes through.
+Of nested calls only the outermost is reported, except for backwards: a scheduler made of others steps once. While
+PyTorch compiles, or without a listener, a wrapper passes through.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ LOSS_FUNCTIONS = (
 
 
 class Nest:
-    """Calls that are not heard inside one another."""
+    """Calls of which only the outermost is reported."""
 
     inside = False
 
 
 class NestOfThread(threading.local, Nest):
-    """The same, of those that any thread may make."""
+    """The same for functions that any thread may call."""
 
 
 class ActiveHooks:
-    """Who wants to hear, at present, of calls that every step makes."""
+    """The hooks that need, at present, the calls that every step makes."""
 
     def __init__(self) -> None:
         self._active: set[Any] = set()
@@ -67,21 +66,21 @@ class ActiveHooks:
         return bool(self._active)
 
     def rest(self, who: Any, on: bool) -> None:
-        """A watched training goes to rest or is no longer watched, or it wakes."""
+        """A hook begins to rest or is closed (``on``), or becomes active."""
         (self._active.discard if on else self._active.add)(who)
         for call in self.calls:
             call.settle()
 
 
 class PublicCall:
-    """One public function, or several that are one to a listener.
+    """One public function, or several that a listener takes for one.
 
     Args:
         owners: Finds what is wrapped: (owner, attribute).
-        nest: Shared with calls that must not be heard inside this one.
-        inner: Whether calls inside one another are all heard.
-        waking: Of a function that every step calls: it is heard only while somebody is awake.
-        stays: Whether it stays wrapped meanwhile.
+        nest: Shared with functions whose calls inside this one are not reported.
+        inner: Whether nested calls are all reported.
+        active: For a function that every step calls: it is reported only while a hook is active.
+        stays: Whether it stays wrapped while no hook is active.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class PublicCall:
         self._undo: list[Callable[[], None]] = []
         # One for each function, wherever it is found: pickle looks it up by its name and compares.
         self._wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
-        # Those that the script has wrapped after us, so that they could not be taken off.
+        # Wrappers that the script has wrapped again, so that they could not be removed.
         self._left: set[Callable[..., Any]] = set()
         if active is not None:
             active.calls.append(self)
@@ -114,13 +113,13 @@ class PublicCall:
     def listen(
         self, guard: Guard, *, before: Before | None = None, after: After | None = None, ended: After | None = None
     ) -> Callable[[], None]:
-        """Call ``before(args, kwargs)`` and ``after(args, kwargs, result)`` from now on; returns what ends that.
+        """Call ``before(args, kwargs)`` and ``after(args, kwargs, result)`` from now on; returns an undo function.
 
         Args:
-            guard: Of the hook that listens.
+            guard: The guard of the listening hook.
             before: Called before the function.
             after: Called when it has returned.
-            ended: The same also where it, or what is called before it, raised: then with :data:`RAISED`.
+            ended: The same, also after an exception in the function or before it: then with :data:`RAISED`.
         """
         before = guard.shielded(before) if before else None
         after = guard.shielded(after) if after else None
@@ -141,7 +140,7 @@ class PublicCall:
         return leave
 
     def settle(self) -> None:
-        """Wrap the functions or restore them, as it should be now."""
+        """Wrap the functions or restore them, as the listeners need now."""
         self._observed = self._listeners > 0 and (self._active_hooks is None or bool(self._active_hooks))
         wanted = self._observed or (self._listeners > 0 and self._stays)
         if wanted and not self._undo:
@@ -192,12 +191,12 @@ class PublicCall:
         return wrapper
 
     def _is_on_top(self, wrapper: Callable[..., Any]) -> bool:
-        """Whether a wrapper that was left inside another is what is called: else a newer one around that reports."""
+        """Whether a wrapper that was left inside another is called first: else a newer one around it reports."""
         return any(getattr(owner, name, None) is wrapper for owner, name in self._owners())
 
 
 def is_wrapped(function: Any) -> bool:
-    """Whether calls of this function, or of what it stands for, go through a wrapper of ours."""
+    """Whether this function is one of our wrappers."""
     return hasattr(function, "watchglass")
 
 
@@ -224,7 +223,7 @@ def _loss(name: str) -> Owners:
 
 
 def argument_of(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], default: Any) -> Any:
-    """What a call of a loss function was given as its parameter ``name``."""
+    """The argument of a loss function for its parameter ``name``."""
     if name in kwargs:
         return kwargs[name]
     return dict(zip(parameters_of(function), args, strict=False)).get(name, default)
@@ -236,7 +235,7 @@ def parameters_of(function: str) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(getattr(nn.functional, function)).parameters)
 
 
-#: Those who make facts of what every step calls, and those who record losses.
+#: Hooks that record facts about calls of every step, and hooks that record losses.
 FACTS, LOSS_HOOKS = ActiveHooks(), ActiveHooks()
 _SCHEDULER, _SCALER = Nest(), Nest()
 
@@ -244,11 +243,11 @@ EVERY_BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), inner=True)
 BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), active=FACTS)
 OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), active=FACTS)
 MODULE_ZERO_GRAD = PublicCall(lambda: ((nn.Module, "zero_grad"),), active=FACTS)
-#: Constructors step their scheduler once; that is no call of the training's.
+#: Constructors step their scheduler once; the training did not call that.
 SCHEDULER_MADE = PublicCall(lambda: _schedulers("__init__"), _SCHEDULER)
 SCHEDULER_STEP = PublicCall(lambda: _schedulers("step"), _SCHEDULER)
 SCALER_SCALE = PublicCall(lambda: ((torch.amp.GradScaler, "scale"),))
-#: A scaler's step unscales where the training has not.
+#: A scaler's step unscales unless the training has.
 SCALER_UNSCALE = PublicCall(lambda: ((torch.amp.GradScaler, "unscale_"),), _SCALER)
 SCALER_STEP = PublicCall(lambda: ((torch.amp.GradScaler, "step"),), _SCALER)
 SCALER_UPDATE = PublicCall(lambda: ((torch.amp.GradScaler, "update"),))

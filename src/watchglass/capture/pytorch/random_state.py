@@ -71,7 +71,7 @@ class Habits:
         return self._known.get(root, NONE)
 
     def begin(self, root: nn.Module) -> Randomness:
-        """What to record before a forward that :meth:`end` will be told of."""
+        """The states to record before a forward; call :meth:`end` after it."""
         looks = self._looks.get(root, 0)
         if looks < _LOOKS:
             return ALL.states()

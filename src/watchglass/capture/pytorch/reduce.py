@@ -1,4 +1,4 @@
-"""Statistics of PyTorch tensors on the CPU, by the native kernel, and what else is made of tensors on any device."""
+"""Statistics of PyTorch tensors on the CPU by the native kernel, and other reductions on any device."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from watchglass.store import RawTensor
 _log = logging.getLogger("watchglass")
 #: Codes of the native kernel by PyTorch's dtype.
 _CODES = {getattr(torch, name): code for name, code in DTYPE_CODES.items() if hasattr(torch, name)}
-#: Of larger weights the first rows that hold so many elements are looked at for their symmetry.
+#: Elements of a weight, in its first rows, of which the symmetry is computed.
 _MOST_ELEMENTS = 1 << 20
-#: Tensors of these classes and dtypes are just what they show.
+#: Classes and dtypes of tensors whose memory holds their values.
 _PLAIN_TYPES = frozenset((Tensor, torch.nn.Parameter))
 _PLAIN_DTYPES = frozenset(dtype for dtype in _CODES if not dtype.is_complex)
 #: Dtypes that NumPy lacks, and those of the same size that hold their bits.
@@ -34,13 +34,13 @@ _BITS = {torch.bfloat16: torch.uint16} | {
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor was changed in place, -1 where nothing counts it: it was made in inference mode."""
+    """How often a tensor was changed in place; -1 for one made in inference mode, which has no counter."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether the native kernel can read a tensor as it is, which most are: then :func:`plain` need not be asked."""
-    # Asked for every tensor of a captured step: attributes first that tell most apart.
+    """Whether the native kernel can read a tensor directly, as most: then :func:`plain` is not needed."""
+    # Called for every tensor of a captured step: the most selective attributes first.
     if type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu or tensor.dtype not in _PLAIN_DTYPES:
         return False
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg() or not tensor.is_contiguous():
@@ -54,7 +54,7 @@ def is_plain(tensor: Tensor) -> bool:
 def plain(tensor: Tensor) -> Tensor | None:
     """A dense, strided tensor with the same values, detached; None where the values cannot be read.
 
-    A sharded tensor becomes its local part, a sparse one the values it stores, a quantised one what these stand for.
+    A sharded tensor becomes its local part, a sparse one its stored values, a quantised one its dequantised values.
 
     Raises:
         RuntimeError: The values lie where only the tensor's own class finds them, as inside ``torch.func.vmap``.
@@ -182,7 +182,7 @@ def symmetry_of(weight: Tensor) -> Symmetry | None:
     """Share of rows that equal the first, whether all elements are equal, and their spread; None where unreadable."""
     try:
         return _computed(plain(weight))
-    except Exception as error:  # a weight of a kind of its own, or no memory: what is said of the others holds
+    except Exception as error:  # an unusual class of weight, or out of memory: the other weights are not affected
         _log.debug("watchglass: how a weight was initialized is left out: %s: %s", type(error).__name__, error)
         return None
 

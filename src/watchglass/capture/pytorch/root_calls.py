@@ -1,4 +1,4 @@
-"""Calls of outermost modules: where steps begin, and where it shows whether a forward is trained on."""
+"""Calls of root modules: steps begin there, and they show whether a forward is trained on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RootCalls:
     """Hooks on outermost modules.
 
     Args:
-        current: Where the training is.
+        current: The state of the training.
         capture: Switched on around the forward of a captured step.
         fast_path: Takes the calls that follow the learned pattern.
     """
@@ -46,13 +46,13 @@ class RootCalls:
         self._current = current
         self._capture = capture
         #: Called with True as a call of an evaluation has ended, with False as the next call or a backward begins.
-        #: Returns whether calls of other models are heard from now on.
+        #: Returns whether calls of other models are observed from now on.
         self.between: Callable[[bool], bool] = lambda evaluating: False
         self._fast_path = fast_path
-        # Those with hooks of their own at their ends.
+        # Root modules with hooks on their returns.
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._begins: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
-        # Losses that the script wrote as modules, and what takes their hooks off.
+        # Losses that the script wrote as modules, and functions that remove their hooks.
         self._criteria: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._ends: list[Callable[[], None]] = []
         self._judged = current.hook.guarded(self._criterion_returned, unless=is_compiling)
@@ -102,7 +102,7 @@ class RootCalls:
         self._current.hook.detach_with(remove)
 
     def rest(self, on: bool) -> None:
-        """Do without the hooks that a call of the pattern's root goes through as it returns, or take them up again."""
+        """Remove the hooks on returns of root modules while steps are alike (``on``), or put them back."""
         while self._ends:
             self._ends.pop()()
         if not on:
@@ -115,7 +115,7 @@ class RootCalls:
         self._ends.append(unsaved(root.register_forward_hook(Unsaved(self.ended))))
 
     def leave_steps(self) -> None:
-        """A model is called that others watch: what follows is not heard, until one is called that is watched here."""
+        """A model of another framework is called: ignore all calls until a model is called that is watched here."""
         self._fast_path.leave()
         self._current.silent = True
 
@@ -141,7 +141,7 @@ class RootCalls:
         elif evaluation is not None and current.sources.knows(module):
             self._evaluated(module, forward, output)
         else:
-            # A metric, a transform of data: not asked again, unless it is found once more.
+            # A metric, a transform of data: dropped, unless it is found once more.
             self._criteria.discard(module)
 
     def before(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
@@ -212,7 +212,7 @@ class RootCalls:
             self._notify([*current.events.each_forward_began], ForwardCall(step, forward, root, arguments, kwargs))
 
     def _supersede(self, forward: Forward) -> None:
-        """Mark a forward that was left without, late: the next backward need not be the one that runs through it."""
+        """Mark an unmarked forward late: the next backward need not run through it."""
         if forward.marked or forward.backpropagated:
             return
         forward.marked = True
@@ -223,7 +223,7 @@ class RootCalls:
                 return
 
     def _mark(self, forward: Forward, path: str, tensor: torch.Tensor) -> None:
-        """Note that a backward runs through a forward, and what it sends back for this output."""
+        """Note that a backward runs through a forward, and the gradient for this output."""
         current = self._current
 
         def arrived(gradient: torch.Tensor | None) -> None:
@@ -349,7 +349,7 @@ class RootCalls:
 
 
 def describe_training(current: TrainingState, step: OpenStep) -> None:
-    """Record, once, what is being trained and how many steps it means to take."""
+    """Record, once, the model and the planned number of steps."""
     models = current.models
     data: dict[str, Any] = {
         **described(models),

@@ -32,7 +32,7 @@ class Item(NamedTuple):
         tensor: Any tensor; one whose values cannot be read is left out.
         name: Its name in the run.
         place: The module it belongs to.
-        tags: What structure says of it, see :class:`~watchglass.config.Collection`.
+        tags: Its tags from structure, see :class:`~watchglass.config.Collection`.
         unit_axis: Axis that counts units, or None.
         trainable: Whether an optimizer may change it; None where that has no meaning.
         before: Its older value; then the difference is saved.
@@ -64,11 +64,11 @@ class Saving:
         self._ids: dict[Role, dict[str, int]] = {role: {} for role in Role}
         self._unreadable: set[str] = set()
         self._has_met_meta = False
-        # What memory ran out for.
+        # Kinds of tensors that memory ran out for.
         self._given_up: set[Role] = set()
 
     def keep(self, role: Role, item: Item) -> Keep | None:
-        """What is kept of a tensor at this step, None for nothing."""
+        """The form in which a tensor is kept at this step, None for none."""
         if role in self._given_up:
             return None
         return self._hook.plan.keep(item.name, role, item.place, item.tags)
@@ -90,10 +90,10 @@ class Saving:
         """Save tensors with one look at each; returns the ids of those that are kept.
 
         Args:
-            records: Where to.
-            role: What the tensors are.
+            records: Records of the step.
+            role: Role of the tensors.
             items: The tensors.
-            scale: What a scaler multiplied the values with: they are divided by it.
+            scale: Factor of a scaler: values are divided by it.
         """
         if captured():
             return []

@@ -1,4 +1,4 @@
-"""The one way in which a hook of ours gets onto a tensor."""
+"""The one way to put a hook on a tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the training is right now, as far as the adapter's parts need to share it."""
+"""The present state of the training, shared by the parts of the adapter."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class TrainingState:
         output: What the last forward returned, when that was one tensor.
         loss: What a loss function made of exactly that tensor.
         outputs: All tensors that the last forward of an evaluation returned.
-        hears_others: Calls of other models are heard since that forward; not where there is compiled code.
+        observes_others: Calls of other models are observed since that forward; not where there is compiled code.
         called_another: Another model was called since that forward: a loss made of other tensors is not its own.
-        own_losses: Loss functions that were given what that forward returned.
+        own_losses: Loss functions that were given the output of that forward.
         recomputed: Whether a backward was seen to call models or to run others inside it.
         objectives: What each model is trained on.
         every_gradient: Whether the gradients of steps that are not captured are looked at as well.
@@ -89,7 +89,7 @@ class TrainingState:
     _root_compiled: bool | None = None
 
     def __post_init__(self) -> None:
-        # Whoever watched keeps nothing of the training alive once that is over.
+        # A closed hook keeps nothing of the training alive.
         self.hook.detach_with(self._let_go)
 
     @property
@@ -104,14 +104,14 @@ class TrainingState:
 
     @property
     def in_forward(self) -> bool:
-        """Whether the last outermost call is under way, and was not left by an exception, which no hook hears of."""
+        """Whether the last outermost call is under way, and was not left by an exception, which no hook reports."""
         root = self.root if self.forward_depth else None
         if root is None:
             return False
         if self._root_compiled is None:
             self._root_compiled = is_compiled(root)
         if self._root_compiled:
-            return True  # compiled code has frames of its own
+            return True  # compiled code has other frames
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code is _CALL and frame.f_locals.get("self") is root:
@@ -127,7 +127,7 @@ class TrainingState:
     def is_of_another(self, function: str, arguments: Iterable[Any]) -> bool:
         """Whether what a loss function makes of these is the loss of another model than the one that was called last.
 
-        Where calls of others are not heard, it is if the function was given what that model returned before, and is
+        Where calls of others are not observed, it is if the function was given what that model returned before, and is
         given something else now.
         """
         if self.observes_others and not self.called_another:

@@ -31,7 +31,7 @@ class UnoptimizedWeights:
     """Reads them, in turns where they are many.
 
     Args:
-        hook: Where they go.
+        hook: The hook that records.
         models: The models that are watched.
         saving: Saves them.
         optimizers: Those that have stepped.

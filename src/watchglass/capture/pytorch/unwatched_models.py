@@ -1,7 +1,7 @@
 """Losses of models that are not watched: an average of the weights, a teacher, evaluated right after one that is.
 
 With ``watch(model)`` only the named model is watched, and a loss belongs to the model that was called last. A global
-module hook hears, between the calls of an evaluation, that another module is called. A loss that is computed then is no
+module hook observes, between the calls of an evaluation, calls of other modules. A loss that is computed then is no
 loss of the watched model, unless that module is a part of its training: a head that is trained with it, or a network
 that is given what it returned.
 
@@ -32,10 +32,10 @@ _MOST_CALLS = 1 << 14
 
 
 class UnwatchedModels:
-    """Hears calls of modules that are not watched, between those of an evaluation.
+    """Observes calls of modules that are not watched, between those of an evaluation.
 
     Args:
-        current: Where the training is; learns whether the last call was of another model.
+        current: The state of the training; notes whether the last call was of another model.
         optimizers: Those that have stepped parameters of watched models.
     """
 

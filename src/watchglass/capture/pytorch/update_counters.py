@@ -1,7 +1,7 @@
-"""How many updates an optimizer has made before this process: by its own counter, else by its scheduler's.
+"""The number of updates before this process: by the optimizer's counter, else by its scheduler's.
 
-Looked up once, at the first update of a process. In a training from the start there is nothing to look at: optimizers
-have no state before their first step.
+Read once, at the first update of a process. In a run from the start there is nothing to read: optimizers have no state
+before their first step.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def settle_start(optimizer: Optimizer, models: Models, resumption: Resumption) -
     """Settle at which step a training run begins whose first update is about to be made.
 
     What counts is the optimizer's counter: Adam's ``step`` and what others call so, of the parameter that has most.
-    Where it has none, a scheduler of its own that is stepped at every update counts. Where there are several optimizers
-    nothing tells whether they update together or take turns, unless all of them are about to.
+    Where it has none, the counter of its scheduler counts if that is stepped at every update. Several optimizers may
+    update together or take turns: only if all are about to update is the answer known.
 
     Args:
         optimizer: Makes the first update.
         models: The models that are watched.
-        resumption: Told what was found, or that nothing was.
+        resumption: Gets the result, also where nothing was found.
     """
     try:
         _settle(optimizer, models, resumption)
@@ -79,7 +79,7 @@ def _counters(optimizer: Optimizer) -> tuple[list[int], list[Tensor], bool]:
             counter = holder.get("step") if isinstance(holder, dict) else None
             if isinstance(counter, Tensor):
                 if hasattr(counter, "to_local"):
-                    counter = counter.to_local()  # every rank has all of it, and must ask nobody
+                    counter = counter.to_local()  # every rank has all of it, so no rank communicates
                 if counter.numel() != 1 or counter.is_meta:
                     continue
                 if counter.is_cpu:
@@ -97,7 +97,7 @@ def _inside(optimizer: Optimizer) -> list[Optimizer]:
 
 
 def _others(optimizer: Optimizer) -> list[Optimizer]:
-    """Optimizers of other parameters, anywhere in this process. Looked for in trainings that were resumed, once."""
+    """Optimizers of other parameters, anywhere in this process. Looked for once, in resumed runs."""
     own = _identities(optimizer)
 
     def found() -> list[Optimizer]:
@@ -106,7 +106,7 @@ def _others(optimizer: Optimizer) -> list[Optimizer]:
 
     if not found():
         return []
-    # Optimizers and their schedulers hold each other: one that a notebook has replaced may be here and nobody's.
+    # Optimizers and their schedulers hold each other: one that a notebook has replaced may still be here, unused.
     gc.collect()
     return found()
 
@@ -143,5 +143,5 @@ def _identities(optimizer: Optimizer) -> set[int]:
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     try:
         return parameters_of(optimizer)
-    except Exception:  # made by half, or somebody's own
+    except Exception:  # half made, or a class of the user
         return []

@@ -1,4 +1,4 @@
-"""The update point: what happens around an optimizer's step, and around a scaler's."""
+"""The update point: callbacks around the steps of optimizers and scalers."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class UpdatePoint:
     """Callbacks of optimizers and scalers.
 
     Args:
-        current: Where the training is.
-        readings: What is read of parameters.
+        current: The state of the training.
+        readings: Reads parameters.
         capture: Switched off at the update.
-        fast_path: Told of every step that is over, so that it learns.
+        fast_path: Learns from every step that is over.
         unknown: Called when an optimizer steps parameters of no known model; returns whether models are looked for.
     """
 
@@ -72,16 +72,16 @@ class UpdatePoint:
         self._unknown = unknown
         # With the number of the first of their groups.
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        # Whether learning rates are told apart: names do not change back when an optimizer dies.
+        # Whether learning rates have numbered names: names do not change back when an optimizer dies.
         self._several = False
         self._tries: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._in_scaler = self._stepped_in_scaler = False
         # Of the first call of a closure: the loss of the weights as they were.
         self._first_objectives: dict[int, Objective] | None = None
         self._plain = False
-        #: Called as an optimizer steps: what a script does to weights besides is no update.
+        #: Called as an optimizer steps: other changes that a script makes to weights are no updates.
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
-        # What was read for an update by hand that may come: weights and gradients.
+        # Weights and gradients, read in advance for a possible update by the script.
         self._weights_read: OpenStep | None = None
         self._late_gradients: OpenStep | None = None
         current.hook.on_finished.append(self._record_left)
@@ -187,7 +187,7 @@ class UpdatePoint:
         """A backward has ended, and lines of the script may change parameters before the next begins.
 
         Args:
-            script: Stands for them, a :class:`WrittenByHand`.
+            script: A :class:`ScriptOptimizer` for these lines.
             read: Read weights and gradients as they are now, where the step is captured: later they may be others.
         """
         clock = self._current.hook.clock
@@ -255,7 +255,7 @@ class UpdatePoint:
         self._end(step)
 
     def _skipped_where(self, found: Tensor, step: OpenStep, source: str) -> None:
-        """A fused optimizer was told by ``found`` whether to leave its update out."""
+        """``found`` said to a fused optimizer whether to skip its update."""
         if found.device.type == "cpu":
             if bool(found):
                 self._skipped(step, source, {"loss_scale": None})
@@ -295,7 +295,7 @@ class UpdatePoint:
         return bool(self._readings.parameters(optimizer))
 
     def _free_number(self, groups: int) -> int:
-        """The first number from which on no other living optimizer's groups are counted."""
+        """The first number for the groups of an optimizer, free among all living optimizers."""
         first = 0
         for begin, other in sorted((begin, len(other.param_groups)) for other, begin in self._optimizers.items()):
             if begin - first >= groups:
@@ -325,7 +325,7 @@ class UpdatePoint:
         return (arguments[0], watched, *arguments[2:]), kwargs
 
     def _meet(self, step: OpenStep, optimizer: Optimizer, found: dict[int, Objective] | None = None) -> int:
-        """What an optimizer's gradients are of becomes part of the step; returns the number of the model that leads.
+        """Add the objectives of an optimizer's gradients to the step; returns the number of the model that leads.
 
         Models whose gradients are of the same losses are trained together, and the first of them leads.
 
@@ -355,7 +355,7 @@ class UpdatePoint:
         return min(mine or self._readings.models_of(optimizer), default=0)
 
     def _record_left(self, step: OpenStep) -> None:
-        """A step is over: one that no optimizer updated was updated by hand, or is the last and was left half done."""
+        """A step is over: a step without an optimizer was updated by the script, or is the unfinished last one."""
         if step.mode is Mode.TRAIN and not step.optimizers:
             found = self._current.objectives.take()
             self._record_losses(step, found, groups(found))

@@ -1,7 +1,8 @@
-"""Hears of what a training script compiles, and of calls that go to compiled code past every hook.
+"""Observes what a training script compiles, and calls that go to compiled code past every hook.
 
-``module.compile()`` compiles a module's call with its hooks. What is to run around such a call is put around the
-compiled code itself. Wrapped: ``torch.compile`` and ``torch.nn.Module.compile``, signatures kept, restored on detach.
+``module.compile()`` compiles a module's call together with its hooks. So code that runs around such a call is put
+around the compiled code itself. Wrapped: ``torch.compile`` and ``torch.nn.Module.compile``, signatures kept, restored
+on detach.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
     from watchglass.capture.pytorch.module_capture import ModuleCapture
     from watchglass.capture.pytorch.root_calls import RootCalls
 
-#: What Module.compile compiles is heard of as a module.
+#: Module.compile is observed as the compilation of a module.
 _COMPILING = Nest()
 COMPILE = PublicCall(lambda: ((torch, "compile"),), _COMPILING)
 COMPILE_IN_PLACE = PublicCall(lambda: ((nn.Module, "compile"),), _COMPILING)
 
 
 class CompiledCall:
-    """Takes the place of what a module that was compiled in place is called through.
+    """Takes the place of the compiled call of a module that was compiled in place.
 
     Args:
         module: The module.
@@ -73,15 +74,15 @@ class CompiledCall:
 
 
 class Compilations:
-    """Reports what is compiled while a training run is watched, before it is called for the first time.
+    """Reports compilations while a training run is watched, before the first call of the compiled code.
 
     Args:
         hook: The hook.
         models: The models that are watched.
-        calls: Hears what ``torch.compile`` made of a watched outermost module, and which were compiled in place.
-        capture: Hears which modules inside a watched one were compiled, either way.
-        discovery: Hears of what has nothing to do with models that are watched, where models are looked for.
-        unheard: Hears when something else was compiled, which may call watched modules.
+        calls: Notified of compiled versions of watched root modules, and of root modules compiled in place.
+        capture: Notified of compiled modules inside a watched one.
+        discovery: Notified of compiled code outside watched models, while models are discovered.
+        hidden: Notified of other compiled functions, which may call watched modules.
     """
 
     def __init__(
@@ -132,5 +133,5 @@ class Compilations:
 
 
 def is_compiled_in_place(module: nn.Module) -> bool:
-    """Whether calls of this very module go to compiled code, hooks and all."""
+    """Whether calls of this module, hooks included, go to compiled code."""
     return module._compiled_call_impl is not None

@@ -1,8 +1,7 @@
-"""What compilers and CUDA graphs make of code: whether there is any.
+"""Whether there is compiled code, or a CUDA graph under capture.
 
-While a CUDA graph is captured, what is launched is not done, but becomes part of it, to be done at each replay.
-
-So nothing of ours is launched then, copied or waited for. A replay calls no Python: its steps are not heard of either.
+While a CUDA graph is captured, launches do not run: they become part of the graph and run at each replay. So capture
+launches, copies and waits for nothing then. A replay calls no Python: its steps cannot be observed.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ def compiled_so_far() -> bool:
 
 
 def captured() -> bool:
-    """Whether what is launched now becomes part of a CUDA graph; costs next to nothing where CUDA is not in use."""
+    """Whether launches now become part of a CUDA graph; costs almost nothing without CUDA."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def in_graph_capture(tensor: torch.Tensor) -> bool:
-    """Whether what is done to this tensor now would become part of a CUDA graph."""
+    """Whether operations on this tensor would now become part of a CUDA graph."""
     return tensor.is_cuda and captured()
 
 

@@ -1,7 +1,7 @@
-"""Forwards that no hook hears of: a compiled function calls the model, and no hook of its runs outside compiled code.
+"""Forwards that no hook observes: a compiled function calls the model, and all its hooks run inside compiled code.
 
-Such a forward shows where its modules hand over what they return, so at captured steps only. Whether a step is captured
-must be known before its forward then. Between captured steps these steps come from their updates alone.
+Such a forward shows only at captured steps, where its modules hand over their outputs. So whether a step is captured
+must be known before its forward. Between captured steps these steps are recognised by their updates alone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class HiddenForwards:
     """Opens forwards as their first module returns.
 
     Args:
-        current: Where the training is.
-        capture: What modules hand over goes there.
+        current: The state of the training.
+        capture: Receives the outputs of modules.
     """
 
     def __init__(self, current: TrainingState, capture: ModuleCapture) -> None:
@@ -56,14 +56,14 @@ class HiddenForwards:
             capture.compiled.switch(True)
 
     def records_of(self, module: nn.Module, output: Any, grad: bool) -> CapturedRecords | None:
-        """Where to what a module returned, as far as anybody knows outside of any forward; None for nowhere."""
+        """Records for the output of a module outside of any observed forward; None to leave it out."""
         current, clock = self._current, self._current.hook.clock
         forward, before = self._forward, clock.train
         if not grad or current.in_backward or current.update_depth:
             return None
         if forward is None or forward.backpropagated or before is None or before.updated:
             forward = self._forward = current.forward = clock.forward(grad=True, training=module.training)
-            # Nothing will show which backward runs through it.
+            # No sign will show which backward runs through it.
             forward.marked = False
             batch = first_tensor((output,), None)
             forward.weight = float(batch.shape[0]) if batch is not None and batch.dim() else 1.0
@@ -74,15 +74,15 @@ class HiddenForwards:
     def _report(self, step: OpenStep) -> None:
         if self._missing is None or not step.due:
             return
-        # Where nothing was compiled, the training may do without calling its modules.
+        # Without compiled code, the training may never call its modules.
         self._missing = self._missing + 1 if not step.forwards and "torch._dynamo" in sys.modules else 0
         if self._missing >= _PATIENCE:
             self._missing = None
             names = [type(root).__name__ for root in self._current.models.roots()]
-            step.records.facts.append(("not_capturable", "calls are not heard", {"modules": names}))
+            step.records.facts.append(("not_capturable", "calls are not observed", {"modules": names}))
             _log.warning(
-                "watchglass: activations of %s are not capturable: its calls are not heard, as when a function that "
-                "calls it was compiled and called before, where it is TorchScript, or where its forward is called "
-                "directly; call watchglass.watch before the function's first call, and the module itself",
+                "watchglass: activations of %s are not capturable: its calls cannot be observed: a function that calls "
+                "it was compiled and called before, it is TorchScript, or its forward is called directly; call "
+                "watchglass.watch before the function's first call, and the module itself",
                 ", ".join(names) or "the model",
             )

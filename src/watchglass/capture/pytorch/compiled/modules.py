@@ -1,10 +1,10 @@
 """Outputs of modules inside compiled code.
 
 PyTorch's compiler reads a module's hooks when it compiles, and never again: a hook that is put on later is silently
-ignored. So modules that are compiled carry hooks for good, put on before the first compiled call. Such a hook does no
-more than test a flag of this module, on which the compiler guards. That makes two graphs and no more: with the flag off
-the one there would be without us, and with it on one that hands what each module returned to an operator of ours. An
-operator is opaque to the compiler, so capture runs in the middle of compiled code as the ordinary Python that it is.
+ignored. So modules that are compiled carry permanent hooks, registered before the first compiled call. Such a hook only
+tests a flag of this module, on which the compiler guards. That makes two graphs: with the flag off the graph of an
+unwatched run, with the flag on a graph that hands each output to a custom operator. An operator is opaque to the
+compiler, so capture runs as ordinary Python in the middle of compiled code.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class CompiledModules:
 
     Args:
         guard: Keeps faults from the training.
-        entered: Told of every module that is called while this is switched on, where inputs are asked for.
-        returned: Told of every module that returns.
+        entered: Called for every module that is called while this is switched on, where inputs are wanted.
+        returned: Called for every module that returns.
     """
 
     def __init__(self, guard: Guard, entered: Observed, returned: Observed) -> None:
@@ -112,7 +112,7 @@ class CompiledModules:
         self._returned = returned
         self._number = next(_numbers)
         self._modules: list[weakref.ref[nn.Module]] = []
-        # By module: what carries its hook, and what takes that off.
+        # By module: the carrier of its hook, and a function that removes it.
         self._handles = weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], list[Callable[[], None]]]]()
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._reported: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -132,7 +132,7 @@ class CompiledModules:
             directly = map(self._guard.shielded, (self._returned_directly, self._entered_directly))
             self._directly += map(torch.compiler.disable, directly)
         self._roots.add(unwrap(root))
-        # What a wrapper returns is heard from the wrapper: hooks of the module inside run before and after the compiled
+        # The output of a wrapper is taken from the wrapper: hooks of the module inside run around the compiled
         # code, and would be compiled by themselves.
         wrappers = {unwrap(module): module for module in root.modules() if wraps_compiled(module)}
         for module in root.modules():
@@ -173,7 +173,7 @@ class CompiledModules:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to hear of."""
+        """Whether there is anything to observe."""
         return bool(self._roots)
 
     def switch(self, on: bool) -> None:
@@ -187,7 +187,7 @@ class CompiledModules:
             _capturing = any(other.on for other in _all.values())
 
     def blind(self, root: nn.Module) -> list[nn.Module]:
-        """Compiled modules whose insides told nothing since the switch: they had been compiled without the hooks."""
+        """Compiled modules that handed over nothing since the switch: they had been compiled without the hooks."""
         return [part for part in compiled_parts(root) if not any(map(self._reported.__contains__, _inside(part)))]
 
     def observe(self, index: int, entry: bool, values: dict[str, Tensor], grad: bool) -> None:

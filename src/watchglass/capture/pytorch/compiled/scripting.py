@@ -1,8 +1,8 @@
-"""TorchScript made of a watched model holds what that of an unwatched one would; nothing is captured inside it.
+"""TorchScript made of a watched model equals that of an unwatched one; nothing is captured inside it.
 
 ``torch.jit.script`` compiles the hooks of modules and the functions that they call, wrapped or not; ``torch.jit.trace``
-records whatever is done while it runs. So while they run, modules are without our hooks, functions are what PyTorch has
-made them, and nothing is heard.
+records every operation while it runs. So while they run, modules are without our hooks, functions are those of PyTorch,
+and nothing is observed.
 
 Wrapped: ``torch.jit.script``, ``torch.jit.trace`` and ``torch.jit.trace_module``, when the first model is watched, and
 restored with the last.
@@ -31,7 +31,7 @@ _undo: list[Callable[[], None]] = []
 
 
 def script_unwatched(hook: Hook) -> None:
-    """Script and trace modules as if nobody watched, until ``hook`` detaches."""
+    """Script and trace modules as in an unwatched run, until ``hook`` detaches."""
     if not _watching:
         for name in ("script", "trace", "trace_module"):
             _wrap(name)
@@ -60,7 +60,7 @@ def _wrap(name: str) -> None:
             return False
         with ExitStack() as stack:
             for hook, thread in _watching:
-                # Another thread's training goes on meanwhile, and is heard.
+                # Another thread's training goes on and is still observed.
                 if thread == threading.get_ident():
                     hook.settle()
                     stack.enter_context(hook.guard.suspended())
@@ -79,7 +79,7 @@ def _wrap(name: str) -> None:
     wrapper = around(original, begin, end)
 
     def undo() -> None:
-        # Someone may have wrapped it after us: then ours stays, and passes through.
+        # The script may have wrapped it again: then our wrapper stays, and passes through.
         if getattr(torch.jit, name) is wrapper:
             setattr(torch.jit, name, original)
 
@@ -89,7 +89,7 @@ def _wrap(name: str) -> None:
 
 @contextmanager
 def _without_wrappers() -> Iterator[None]:
-    """With the functions of ``torch.nn.functional`` as PyTorch has made them."""
+    """With the original functions of ``torch.nn.functional``."""
     wrappers = {
         name: value
         for name, value in vars(functional).items()

@@ -1,7 +1,7 @@
 """Updates that compiled code makes: the hooks of an optimizer whose step is compiled are compiled with it.
 
-There they hand over to an operator of ours, which finds the optimizer by its parameters and tells of it as if the hook
-had been called. The operator is given parameters and gradients only so that the compiler keeps it in its place.
+There they call a custom operator, which finds the optimizer by its parameters and notifies the hook's callback. The
+operator takes parameters and gradients only so that the compiler keeps it in its place.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ torch.library.register_fake(
 
 
 class CompiledUpdates:
-    """Tells of updates that compiled code makes.
+    """Reports updates that compiled code makes.
 
     Args:
         before: Called with an optimizer, its arguments and keyword arguments as it is about to step.
         after: The same when it has stepped.
-        hidden: Called between these where what the parameters have become is not in their memory yet.
+        hidden: Called between these where the new values are not yet in the memory of the parameters.
     """
 
     def __init__(self, before: Callable[..., Any], after: Callable[..., Any], hidden: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Facts of a PyTorch training run: what is no tensor and still shows what is wrong. docs/facts.md lists them."""
+"""Facts of a PyTorch training run: observations other than tensors. docs/facts.md lists them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from watchglass.config import chosen_facts
 
 __all__ = ["Facts"]
 
-#: So many times the calls that every step makes are heard of after a rest, and then ever more rarely, at powers of two:
-#: what wraps them is put onto classes that all modules and optimizers inherit from, and Python forgets all that it has
-#: learned of these whenever such a class is changed; after some hundred changes it learns nothing more.
+#: Rests after which the calls of every step are observed again each time; later only at powers of two. Their wrappers
+#: sit on base classes of all modules and optimizers. Python drops its caches for these whenever such a class changes;
+#: after some hundred changes it caches nothing more.
 _OFTEN = 8
 _CALLS = frozenset({"calls"})
 
@@ -42,7 +42,7 @@ class Facts:
         self._models = models
         self._events = events
         self._subjects = ObjectNames()
-        # By the kinds of facts that a part records: it, and what ends its listening.
+        # By the kinds of facts of a part: the part, and a function that ends its listening.
         self._parts: dict[frozenset[str], tuple[Any, ExitStack]] = {}
         self._resting = False
         self._wakes = 0
@@ -66,7 +66,7 @@ class Facts:
             self._sleep(True)
 
     def _sleep(self, on: bool) -> None:
-        """Hear no more, or again, of the calls that every step makes."""
+        """Stop observing the calls of every step, or observe them again."""
         order = self._parts.get(_CALLS)
         if order is not None:
             order[0].rounds.when_over = None
@@ -77,7 +77,7 @@ class Facts:
                 order[0].rounds.begin_again()
 
     def _configure(self) -> None:
-        """Make the parts that are wanted and are not there, and let the others go."""
+        """Make the parts that are wanted and missing, and drop the others."""
         chosen = chosen_facts(self._hook.config.facts)
         wanted = {kinds & chosen: make for kinds, make in _MAKERS.items() if kinds & chosen}
         for kinds in self._parts.keys() - wanted.keys():

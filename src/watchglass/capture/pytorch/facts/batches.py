@@ -1,4 +1,4 @@
-"""Facts ``batch``, ``data_loader`` and ``input_sketch``: what the model is given, and where that comes from.
+"""Facts ``batch``, ``data_loader`` and ``input_sketch``: the inputs of the model, and their source.
 
 Which worker of a loader made a batch is known only inside the worker. From outside it follows from the order: a loader
 hands out its workers' batches in turn, so the first batches of an epoch come from the first worker, the second, and
@@ -57,14 +57,14 @@ class _EpochStart:
 
     def data(self) -> dict[str, Any]:
         """The fact's data; for the recorder's thread."""
-        # The model may be called with parts of batches, or twice for one: then nothing is known.
+        # The model may be called with parts of batches, or twice for one: then the worker is unknown.
         whole = all(samples and samples[0].shape[:1] == (self.batch_size,) for samples in self.batches)
         workers = [index % self.workers for index in range(len(self.batches))] if self.in_order and whole else None
         return {**hashed(self.batches), "loader": self.loader, "iteration": self.iteration, "workers": workers}
 
 
 class Batches:
-    """Samples the arguments of outermost modules, and hears of loaders that are iterated over."""
+    """Samples the arguments of outermost modules, and observes iterations over loaders."""
 
     def __init__(self, hook: Hook, models: Models, kinds: frozenset[str], leave: ExitStack) -> None:
         self._hook = hook
@@ -109,7 +109,7 @@ class Batches:
         count = self._iterations[name] = self._iterations.get(name, 0) + 1
         if count == 1 and "data_loader" in self._kinds:
             self._hook.current_records().facts.append(("data_loader", "DataLoader", {"loader": name, **_of(loader)}))
-        # At the first, second, fourth, eighth epoch and so on: what workers do to each other does not change.
+        # At the first, second, fourth, eighth epoch and so on: what workers have in common does not change.
         if "batch" in self._kinds and _workers(loader) > 1 and count & (count - 1) == 0:
             self._end_epoch_start()
             epoch = self._epoch = _EpochStart(name, count, loader)
@@ -119,7 +119,7 @@ class Batches:
 
     def _attach(self, epoch: _EpochStart, roots: list[nn.Module]) -> None:
         if any(map(is_compiled, roots)):
-            self._epoch = None  # a hook that comes later is not heard there, or compiles it again
+            self._epoch = None  # a later hook has no effect there, or triggers a compilation
             return
         for root in roots:
             handle = root.register_forward_pre_hook(Unsaved(self._guarded), with_kwargs=True)
@@ -165,7 +165,7 @@ def _workers(loader: Any) -> int:
 
 
 def _of(loader: Any) -> dict[str, Any]:
-    """What a loader says of itself; no code of the data set is called."""
+    """The settings of a loader; no code of the data set is called."""
     data_set, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
     initialize = getattr(loader, "worker_init_fn", None)
     return {

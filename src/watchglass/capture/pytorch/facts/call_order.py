@@ -1,6 +1,6 @@
-"""Fact ``calls``: in which order a training script calls backward, zero_grad, its optimizers, schedulers and scalers.
+"""Fact ``calls``: the order in which a script calls backward, zero_grad, its optimizers, schedulers and scalers.
 
-What is made of the calls, :mod:`watchglass.capture.call_order` says.
+:mod:`watchglass.capture.call_order` counts the calls.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from watchglass.record import OpenStep
 
 
 class CallOrderFact:
-    """Listens to the calls and records what is new about their order.
+    """Listens to the calls and records changes of their order.
 
     Args:
-        hook: Where to.
-        subjects: Names of what is called.
-        leave: What ends the listening.
+        hook: The hook that records.
+        subjects: Names of the called objects.
+        leave: Collects the functions that end the listening.
     """
 
     def __init__(self, hook: Hook, subjects: ObjectNames, leave: ExitStack) -> None:
@@ -76,7 +76,7 @@ class CallOrderFact:
         self.rounds.step_ended(id(optimizer), lambda: self._subjects.name("optimizer", optimizer) + ".step")
 
     def step_began(self, step: OpenStep) -> None:
-        """A captured step has begun: say so if other rounds have come than last time."""
+        """A captured step has begun: record the rounds if they differ from the last record."""
         if self.rounds.has_changed() or self._subjects.version != self._last_version:
             self._write()
 

@@ -34,7 +34,7 @@ _ARGUMENTS = {
 
 @dataclass
 class _Clipping:
-    """One way of clipping, and what has come of it since it was last recorded."""
+    """One way of clipping, and its counts since the last record."""
 
     data: dict[str, Any]
     calls: int = 0
@@ -42,7 +42,7 @@ class _Clipping:
     exceeded: int = 0
 
     def take_data(self) -> dict[str, Any]:
-        """The fact's data; counting begins anew."""
+        """The fact's data; resets the counts."""
         data = {**self.data, "calls": self.calls, "compared": self.compared, "exceeded": self.exceeded}
         self.calls = self.exceeded = self.compared = 0
         return data
@@ -58,7 +58,7 @@ class ClipCalls:
             leave.callback(call.listen(hook.guard, after=hook.guarded(functools.partial(self._clipped, function))))
 
     def step_began(self, step: OpenStep) -> None:
-        """A captured step has begun: record how often clipping had something to clip."""
+        """A captured step has begun: record how often a gradient was clipped."""
         for clipping in self._known.values():
             if clipping.calls >= _APART:
                 step.records.facts.append(("clip", clipping.data["function"], clipping.take_data()))
@@ -68,7 +68,7 @@ class ClipCalls:
         limit = given.get("clip_value" if function == _BY_VALUE else "max_norm")
         norm_type = given.get("norm_type", 2.0) if function == _BY_NORM else None
         norm = result if function == _BY_NORM else given.get("total_norm")
-        # A limit that is a tensor is not looked at: that could mean to wait for its device.
+        # A limit that is a tensor is not read: its device might have to be waited for.
         limit = limit if isinstance(limit, (int, float)) else None
         value = self._record(norm)
         key = (function, limit, norm_type)

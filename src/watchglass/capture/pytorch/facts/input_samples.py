@@ -1,4 +1,4 @@
-"""Bounded copies of input tensors: which elements are taken, :mod:`~watchglass.capture.input_sketches` says."""
+"""Bounded copies of input tensors, by the positions of :mod:`~watchglass.capture.input_sketches`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sample(path: str, tensor: Tensor) -> Sample | None:
         with torch.no_grad():
             return _sample(path, tensor.detach())
     except (RuntimeError, NotImplementedError, TypeError):
-        return None  # inside torch.func, or a kind of tensor of somebody's own
+        return None  # inside torch.func, or a user's class of tensor
 
 
 def _sample(path: str, tensor: Tensor) -> Sample:
@@ -34,7 +34,7 @@ def _sample(path: str, tensor: Tensor) -> Sample:
     if taken.is_complex():
         taken = torch.view_as_real(taken.resolve_conj()).reshape(-1)
     octets = taken.view(torch.uint8)
-    # To NumPy at once: raises here, where it is caught, for what only looks like a tensor (inside torch.func).
+    # To NumPy at once: for an object that only looks like a tensor (inside torch.func) this raises here.
     copied = octets.numpy() if octets.device.type == "cpu" else DeviceRows(octets)
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Sample(path, tuple(tensor.shape), dtype, tensor.numel(), size, copied)

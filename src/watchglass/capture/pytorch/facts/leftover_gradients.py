@@ -1,7 +1,7 @@
 """Fact ``leftover_gradients``: gradients of the step before that a step's backward is added to.
 
-That is what a forgotten ``zero_grad`` does, and it shows in the gradients however a training clears them: by hand, by
-an optimizer of its own, or in place.
+That is the effect of a forgotten ``zero_grad``. It shows in the gradients however a script clears them: by assignment,
+by a custom optimizer, or in place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.reduce import plain
 from watchglass.record import OpenStep
 
-#: Parameters of an optimizer that are looked at, and elements of each of their gradients.
+#: Parameters of an optimizer that are read, and elements of each of their gradients.
 _PARAMETERS, _ELEMENTS, _CORNER = 4, 4096, 8
 
 

@@ -1,4 +1,4 @@
-"""Fact ``loss_call``: shapes and dtypes of a loss's arguments, what they broadcast to, what made the predictions."""
+"""Fact ``loss_call``: shapes and dtypes of a loss's arguments, their broadcast shape, the source of predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from watchglass.capture.pytorch.events import LossCall
 from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED, chain
 
-#: Different calls that are told apart; whoever has more has shapes that mean nothing to a rule.
+#: Most different calls that are kept; with more, shapes vary too much for a rule.
 _MOST_CALLS = 32
 #: Losses that compare element by element, so that their arguments broadcast.
 _ELEMENTWISE = frozenset(
@@ -59,7 +59,7 @@ class LossCalls:
 
 
 def _broadcast(shapes: list[tuple[int, ...]]) -> list[int] | None:
-    """What the shapes become together, where that is more than the largest of them; None where nothing grows."""
+    """The broadcast shape, where it is larger than each of the shapes; None otherwise."""
     if len(set(shapes)) < 2:
         return None
     try:

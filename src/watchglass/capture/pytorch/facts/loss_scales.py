@@ -1,4 +1,4 @@
-"""Fact and metric ``loss_scale``: what a gradient scaler multiplies the loss with."""
+"""Fact and metric ``loss_scale``: the factor of a gradient scaler."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LossScales:
         self._hook.current_records().facts.append(("loss_scale", "GradScaler.update", data))
 
     def _on_device(self, scaler: Any, device: torch.device) -> DeviceRows:
-        """The scale by what it does: there is no other public way to it that does not wait for the device."""
+        """The scale, read from its effect: every other public way waits for the device."""
         one = self._ones.get(device)
         if one is None:
             one = self._ones[device] = torch.ones((), device=device)

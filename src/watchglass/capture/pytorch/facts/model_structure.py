@@ -1,4 +1,4 @@
-"""Facts ``training_flags`` and ``membership``: how the model is set up, and which of it the optimizers have."""
+"""Facts ``training_flags`` and ``membership``: the modes of modules, and the parameters that optimizers hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from watchglass.record import CapturedRecords
 from watchglass.records import Mode
 
 _MOST_NAMED = 32
-#: Forwards that were looked at, after which the modules of a model are listed again.
+#: Captured forwards after which the modules of a model are listed again.
 _LIST_AGAIN = 64
 #: Steps of an optimizer after which its parameters are taken for those of no model.
 _STRANGE_STEPS = 8
@@ -26,7 +26,7 @@ _MOST_STRANGE = 4096
 
 
 class _Modules:
-    """The modules of one model, held weakly, and what was last told of them."""
+    """The modules of one model, held weakly, and their last recorded flags."""
 
     def __init__(self) -> None:
         self.uses = 0
@@ -90,7 +90,7 @@ class TrainingFlags:
 
 
 def _is_sensitive(module: nn.Module) -> bool:
-    """Whether a module of PyTorch does something else in training: drops elements, or takes the batch's statistics."""
+    """Whether a module of PyTorch computes otherwise in training: drops elements, or takes the batch's statistics."""
     kind = type(module).__name__
     if "Dropout" in kind:
         return getattr(module, "p", 1.0) != 0

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from watchglass.capture.guard import harmless
 from watchglass.capture.pytorch.public_calls import is_wrapped
 
-#: Objects of a kind that get a number of their own; the rest share one name (an optimizer per parameter).
+#: Objects of a kind that get their own number; the rest share one name (an optimizer per parameter).
 _MOST_NUMBERED = 8
 
 
@@ -23,7 +23,7 @@ class ObjectNames:
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._counts: dict[str, int] = {}
         self._parts: set[int] = set()
-        #: Grows whenever there is something new to say.
+        #: Grows with each new object.
         self.version = 0
 
     def name(self, kind: str, subject: Any) -> str:
@@ -58,7 +58,7 @@ class ObjectNames:
         return [subject for subject in self._alive() if isinstance(subject, Optimizer)]
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """What each name stands for; the first eight of a kind."""
+        """Descriptions of the first eight objects of a kind, by name."""
         return {
             name: _describe(subject, self)
             for name, subject in ((self._names[id(subject)][1], subject) for subject in self._alive())
@@ -72,7 +72,7 @@ class ObjectNames:
 def _describe(subject: Any, subjects: ObjectNames) -> dict[str, Any]:
     data: dict[str, Any] = {"type": type(subject).__name__}
     if isinstance(subject, Optimizer):
-        # Schedulers of PyTorch, and most others, leave this in the groups: tells of one that was made before us.
+        # Schedulers of PyTorch, and most others, leave this in the groups: a sign of one that was made before us.
         data["scheduled"] = any("initial_lr" in group for group in subject.param_groups)
     if isinstance(subject, LRScheduler):
         optimizer = getattr(subject, "optimizer", None)

@@ -38,7 +38,7 @@ class NextStepsWatch:
         losses: Losses of the step that are not finite, or not known yet.
 
     Args:
-        current: Where the training is.
+        current: The state of the training.
         weights: The parameters.
     """
 
