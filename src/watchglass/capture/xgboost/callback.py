@@ -1,4 +1,4 @@
-"""The adapter for XGBoost: a callback of its own training loop; nothing of XGBoost is wrapped or replaced.
+"""The adapter for XGBoost: a callback for XGBoost's training loop; no function of XGBoost is wrapped or replaced.
 
 One boosting round is one TRAIN step. What XGBoost evaluates after a round goes by the data: metrics of the training
 data to the round's TRAIN step, those of all other sets to one EVAL step behind it. Each keeps XGBoost's name,
@@ -38,7 +38,7 @@ class XGBoost(Framework):
         return XGBoostCallback(lambda: hook)
 
     def rank(self) -> int | None:
-        """Rank in the group of XGBoost's communicator, which only the thread knows that trains."""
+        """Rank in the group of XGBoost's communicator, which only the training thread can read."""
         return int(collective.get_rank()) if collective.is_distributed() else environment.group_rank()
 
 
@@ -74,7 +74,7 @@ class XGBoostCallback(TrainingCallback):
         self._rounds: Rounds | None = None
 
     def before_training(self, model: Any) -> Any:
-        """Training begins: from here on it is watched. Returns the model as it came."""
+        """Training begins: watch it from here on. Returns the model unchanged."""
         left: XGBoostCallback | None = getattr(_latest, "callback", None)
         if left is not None and left._rounds is not None:
             left._close_hook(left._rounds.hook, "failed")
@@ -98,7 +98,7 @@ class XGBoostCallback(TrainingCallback):
         if self._rounds is None:
             return False
         self._rounds.end(model)
-        # XGBoost is told to stop by its own flag: an exception would lose the trees so far.
+        # XGBoost stops by its stop flag: an exception would lose the trees so far.
         try:
             self._rounds.check_stop()
         except TrainingStopped:
@@ -106,10 +106,10 @@ class XGBoostCallback(TrainingCallback):
         return False
 
     def after_training(self, model: Any) -> Any:
-        """The training has ended. Returns the model as it came."""
+        """The training has ended. Returns the model unchanged."""
         rounds, self._rounds, _latest.callback = self._rounds, None, None
         if rounds is not None:
-            # Where another callback before this one stopped the training, we have not seen the last round end.
+            # Where an earlier callback stopped the training, the end of the last round was not reported here.
             rounds.end(model)
             self._close_hook(rounds.hook, None)
         return model

@@ -1,4 +1,4 @@
-"""What a booster says of itself."""
+"""Facts about a booster, read from its configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xgboost import Booster
 
 #: Kinds of feature importance: uses in splits, mean gain of such a split, mean number of rows that it divides.
 KINDS = ("weight", "gain", "cover")
-#: Names of so many features are recorded, with the model.
+#: Most features whose names are recorded with the model.
 _MAX_NAMES = 1024
 
 
@@ -56,7 +56,7 @@ def _features(model: Booster) -> list[str]:
 
 
 def _find(config: Any, key: str) -> Any:
-    """The first value of a key at any depth: where it is differs from booster to booster."""
+    """The first value of a key at any depth: its position differs between boosters."""
     if isinstance(config, list):
         return next((found for part in config if (found := _find(part, key)) is not None), None)
     if not isinstance(config, dict):

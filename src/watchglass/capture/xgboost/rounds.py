@@ -1,4 +1,4 @@
-"""The boosting rounds of one training as steps."""
+"""The boosting rounds of one training run as steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOSSES = frozenset((
 #: Collection, and prefix of the names of its tensors.
 _IMPORTANCE = "feature_importance"
 
-#: XGBoost's record of a training: data set -> metric -> a value per round, in ``cv`` a pair of mean and deviation.
+#: XGBoost's record of a training run: data set -> metric -> a value per round, in ``cv`` a pair of mean and deviation.
 Evaluations = Mapping[str, Mapping[str, Sequence[Any]]]
 
 
@@ -33,7 +33,7 @@ class Rounds:
     """Opens and closes a TRAIN step per round, and an EVAL step for what was evaluated on other data.
 
     Args:
-        hook: Where everything goes.
+        hook: The hook that records.
         train: Name of the evaluation set that is the training data; the first whose name contains "train" if "".
         loss: Metric that is the loss; the first one of :data:`LOSSES` if "".
     """
@@ -50,10 +50,10 @@ class Rounds:
         self.check_stop = hook.guarded(hook.check_stop)
 
     def _begin(self, evaluations: Evaluations) -> None:
-        # The same object in every round: it has the last one too, should another callback keep its end from us.
+        # The same object in every round: it holds the last one even if another callback hides its end.
         self.evaluations = evaluations
         self._step = self._until_end.enter_context(self.hook.step(Mode.TRAIN))
-        # Asked whatever the model is: in cross-validation nobody is to be told that the collection holds nothing.
+        # Asked for any model: in cross-validation no warning about an empty collection is due.
         keep, tags = self.hook.plan.keep, (_IMPORTANCE,)
         kept = [kind for kind in KINDS if keep(f"{_IMPORTANCE}/{kind}", Role.CUSTOM, tags=tags)]
         self._kept = kept if self._step.due else []

@@ -1,13 +1,13 @@
 """Statistics of tensors that live on a device, brought back without a wait.
 
-Nothing may be read back in the training's thread. So everything is computed whatever the tensors hold, and comes to the
-host by asynchronous copies that the recorder's thread waits for. On a GPU with Triton what a step has computed is
-gathered and comes in one copy (``triton_rows``); elsewhere PyTorch's own operators compute it (``block_rows``). Counts,
-minima, maxima and histograms are those of the native kernel, bit for bit; sums differ in their rounding.
+The training's thread reads nothing back. So everything is computed for any values, and comes to the host by
+asynchronous copies that the recorder's thread waits for. On a GPU with Triton the results of a step are gathered and
+come in one copy (``triton_statistics``); elsewhere PyTorch's operators compute them (``torch_statistics``). Counts,
+minima, maxima and histograms equal those of the native kernel, bit for bit; sums differ in their rounding.
 
-What this holds on a device is small however large tensors are, and all of it is in the account: copies of tensors that
-cannot be read as they lie take 16 MiB at most; with Triton tables take 8 MB, and what is gathered on a stream 41 MB;
-without it a call takes 42 MB, and little for its results.
+Memory on a device is bounded for tensors of any size, and counted: copies of tensors that cannot be read in place take
+at most 16 MiB. With Triton, tables take 8 MB and the gathering of a stream 41 MB; without it a call takes 42 MB, and
+little for its results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["DeviceRows", "DeviceStatistics"]
 
 _log = logging.getLogger("watchglass")
-#: Rows, rows of shares and bins that a gathering has room for at first; doubled where a step needs more ...
+#: Rows, rows of shares and bins of a new gathering; doubled where a step needs more ...
 _ROOM = (64, 4096, 1 << 16)
 #: ... up to here: 0.9 MB, 23 MB and 17 MB.
 _MOST = (8192, 1 << 18, 1 << 22)
@@ -142,7 +142,7 @@ class DeviceStatistics:
         return found[0], found[1] if read.histograms else None
 
     def _room(self, key: Any, plan: LaunchPlan) -> Gathering:
-        """What gathers on a stream, with room for the plan."""
+        """The gathering of a stream, with space for the plan."""
         gathering = self._open.get(key)
         if gathering is not None and gathering.has_room(plan.needed):
             return gathering

@@ -24,7 +24,7 @@ _NARROW, _WIDE = (-149, 127), (-1074, 1023)
 #: Bins that all magnitudes of elements need which are computed in float32, and in float64; there are as many negative.
 NARROW_SIDE, WIDE_SIDE = ((last - first + 1) * _PARTS for first, last in (_NARROW, _WIDE))
 _NARROW_LEAST, _WIDE_LEAST = ((first + _BIAS) * _PARTS for first, _ in (_NARROW, _WIDE))
-#: Device time is taken of all that is launched between two sendings, once in so many.
+#: Device time is measured between two sendings, once in this number of sendings.
 _TIMED = 8
 
 

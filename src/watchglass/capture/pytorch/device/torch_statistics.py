@@ -241,7 +241,7 @@ def _counts(
 
 
 def _count(counts: Tensor, samples: list[tuple[Tensor, int]], side: int) -> None:
-    """Count elements of samples into bins, each sample's from a place of its own on; zeros and non-finite ones not."""
+    """Count elements of samples into bins, from another offset for each sample; not zeros and non-finite ones."""
     values = torch.cat([sample for sample, _ in samples])
     fraction, exponent = torch.frexp(values)  # 0.5 <= |fraction| < 1
     part = ((2 * fraction.abs() - 1) * _PARTS).to(torch.int64)

@@ -1,15 +1,15 @@
-"""The kernels of :mod:`watchglass.capture.pytorch.device.triton_statistics`: what runs on the device.
+"""The kernels of :mod:`watchglass.capture.pytorch.device.triton_statistics`, which run on the device.
 
 A launch has one program for each *share* of a tensor, whose row of statistics it writes, and one for each thousand
-elements that histograms look at. A second launch joins the rows of all shares of each tensor. Every element is what
-:func:`watchglass.stats.numbers` says it is.
+elements of histograms. A second launch joins the rows of all shares of each tensor. Elements are read as
+:func:`watchglass.stats.numbers` defines.
 
 Within a share, tiles of elements stay in registers while they are looked at several times: for their extremes, for
 their mean, for what lies about the mean. So sums of a tile may be of float32 (float64 for wide dtypes): they are scaled
 by a power of two, so that nothing overflows or vanishes, and shifted, so that nothing cancels. Tiles and shares are
 joined in float64, in their order: the same elements give the same bits.
 
-Infinities, zeros and keys are told by bits, which no mode of arithmetic changes.
+Infinities, zeros and keys are recognised by bits, which no mode of arithmetic changes.
 """
 
 # Triton reads annotations too, as names that a kernel may not know.

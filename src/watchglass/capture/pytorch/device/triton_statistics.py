@@ -31,20 +31,20 @@ _ROW, _RUN, _RUNS, _STRATA, _SAMPLED_ABOVE = (
 )
 #: Elements that a program looks at together, in float32 and in float64.
 _TILE, _WIDE_TILE = 4096, 2048
-#: A tensor has at most so many shares: a power of two.
+#: Most shares of a tensor: a power of two.
 _SHARES = 512
 _WARPS = 4
 #: Bytes of plans that are kept.
 _PLAN_BYTES = 8 << 20
 
-#: How elements lie in memory where that is not told by the dtype's name.
+#: Types of elements in memory, where the dtype's name differs.
 _STORED = {"bfloat16": "uint16", "bool": "uint8", "complex64": "float32", "complex128": "float64"}
 _WIDE = {"float64", "int64", "int32", "uint32", "uint64", "complex64", "complex128"}
 _NAMES = {getattr(torch, name): name for name in DTYPE_CODES if hasattr(torch, name)}
 
 
 class Size(NamedTuple):
-    """What a :class:`Gathering` has room for, or needs: rows, rows of shares, bins."""
+    """Capacity of a :class:`Gathering`, or its need: rows, rows of shares, bins."""
 
     rows: int
     shares: int
@@ -83,7 +83,7 @@ class LaunchPlans:
     """Plans for tensors that were looked at before; the oldest make room. For the training's thread.
 
     Args:
-        hold: Told how many bytes more are held on the device.
+        hold: Called with the number of bytes more that are held on the device.
     """
 
     def __init__(self, hold: Callable[[int], None]) -> None:
@@ -119,12 +119,12 @@ class Gathering:
     """Statistics of tensors on one stream of a device, until they are sent to the host together.
 
     Adding and sending are the training's thread's. Numbers are received on the recorder's, which sends them itself
-    where nobody else did.
+    if they were not sent before.
 
     Args:
         device: Where the tensors live; the CPU where Triton's interpreter stands in for a GPU.
         stream: What the tensors are computed on, None on the CPU.
-        size: What there is room for.
+        size: Its capacity.
         time: Measures the launches.
     """
 
@@ -275,7 +275,7 @@ def _planned(
 
 
 def _looking(size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Programs that put so many elements into a histogram."""
+    """Number of programs that put these elements into a histogram."""
     runs = -(-size // _RUN)
     strata = np.where(size > _SAMPLED_ABOVE, -(-runs // np.maximum(runs // _STRATA, 1)), runs)
     return np.asarray(-(-strata // _RUNS))
@@ -284,7 +284,7 @@ def _looking(size: NDArray[np.int64]) -> NDArray[np.int64]:
 def _there(array: NDArray[Any], device: torch.device) -> Tensor:
     """A copy on the device."""
     host = torch.from_numpy(array)
-    # The allocator of pinned memory gives it to nobody else before the copy is over.
+    # The allocator of pinned memory reuses it only after the copy.
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 

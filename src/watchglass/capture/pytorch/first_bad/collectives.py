@@ -1,4 +1,4 @@
-"""Whether a process can run a forward that the other processes of a training run do not run with it."""
+"""Whether one process can run a forward that the other ranks do not run with it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: Modules whose forward waits for other ranks, by name: importing them imports parts of PyTorch nobody may need.
+#: Modules whose forward waits for other ranks, by name: importing them imports parts of PyTorch that may not be needed.
 _WAITING = ("SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule")
 #: Where PyTorch keeps the operations that talk to other ranks.
 _OPERATIONS = ("c10d", "_c10d", "symm_mem", "_dtensor")
 
 
 class RefusedError(RuntimeError):
-    """Nothing can be said by a re-run; the text says why."""
+    """A re-run is not possible; the text holds the reason."""
 
 
 class _Alone(TorchDispatchMode):
@@ -34,7 +34,7 @@ class _Alone(TorchDispatchMode):
 def alone() -> contextlib.AbstractContextManager[Any]:
     """Inside, a :class:`RefusedError` is raised in place of everything that would talk to another rank.
 
-    What does not go through ``torch.distributed`` is not seen.
+    Communication outside of ``torch.distributed`` is not noticed.
     """
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
@@ -43,7 +43,7 @@ def alone() -> contextlib.AbstractContextManager[Any]:
 
 
 def why_not_alone(root: nn.Module) -> str:
-    """Why no process can run this model by itself, ``""`` where nothing speaks against it."""
+    """The reason why one process cannot run this model alone, ``""`` where it can."""
     for module in root.modules():
         for kind in type(module).__mro__:
             if kind.__name__ in _WAITING:
@@ -61,5 +61,5 @@ def _is_stage(root: nn.Module) -> bool:
     if stage is None:
         return False
     # A stage knows its module and not the other way round. Looked for once in the life of a training that uses them;
-    # by type, since asking some objects for their class runs code of theirs.
+    # by type, since reading the class of some objects runs their code.
     return any(issubclass(type(found), stage) and found.submod is root for found in gc.get_objects())

@@ -21,7 +21,7 @@ _REPEATABLE = (Tensor, *PLAIN)
 
 
 def refusal(state: ForwardState, room: int) -> str:
-    """Why this forward cannot be repeated with so many bytes left, ``""`` when it can."""
+    """The reason why this forward cannot be repeated in the given bytes, ``""`` when it can."""
     if state.kwargs is None:
         return "the first call of a model is seen without its keyword arguments"
     if not all(isinstance(leaf, _REPEATABLE) for _, leaf in leaves_in((state.arguments, state.kwargs))):
@@ -44,8 +44,8 @@ def unchanged(state: ForwardState) -> bool:
 def repeat(state: ForwardState, *, graph: bool) -> dict[str, Tensor]:
     """Run the forward again and return its outputs by path.
 
-    The caller has suspended our own hooks. Parameters, buffers, attributes of modules and random states are what they
-    were when this returns.
+    The caller has suspended our hooks. When this returns, parameters, buffers, attributes of modules and random states
+    are unchanged.
 
     Args:
         state: The forward.
@@ -76,12 +76,12 @@ def loss_of(state: ForwardState, outputs: dict[str, Tensor]) -> Tensor | None:
 
 
 def verified(state: ForwardState, outputs: dict[str, Tensor], loss: Tensor | None) -> str | None:
-    """By what a re-run is known to have repeated the forward: ``"outputs"``, ``"loss"``, or ``""``; None if it did not.
+    """The proof that a re-run repeated the forward: ``"outputs"``, ``"loss"``, or ``""``; None if it did not.
 
     Args:
         state: The forward.
-        outputs: What the re-run returned.
-        loss: What :func:`loss_of` gave for them.
+        outputs: The outputs of the re-run.
+        loss: The result of :func:`loss_of` for them.
     """
     kept = {path: known.tensor for path, known in state.outputs.items() if known.tensor._version == known.version}
     if kept:
@@ -112,7 +112,7 @@ def _nothing(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _restored_attributes(root: nn.Module) -> Iterator[None]:
-    """Plain attributes that a forward writes, counters or states of its own, are put back, and what lists hold."""
+    """Restore plain attributes that a forward writes, such as counters, and the elements of lists."""
     before = [(vars(part), dict(vars(part))) for part in root.modules()]
     held = [
         (value, value.copy())

@@ -1,4 +1,4 @@
-"""Level ``rerun``: what a repetition of the failing forward, and of its backward, says."""
+"""Level ``rerun``: the answer of a repetition of the failing forward, and of its backward."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rerun:
     """Repeats forwards while the weights are still those of the failing one.
 
     Args:
-        current: Where the training is.
+        current: The state of the training.
         weights: The parameters.
     """
 
@@ -43,7 +43,7 @@ class Rerun:
         """Why the loss is not finite, as data of a fact.
 
         Raises:
-            RefusedError: No re-run can tell.
+            RefusedError: A re-run cannot give the answer.
         """
         state = _state(self._current.forward)
         given = self._given(state)
@@ -63,7 +63,7 @@ class Rerun:
         """Why these parameters' gradients are not finite although the loss is, as data of a fact.
 
         Raises:
-            RefusedError: No re-run can tell.
+            RefusedError: A re-run cannot give the answer.
         """
         state = _state(self._current.forward)
         wanted = [parameter for place, parameter in self._weights.places() if place.name in bad]
@@ -84,7 +84,7 @@ class Rerun:
         return _reported(found, by)
 
     def _given(self, state: ForwardState) -> Found | None:
-        """Whether what the model was given is bad already."""
+        """Whether the inputs of the model are not finite already."""
         if not unchanged(state):
             return None
         root = unwrap(state.root)
@@ -142,7 +142,7 @@ def _checked(state: ForwardState, outputs: dict[str, Tensor], loss: Tensor | Non
 def _heads(
     state: ForwardState, outputs: dict[str, Tensor], loss: Tensor | None
 ) -> tuple[list[Tensor], list[Tensor] | None]:
-    """What the backward is to start from, with the gradients that the training's own sent back."""
+    """The tensors that the backward starts from, with the gradients that the first backward had for them."""
     known = [path for path in state.gradients if path in outputs]
     if known:
         return [outputs[path] for path in known], [state.gradients[path] for path in known]

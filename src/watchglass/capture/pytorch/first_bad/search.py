@@ -3,8 +3,8 @@
 Level ``rerun``: while the weights are still those of the failing forward, the forward is repeated with a look at every
 module; where the loss is finite and a gradient is not, its backward is repeated too, never into ``.grad``. Level
 ``armed``: where that is refused, with the reason, all modules are looked at in the steps that follow. Level ``flags``:
-what is known meanwhile, that the loss or which gradients are not finite. Weights that were already bad before the
-forward are said to be so: they must never make the first layer look guilty.
+the answer until then: the loss, or these gradients, are not finite. Weights that were already bad before the forward
+are reported as such: they must never make the first layer look guilty.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _LOSS = Found("loss", None, "loss", "the loss is not finite")
 
 
 class FirstBadModule:
-    """Looks once per training, at the first sign of a non-finite value.
+    """Searches once per run, at the first sign of a non-finite value.
 
     Args:
-        current: Where the training is.
+        current: The state of the training.
     """
 
     def __init__(self, current: TrainingState) -> None:
@@ -45,13 +45,13 @@ class FirstBadModule:
         self._rerun = Rerun(current, self._weights)
         self._armed = NextStepsWatch(current, self._weights)
         self._done = False
-        # Set by the recorder's thread, the first to know what comes from a device.
+        # Set by the recorder's thread, which reads numbers from devices first.
         self._late = False
         self._coming: DeviceRows | None = None
         current.events.add(self)
 
     def loss_suspected(self, step: OpenStep, loss: float | Readback) -> None:
-        """A backward begins from a loss that is not finite, or that the recorder's thread will be the first to know."""
+        """A backward begins from a loss that is not finite, or that only the recorder's thread will read."""
         if not isinstance(loss, float):
             self._on_device(step, loss)
             return
@@ -116,7 +116,7 @@ class FirstBadModule:
             self._armed.arm(step)
 
     def _later(self, step: OpenStep, source: str, find: Callable[[], Found | None]) -> None:
-        """Record what the recorder's thread will find, if it is the first that is found."""
+        """Record the answer of the recorder's thread, unless there is one already."""
 
         def make() -> dict[str, Any] | None:
             found = None if self._late else find()

@@ -1,4 +1,4 @@
-"""What modules were given and gave back, in the order in which that happened: the extremes of every tensor.
+"""Extremes of all inputs and outputs of modules, in the order of the calls.
 
 Numbers, not tensors: nothing is kept alive, and on a device nothing is waited for.
 """
@@ -25,12 +25,12 @@ from watchglass.capture.pytorch.tensor_hooks import observe_gradient
 
 
 class Trace:
-    """Looks at the tensors of module calls that it is told of.
+    """Reads the tensors of the module calls that are reported to it.
 
     Args:
         place_of: Finds a module's place; modules without one are passed over.
-        kwargs: What the outermost call is given by keyword: hooks are not shown that.
-        room: Bytes of tensors that may be alive at a time, None for no bound.
+        kwargs: Keyword arguments of the outermost call, which hooks do not get.
+        room: Most bytes of tensors that may be alive at a time, None for no bound.
         graph: Whether autograd keeps all of them alive until the end.
         gradients: The guard under which the gradients of these tensors are looked at too; None for not at all.
     """
@@ -72,7 +72,7 @@ class Trace:
                 handle.remove()
 
     def close(self) -> None:
-        """Look at no more gradients: leaves would keep their hooks."""
+        """Stop reading gradients: leaves would keep their hooks."""
         while self._handles:
             self._handles.pop().remove()
 

@@ -1,7 +1,7 @@
 """Level ``armed``: all modules are looked at in the steps after a failure that could not be explained.
 
-The answer is given where the training fails again, the model returns what is not finite, or an update writes weights
-that are not: at once on the CPU; on a device by the recorder's thread, when the numbers have come.
+The answer comes when the training fails again, the model returns values that are not finite, or an update writes such
+weights: at once on the CPU; on a device by the recorder's thread, when the numbers have arrived.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class NextStepsWatch:
         if self.on or any(is_compiled(root) for root in current.models.roots()):
             return
         current.models.refresh()
-        # So that steps are heard of in full.
+        # So that steps take the full path.
         current.quiet_steps = 0
         self._failed, self._left = step, STEPS
         guarded = current.hook.guarded
@@ -81,7 +81,7 @@ class NextStepsWatch:
         ]
 
     def disarm(self) -> None:
-        """Look no more."""
+        """Stop watching modules."""
         self._current.every_gradient = False
         while self._undo:
             self._undo.pop()()
@@ -101,18 +101,18 @@ class NextStepsWatch:
             self._answer(step, step.records, "loss", found)
 
     def gradients_failed(self, step: OpenStep, last: Found) -> None:
-        """Gradients are not finite although the loss is; ``last`` is what they tell by themselves."""
+        """Gradients are not finite although the loss is; ``last`` is the answer from the gradients alone."""
         if self._traces:
             found = first_bad_analysis.of_gradients(trace.seen for _, trace in self._traces)
             self._answer(step, step.records, "update point", found or last)
 
     def judge_later(self, step: OpenStep, *, gradients: bool, records: CapturedRecords | None = None) -> None:
-        """Leave what was looked at on a device in this step to the recorder's thread.
+        """Leave the values on devices of this step to the recorder's thread.
 
         Args:
             step: The step.
             gradients: Whether gradients that are not finite are a failure.
-            records: Where the answer goes, if not to the step.
+            records: Records for the answer, if not those of the step.
         """
         seen, weights, losses = [trace.seen for _, trace in self._traces], self._before, self.losses
         looks = [look for each in seen for look in (*each.looks, *(look for _, look in each.gradients))]
@@ -151,7 +151,7 @@ class NextStepsWatch:
         bad = self._weights.bad()
         if bad is not None:
             found = bad.found(f"is not finite since the update of step {step.mode_step} by {optimizer}")
-            # After a failure that is no news, and no cause.
+            # After a failure this is neither new nor a cause.
             refused = _OVERWRITTEN if step is self._failed else ""
             more = {"optimizer": optimizer, "updated_at": step.mode_step, "refused": refused}
             self._answer(step, step.records, "update", found, **more)

@@ -1,4 +1,4 @@
-"""Whether the weights that a step begins with are finite, and who wrote them."""
+"""Whether the weights at the start of a step are finite, and which optimizer wrote them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from watchglass.capture.pytorch.module_tree import parameters_of
 
 
 class Weight(NamedTuple):
-    """A parameter and what was seen of it."""
+    """A parameter and its extremes."""
 
     parameter: Tensor
     place: ParameterPlace
@@ -39,7 +39,7 @@ class Weights:
         self._models = models
 
     def look(self) -> list[Weight]:
-        """Look at all of them; of sharded ones at what is here."""
+        """Read all of them; of sharded ones the local part."""
         places = self.places()
         return [Weight(each, place, look) for place, each in places if (look := look_at(each)) is not None]
 

@@ -1,4 +1,4 @@
-"""How attention attends: the largest logit and the entropy of each head."""
+"""Statistics of attention: the largest logit and the entropy of each head."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Attention:
     """Saves ``attn.attention_logits_max.0`` and ``attn.attention_entropy.0``: one value per query, of head 0.
 
     Computed again from queries and keys, of a few rows of a few sequences, see
-    :func:`~watchglass.capture.pytorch.tensors.attention_rows.rows_of_attention`. Heard of are
+    :func:`~watchglass.capture.pytorch.tensors.attention_rows.rows_of_attention`. Observed are
     ``torch.nn.functional.scaled_dot_product_attention``, and ``multi_head_attention_forward`` where it computes
     attention itself because its weights are asked for (``nn.MultiheadAttention`` in its default setting). They are
-    wrapped from the first step on at which a collection asks, until the hook detaches. Not heard of: attention that is
+    wrapped from the first step on at which a collection asks, until the hook detaches. Not observed: attention that is
     written out, that other libraries compute, or that runs in compiled code or in the fast path of evaluation.
     """
 
@@ -48,7 +48,7 @@ class Attention:
         self._stack: list[tuple[nn.Module, Place]] = []
         self._refused: set[str] = set()
         self._leave: list[Callable[[], None]] = []
-        # What attention is given while it is computed again for its rows' sake; None while it is not.
+        # Arguments of attention while it is computed again for its rows; None otherwise.
         self._again: list[_Given] | None = None
         self._guarded_attended = hook.guarded(self._attended)
         events.add(self)
@@ -77,7 +77,7 @@ class Attention:
             self._stack.append((entry.module, entry.place))
 
     def _called(self, call: ModuleCall) -> None:
-        # Those above it were left by an exception that somebody caught.
+        # Calls above it were left by an exception that the script caught.
         depth = next((at for at in range(len(self._stack) - 1, -1, -1) if self._stack[at][0] is call.module), None)
         if depth is not None:
             del self._stack[depth:]
@@ -105,7 +105,7 @@ class Attention:
         if where is None:
             return
         given = inspect.signature(F.multi_head_attention_forward).bind(*arguments, **kwargs).arguments
-        # Without weights it calls scaled_dot_product_attention, which was heard.
+        # Without weights it calls scaled_dot_product_attention, which was observed.
         if given.get("need_weights", True) and given.get("static_k") is None:
             self._carefully(where, functools.partial(self._repeat, *where, given))
 
@@ -122,14 +122,14 @@ class Attention:
     def _where(self) -> tuple[CapturedRecords, Place] | None:
         call = self._call
         if call is None or not is_open(self._hook, call.step):
-            # The forward was left by an exception; what is heard now belongs to none that is captured.
+            # The forward was left by an exception; later calls belong to no captured forward.
             self._call = None
             return None
         place = self._stack[-1][1] if self._stack else None
         return None if place is None or place.path in self._refused else (call.forward.records, place)
 
     def _carefully(self, where: tuple[CapturedRecords, Place], look: Callable[[], None]) -> None:
-        """Attention comes in more shapes than are known here: what cannot be read is said once and left alone."""
+        """Attention has more forms than are known here: one that cannot be read is reported once and left out."""
         records, place = where
         try:
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What attention looks like from its queries and keys: the largest logit and the entropy of each row, by head."""
+"""Attention computed from queries and keys: the largest logit and the entropy of each row, by head."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_LOGITS = 1 << 18
 
 
 def spread(length: int, most: int) -> slice:
-    """Of so many at most that number, the same distance apart; a slice, so that nothing is copied."""
+    """A slice of at most ``most`` of ``length`` elements, evenly spaced; nothing is copied."""
     stride = -(-length // max(1, min(length, most))) if length else 1
     return slice((stride - 1) // 2, None, stride)
 
@@ -25,7 +25,7 @@ def rows_of_attention(
     """Largest logits, entropies in nats, both of shape ``(heads, rows)``, and whether that is of all rows.
 
     As ``torch.nn.functional.scaled_dot_product_attention`` computes them, in float32 at least and without dropout. A
-    row is one query; of a row that is masked altogether nothing can be said, and it counts as the mean of its head.
+    row is one query; a row that is masked altogether has no entropy and counts as the mean of its head.
 
     Args:
         query: Of shape ``(batch, heads, length, size)``; without a second axis there is one head, without a first one

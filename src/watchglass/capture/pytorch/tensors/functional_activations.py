@@ -2,8 +2,8 @@
 
 ``F.relu(self.fc1(x))`` gives a tensor whose ``grad_fn`` is the node of the ReLU, whose own input is the node of what
 ``fc1`` returned. So, where gradients are on, the input of a functional ReLU, tanh or sigmoid is found when a module
-takes in or returns what came of it, as long as it is what another module returned. An input that no module returned is
-kept by nobody and not made up: the graph keeps the results of tanh and sigmoid only.
+takes or returns a tensor that came of it, as long as the input is the output of another module. Any other input is lost
+and left out: the graph keeps the results of tanh and sigmoid only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from watchglass.records import ModuleKind, Role, UnitKind
 RELU_NODES = ("ReluBackward0", "ThresholdBackwardBackward0", "HardtanhBackward0")
 _TAGS = {**dict.fromkeys(RELU_NODES, "relu_input"), "TanhBackward0": "tanh_input", "SigmoidBackward0": "sigmoid_input"}
 
-#: What keeps values as they are but for their arrangement.
+#: Nodes that only rearrange values.
 REARRANGED = ("View", "Reshape", "Unsafe", "Permute", "Transpose", "Squeeze", "Unsqueeze", "TBackward0")
 #: What may lie between an activation and the module that shows it.
 _BETWEEN = (*REARRANGED, "MaxPool", "MulBackward0", "NativeDropout")

@@ -19,7 +19,7 @@ _MODULE_TAGS = {"Tanh": "tanh_input", "Sigmoid": "sigmoid_input"}
 
 
 class Inputs:
-    """Saves what modules are given, as ``fc1.input.0``, before they run.
+    """Saves the arguments of modules, as ``fc1.input.0``, before they run.
 
     Of an outermost module all arguments, of one inside it the positional ones: PyTorch shows others to no global hook.
     """

@@ -1,4 +1,4 @@
-"""What losses judge and what they compare it with."""
+"""Predictions and labels: the arguments of loss functions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from watchglass.records import Role
 
 _TARGETS = ("target", "targets")
 _LOGSUMEXP = "logsumexp"
-#: Elements that a log-sum-exp is taken of at most; beyond it every so many rows.
+#: Most elements of a log-sum-exp; of more, rows at a fixed stride.
 _MOST_LOGITS = 1 << 21
 
 
 class LossArguments:
-    """Saves labels and predictions, and the log-sum-exp of the logits that a cross-entropy is given.
+    """Saves labels and predictions, and the log-sum-exp of the logits of a cross-entropy.
 
     Names are ``label``, ``prediction`` and ``logsumexp``; where a loss judges several tensors, ``prediction.anchor``
     and so on; of the second loss of one forward ``label_2``.
@@ -60,7 +60,7 @@ def logsumexp(logits: Tensor, most: int = _MOST_LOGITS) -> Tensor:
 
     Args:
         logits: Of shape ``(classes,)`` or ``(batch, classes, ...)``.
-        most: About so many elements are looked at; of more, every so many along the other axes.
+        most: About the number of elements that are read; of more, a fixed stride along the other axes.
     """
     axis = 1 if logits.dim() > 1 else 0
     excess = math.ceil(logits.numel() / most)

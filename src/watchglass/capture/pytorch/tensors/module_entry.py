@@ -1,4 +1,4 @@
-"""When modules are called: the only moment at which their inputs are certainly what they were given."""
+"""Calls of modules: the only moment at which their inputs are certainly unchanged."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class InputsWanted:
 
 
 def is_open(hook: Hook, step: OpenStep) -> bool:
-    """Whether a step still waits for what its forwards and its update bring."""
+    """Whether a step still waits for tensors of its forwards and its update."""
     return step is hook.clock.evaluation or (step is hook.clock.train and not step.updated)
 
 
 class ModuleEntry:
-    """Tells ``events.module_entered`` of every module that a captured forward calls, while something wants to know.
+    """Sends ``events.module_entered`` for every module that a captured forward calls, while a part wants inputs.
 
     After a module has returned its inputs may have been overwritten, by itself (``nn.ReLU(inplace=True)``) or inside.
-    The global hook lives from the beginning of the outermost call to its end; where that end is never heard of,
-    because the forward raised, it removes itself at the next call that is none of the captured step's.
+    The global hook lives from the beginning of the outermost call to its end; where that end never comes, because the
+    forward raised, it removes itself at the next call that is none of the captured step's.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
@@ -85,7 +85,7 @@ class ModuleEntry:
             entry = ModuleCall(call.forward.records, place, root, call.arguments, kwargs=call.kwargs, outermost=True)
             self._notify(entry)
         if not is_compiled(call.root):
-            # A wrapper's call is its model's: that one's own, which comes first, is not told again.
+            # A wrapper's call stands for its model's, which is not reported again.
             self._inner = root
             self._call = call
             self._observing(True)

@@ -1,4 +1,4 @@
-"""What optimizers remember between updates, under their own names."""
+"""The state of optimizers between updates, under the names that optimizers give it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _single(state: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _holder(optimizer: Optimizer) -> Optimizer:
-    """The optimizer that has the state: one that wraps another (ZeroRedundancyOptimizer) has none of its own."""
+    """The optimizer that has the state: one that wraps another (ZeroRedundancyOptimizer) has none."""
     for _ in range(4):
         inner = getattr(optimizer, "optim", None) or getattr(optimizer, "optimizer", None)
         if optimizer.state or not isinstance(inner, Optimizer):

@@ -11,7 +11,7 @@ from watchglass.capture.pytorch.tensors.module_entry import ModuleEntry
 from watchglass.capture.pytorch.tensors.optimizer_state import OptimizerState
 from watchglass.capture.pytorch.tensors.routers import Routers
 
-#: Attention must know that a forward began before it is told which modules are called, and ModuleEntry tells of them.
+#: Attention comes before ModuleEntry: it must know that a forward began before modules are called.
 TENSOR_PARTS = (
     Attention, ModuleEntry, Inputs, FunctionalActivations, InputGradients, OptimizerState, LossArguments, Routers,
 )  # fmt: skip

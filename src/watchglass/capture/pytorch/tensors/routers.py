@@ -1,7 +1,7 @@
-"""Routers of mixtures of experts: what they say, and how the tokens spread over the experts.
+"""Routers of mixtures of experts: their logits, and the spread of tokens over the experts.
 
 A module is taken for a router when its own name or the name of its class has the word *router*, *gate* or *gating* in
-it (``mlp.gate``, ``MixtralTopKRouter``), when it or its parent says how many experts there are, and when it returns a
+it (``mlp.gate``, ``MixtralTopKRouter``), when it or its parent holds the number of experts, and when it returns a
 tensor of floats whose last axis is as long as that. So the ``gate_proj`` of a gated feed-forward is none.
 """
 
@@ -26,7 +26,7 @@ from watchglass.records import Role
 
 _TAG = "router"
 _WORDS = frozenset({"router", "gate", "gating"})
-#: Attributes in which models say how many experts there are, and how many of them a token goes to.
+#: Attributes of models with the number of experts, and with the number of experts for each token.
 _COUNTS = (
     "num_experts", "num_local_experts", "n_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts",
 )  # fmt: skip
@@ -45,7 +45,7 @@ class Routers:
     """Saves ``mlp.gate.router_logits`` and ``mlp.gate.router_load``, the share of choices that went to each expert.
 
     The load has one element for each expert, which sum to 1. Choices are those that the router returns as whole
-    numbers; where it returns none, the largest logits, as many as it or its parent says (one where neither does).
+    numbers; where it returns none, the largest logits, as many as it or its parent holds (one by default).
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
