@@ -124,7 +124,7 @@ def test_an_evaluator_that_cannot_start_ends_no_recording(tmp_path: Path, caplog
         train(model)
     assert open_run(tmp_path / "run").steps() == list(range(12))
     (message,) = caplog.messages
-    assert "no more processes; the training is recorded all the same" in message
+    assert "no more processes; the run is recorded nevertheless" in message
 
 
 def test_evaluations_before_the_first_training_step_are_dropped_with_a_count(tmp_path: Path) -> None:
