@@ -116,7 +116,7 @@ def test_values_come_as_files_and_people_write_them() -> None:
     [
         ({"name": "x", "include_regex": ("(",)}, "collection x: include_regex '(' does not compile: missing )"),
         ({"name": "../x"}, "name must be a letter followed by"),
-        ({"name": "gradeints"}, "collection 'gradeints' selects nothing (did you mean \"gradients\"?); give include_"),
+        ({"name": "gradeints"}, "collection 'gradeints' selects nothing (did you mean \"gradients\"?); set include_"),
         ({"name": "weights", "save_interval": 0}, "collection weights: save_interval must be >= 1 but got 0"),
         ({"name": "weights", "save_steps": [3, -1]}, "save_steps must be >= 0 but got -1"),
         ({"name": "weights", "save_steps": 3}, "save_steps must be a list of whole numbers or none but got 3"),
