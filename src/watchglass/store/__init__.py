@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         this_process as this_process,
     )
     from watchglass.store.compaction.compaction import Compaction as Compaction, compact as compact
-    from watchglass.store.compaction.generations import Covered as Covered, newest_generation as newest_generation
     from watchglass.store.compaction.pins import Pin as Pin, pin as pin
     from watchglass.store.compaction.removal import (
         Removal as Removal,
@@ -96,6 +95,7 @@ if TYPE_CHECKING:
         load_tensor as load_tensor,
         write_tensors as write_tensors,
     )
+    from watchglass.store.generations import Covered as Covered, newest_generation as newest_generation
     from watchglass.store.liveness import (
         Attendance as Attendance,
         LaunchEnd as LaunchEnd,
@@ -154,7 +154,7 @@ _HOMES = {
     ),
     "compaction.compaction": ("Compaction", "compact"),
     "compaction.segment_compactor": ("compacted_file",),
-    "compaction.generations": ("Covered", "newest_generation"),
+    "generations": ("Covered", "newest_generation"),
     "compaction.pins": ("Pin", "pin"),
     "compaction.removal": ("Removal", "check_idle", "plan_removal", "remove"),
     "compaction.retention": ("RawRetention", "remove_raw", "was_removed"),

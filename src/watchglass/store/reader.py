@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from watchglass.config import Clock
 from watchglass.errors import CompactedError, DamagedDataError, MissingFileError, StoreError
 from watchglass.store import layout
-from watchglass.store.compaction.generations import Covered, Generation, newest_generation
 from watchglass.store.contract import Store, StoredObject
 from watchglass.store.encoding.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, FrameKind, frame_length, scan
+from watchglass.store.generations import Covered, Generation, newest_generation
 from watchglass.store.segment_discovery import SegmentDiscovery
 
 #: Bytes read at a time. A frame that is longer is read by itself.

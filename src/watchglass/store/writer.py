@@ -13,10 +13,10 @@ from watchglass.config import Clock
 from watchglass.errors import InvalidValueError, NoRoomError, RunExistsError, StoreError
 from watchglass.records import FORMAT_VERSION, Finding, Observation, RowKind, RuleStatus
 from watchglass.store import claim, layout
-from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
 from watchglass.store.encoding import codec
 from watchglass.store.encoding.rows import encode_rows, table_of
+from watchglass.store.generations import newest_generation
 from watchglass.store.manifest import stay_with_run
 
 _log = logging.getLogger("watchglass")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = {"numpy", "pyarrow", "rich", "psutil", "plotly", "watchglass.evaluate.live", "watchglass.run.run"}
 
 LAUNCH = """
@@ -40,3 +42,20 @@ def test_asking_for_one_verb_imports_no_other() -> None:
     assert "Usage" in done.stdout
     assert "watchglass.cli.run" in done.stderr.split()
     assert "watchglass.cli.backtest" not in done.stderr.split()
+
+
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [
+        ("import watchglass", ("watchglass.records", "watchglass.config", "json", "dataclasses")),
+        ("import watchglass; watchglass.watch", ("watchglass.store.compaction", "watchglass.store.parquet", "pyarrow")),
+        (
+            "from watchglass.cli import main; main(['--help'])",
+            ("numpy", "pyarrow", "psutil", "plotly", "watchglass.capture", "watchglass.evaluate.engine"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_start_imports_only_what_it_needs(command: str, heavy: tuple[str, ...]) -> None:
+    command = f"import sys; before = set(sys.modules); {command}; print(*set(sys.modules) - before, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=180, check=True)
+    assert not set(heavy) & set(done.stderr.split())

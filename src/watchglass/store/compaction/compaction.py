@@ -16,11 +16,11 @@ from itertools import count
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import layout, manifest
 from watchglass.store.claim import Claim, is_alive
-from watchglass.store.compaction.generations import Covered, Generation, generation_numbers, newest_generation
 from watchglass.store.compaction.lease import CompactionLease
 from watchglass.store.compaction.pins import PinRecord, pins
 from watchglass.store.compaction.segment_compactor import UnfitError, check_condensed, condense
 from watchglass.store.contract import Store, StoredObject
+from watchglass.store.generations import Covered, Generation, generation_numbers, newest_generation
 from watchglass.store.liveness import claimed
 from watchglass.store.rings.ring_paths import owners_of_rings
 from watchglass.store.spool.folder import spool_exists

@@ -12,8 +12,8 @@ from watchglass.config import TIMING, Timing
 from watchglass.errors import DamagedDataError, StoreError
 from watchglass.store import layout
 from watchglass.store.claim import Claim, is_alive, this_process
-from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
+from watchglass.store.generations import newest_generation
 from watchglass.store.json_documents import MAX_BYTES, document
 
 

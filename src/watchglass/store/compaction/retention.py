@@ -11,11 +11,11 @@ from itertools import islice
 
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.store import layout
-from watchglass.store.compaction.generations import Covered, newest_generation
 from watchglass.store.compaction.segment_compactor import UnfitError, whole_frames
 from watchglass.store.contract import Store
 from watchglass.store.encoding.codec import decode_header, decode_raw_index
 from watchglass.store.encoding.frames import FrameKind
+from watchglass.store.generations import Covered, newest_generation
 from watchglass.store.json_documents import read_document
 
 
