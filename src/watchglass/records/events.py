@@ -1,4 +1,4 @@
-"""What actions are told: a new finding, a rule that stands elsewhere than before, or how much they were not told."""
+"""Events for actions: a new finding, a new status of a rule, or the number of events that were dropped."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ KINDS = ("exception", "interrupt", "exit", "signal", "lost")
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a training process ended before its script was done, or with an exit status that says so.
+    """The reason why a training process ended early or with an exit status that reports a failure.
 
     Attributes:
         kind: ``"exception"``; ``"interrupt"`` (Ctrl-C); ``"exit"`` (an exit status other than 0); ``"signal"``;
-            ``"lost"`` (the process is gone and left no word).
+            ``"lost"`` (the process is gone and reported nothing).
         type: Class of the exception, with its module where that is not ``builtins``: ``"ValueError"``,
             ``"torch.OutOfMemoryError"``; "" where there was none.
         message: What the exception says, in one line of bounded length, without what looks like a secret.
@@ -100,7 +100,7 @@ class BypassedUpdates:
 
     Attributes:
         since: The TRAIN step at which the first one was found.
-        reason: Why the hooks did not hear of them, as a clause: ``"SGD.step was replaced by a function that calls no
+        reason: Why the hooks missed them, as a clause: ``"SGD.step was replaced by a function that calls no
             hooks"``; no full stop.
         steps: How many there were; None where the process did not come to its end.
         worker: Worker in whose process.

@@ -1,4 +1,4 @@
-"""What an evaluator says of a training: findings, where each rule stands, and what it observed itself."""
+"""Records of an evaluator about a run: findings, statuses of rules, and its observations."""
 
 from __future__ import annotations
 

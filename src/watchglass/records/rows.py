@@ -56,7 +56,7 @@ class Field:
     Attributes:
         name: Its name, and that of its column.
         type: One of :data:`SIZES`, ``"text"``, or ``"json"`` (plain JSON values; of a kind written as JSON).
-        means: What it is, in one line.
+        means: Its meaning, in one line.
         unit: Of its numbers, "" for none.
         array: It is a list of the type, of any length; of texts only in a kind that is written as JSON.
         values: What its numbers stand for; rows with others are of a later release and left out of tables.

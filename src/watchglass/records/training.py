@@ -1,4 +1,4 @@
-"""What is recorded of a training: steps, tensors, facts, and the rows they are stored in."""
+"""Records of a training run: steps, tensors, facts, and the rows they are stored in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORMAT_VERSION = (2, 0)
 
 
 class Mode(IntEnum):
-    """What the training was doing at a step. ``GLOBAL`` is the view over all, never stored."""
+    """What the run did at a step. ``GLOBAL`` is the view over all, never stored."""
 
     TRAIN = 1
     EVAL = 2
@@ -20,7 +20,7 @@ class Mode(IntEnum):
 
 
 class Role(str, Enum):
-    """What a tensor is to the training; decides which rules look at it."""
+    """The role of a tensor in the run; decides which rules look at it."""
 
     WEIGHT = "weight"
     BIAS = "bias"

@@ -1,7 +1,7 @@
-"""Who owns a worker's files or the journal: exclusively created claims that name a process beyond doubt.
+"""Ownership of a worker's files or of the journal: exclusively created claims that identify a process.
 
-A lock would be inherited by forked children and outlive its owner; a claim names a process by host, boot and start
-time, so that anyone can tell whether the owner still lives. Claims are never changed or deleted: the next owner
+A lock would be inherited by forked children and outlive its owner. A claim identifies a process by host, boot and start
+time, so that any process can check whether the owner lives. Claims are never changed or deleted: the next owner
 creates the next generation (``worker_0.json``, ``worker_0.json.1``, ...), and exclusive creation decides races.
 """
 
@@ -26,7 +26,7 @@ from watchglass.store.spool.folder import is_given_up
 
 @dataclass(frozen=True)
 class Claim:
-    """A process, beyond doubt.
+    """A process, identified beyond doubt.
 
     Attributes:
         pid: Its process id.
@@ -35,9 +35,9 @@ class Claim:
         host: Name of its machine.
         wall_ns: When the claim was made, nanoseconds since 1970.
         released: True in the generation that an owner adds when it is done.
-        rings: Files that hold what the owner recorded last, see :mod:`watchglass.store.rings.ring`.
-        harvest: It trains nothing, it only writes down what a dead owner left behind.
-        spool: Folder of what the owner has not sent to the store yet, see :mod:`watchglass.store.spool.spool`; "" for
+        rings: Files with the last records of the owner, see :mod:`watchglass.store.rings.ring`.
+        harvest: It only writes the records that a dead owner left behind.
+        spool: Folder of objects that are not in the store yet, see :mod:`watchglass.store.spool.spool`; "" for
             none.
     """
 
@@ -81,8 +81,8 @@ def this_process() -> Claim:
 def is_alive(claim: Claim | Mapping[str, Any]) -> bool | None:
     """Whether the process of a claim (or of a lifecycle record) runs; None where it is on another machine.
 
-    A zombie is dead: it writes no more. So is, as far as its claim goes, a process that released it, or that has
-    ended a training and left to others what the store did not take.
+    A zombie counts as dead: it writes nothing. So does a process that released the claim, or that ended its run and
+    left its spool to other processes.
     """
     if not isinstance(claim, Claim):
         claim = Claim.from_json(claim)
@@ -112,17 +112,17 @@ def claim_worker(store: Store, attempt: int, worker: str, start_info: Claim | No
     """Make a process (the calling one, unless ``start_info`` says otherwise) the writer of a worker's files.
 
     Returns:
-        How many claims there were before: 0 where nobody has written these files yet.
+        The number of earlier claims: 0 where no process has written these files yet.
 
     Raises:
-        RunExistsError: A process that lives, or that may live on another machine, holds it.
+        RunExistsError: A living process holds it, or one that may live on another machine.
     """
     what = f"{worker} of {store.location}"
     return take(store, layout.worker_claim(attempt, worker), start_info or this_process(), what)
 
 
 def release_worker(store: Store, attempt: int, worker: str) -> None:
-    """Give a worker back, so that even the same process may claim it again."""
+    """Release a worker, so that any process may claim it, this one too."""
     release(store, layout.worker_claim(attempt, worker))
 
 
@@ -156,7 +156,7 @@ def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
 
 
 def is_untouched(store: Store, attempt: int, worker: str) -> bool:
-    """Whether ``worker`` is free and nobody of the attempt has left it yet: the launch of it is still going on.
+    """Whether ``worker`` is free and no worker has left the attempt yet, so that its launch still goes on.
 
     One listing; claims are read only of workers that had more than one.
     """
@@ -166,7 +166,7 @@ def is_untouched(store: Store, attempt: int, worker: str) -> bool:
 
 
 def lease_holder(store: Store) -> Claim | None:
-    """The newest owner of the journal, living or dead; None where there was none or it gave the journal back."""
+    """The newest owner of the journal, living or dead; None where there was none or it released the journal."""
     return holder_of(store, layout.LEASE)
 
 
@@ -177,16 +177,16 @@ def take(store: Store, path: str, claim: Claim, what: str, gone: Claim | None = 
         store: The store of a run.
         path: Of the first claim.
         claim: The process that takes them.
-        what: Names them in messages.
-        gone: A holder that is known to be no more, although that is not visible from this machine.
+        what: Their name in messages.
+        gone: A holder on another machine that is known to be dead.
 
     Raises:
-        RunExistsError: Another process that lives, or that may live on another machine, has them.
+        RunExistsError: Another living process has them, or one that may live on another machine.
     """
     claims = _generations(store, path)
     number, holder = len(claims), claims[-1] if claims else None
     if holder == claim:
-        return number - 1  # taken by an earlier call, which did not hear that it was
+        return number - 1  # taken by an earlier call whose answer was lost
     if holder is not None and not holder.released and holder != gone:
         alive = is_alive(holder)
         if alive is None:
@@ -202,14 +202,14 @@ def take(store: Store, path: str, claim: Claim, what: str, gone: Claim | None = 
     try:
         store.write(name, data)
     except RunExistsError as error:
-        # An answer that was lost on its way: the claim is ours all the same.
+        # The claim is ours if only the answer was lost.
         if store.read_many([(name, 0, MAX_BYTES)]) != [data]:
             raise RunExistsError(f"{what} was just taken by another process; choose another run") from error
     return number
 
 
 def release(store: Store, path: str) -> None:
-    """Give the claims at ``path`` back."""
+    """Release the claims at ``path``."""
     claims = _generations(store, path)
     if claims and not claims[-1].released:
         data = json.dumps({**claims[-1].to_json(), "released": True, "wall_ns": time.time_ns()}).encode()
@@ -217,7 +217,7 @@ def release(store: Store, path: str) -> None:
 
 
 def holder_of(store: Store, path: str) -> Claim | None:
-    """The newest owner of the claims at ``path``, living or dead; None where there was none or it gave them back."""
+    """The newest owner of the claims at ``path``, living or dead; None where there was none or it released them."""
     claims = _generations(store, path)
     return None if not claims or claims[-1].released else claims[-1]
 

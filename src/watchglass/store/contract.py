@@ -1,4 +1,4 @@
-"""The contract of a store: named blobs below one location. Everything a run is goes through it and nothing else."""
+"""The contract of a store: named blobs below one location. All bytes of a run are written and read through it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Store(ABC):
     def write(self, path: str, data: Content, *, replace: bool = False) -> None:
         """Write a whole object so that readers see all of it or nothing.
 
-        Parts are memory of others, so the store keeps none of them when it returns.
+        Parts are memory of the caller: the store keeps none of them when it returns.
 
         Without ``replace`` this is the one primitive that decides races: of several writers of one path exactly one
         succeeds.
@@ -95,7 +95,7 @@ class Store(ABC):
 
     @abstractmethod
     def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
-        """All objects below the folder ``prefix`` whose path sorts behind ``after``, sorted by path.
+        """All objects below the folder ``prefix`` whose path sorts after ``after``, sorted by path.
 
         Recursive; empty where there is no such folder. The order is that of the path's characters, not of folders.
         """
@@ -106,7 +106,7 @@ class Store(ABC):
 
     @abstractmethod
     def size(self, path: str) -> int | None:
-        """Length of an object in bytes, None where there is none: what is asked repeatedly, so it is cheap."""
+        """Length of an object in bytes, None where there is none. Called often, so it must be cheap."""
 
     @abstractmethod
     def folders(self, prefix: str = "") -> Sequence[str]:
@@ -133,7 +133,7 @@ class Store(ABC):
     def read_many(self, ranges: Sequence[tuple[str, int, int | None]]) -> Sequence[bytes | None]:
         """What :meth:`read` gives for each ``(path, start, end)``, None for objects that are not there.
 
-        Stores that answer late ask for several at once.
+        Slow stores send several requests at once.
         """
         found: list[bytes | None] = []
         for path, start, end in ranges:
@@ -144,13 +144,13 @@ class Store(ABC):
         return found
 
     def stay_with(self, path: str) -> None:  # noqa: B027  an object store has no folders to make again
-        """Make no folder any more once the object ``path`` is gone: whoever removed that has removed everything."""
+        """Create no folder once the object ``path`` is gone: the run was removed."""
 
     def prune(self, prefix: str = "") -> None:  # noqa: B027  most stores have no folders
         """Remove the folder ``prefix`` and those below it as far as nothing is in them; where there are folders."""
 
     def close(self) -> None:  # noqa: B027  most stores hold nothing
-        """Let go of what the store holds open; it is not used afterwards."""
+        """Close connections and files; the store is not used afterwards."""
 
     def is_empty(self) -> bool:
         """Whether the location holds nothing at all, foreign files included."""
@@ -158,14 +158,14 @@ class Store(ABC):
 
 
 class WrapperStore(Store):
-    """Asks another store for everything; a member defines what it does in another way."""
+    """Forwards every operation to another store; a subclass defines those that differ."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
         self.appends, self.location = inner.appends, inner.location
 
     def behind(self) -> Store:
-        """The other store, asked before each call; a member may raise StoreError instead."""
+        """The other store, called before each operation; a subclass may raise StoreError instead."""
         return self._inner
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
@@ -225,7 +225,7 @@ def check_path(path: str, *, folder: bool = False) -> str:
     colon (drive letters).
 
     Args:
-        path: What to check; often read from a file that another process wrote.
+        path: A path, often from a file that is not trusted.
         folder: Also allow "", the whole store.
 
     Raises:
@@ -257,10 +257,10 @@ def is_path(path: str) -> bool:
 
 
 def check_range(start: int, end: int | None) -> None:
-    """Refuse what is no range of bytes.
+    """Check a range of bytes.
 
     Raises:
-        InvalidValueError: It is none.
+        InvalidValueError: It is not a range.
     """
     if start < 0 or (end is not None and end < start):
         raise InvalidValueError(f"a byte range must satisfy 0 <= start <= end but got [{start}, {end})")

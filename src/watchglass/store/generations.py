@@ -17,7 +17,7 @@ _MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Covered:
-    """What of one worker a generation holds.
+    """The part of a generation that belongs to one worker.
 
     Attributes:
         attempt: Attempt of the worker.
@@ -41,7 +41,7 @@ class Generation:
     Attributes:
         number: Counts from 1.
         created_ns: When its manifest was written, nanoseconds since 1970.
-        covers: What it holds, by attempt, then worker.
+        covers: Its parts, by attempt, then worker.
     """
 
     number: int
@@ -49,7 +49,7 @@ class Generation:
     covers: tuple[Covered, ...]
 
     def covered(self, attempt: int, worker: str) -> Covered | None:
-        """What it holds of a worker."""
+        """Its part of a worker; None where it has none."""
         return next((each for each in self.covers if (each.attempt, each.worker) == (attempt, worker)), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def read_generation(store: Store, number: int) -> Generation:
     """A generation.
 
     Raises:
-        MissingFileError: It has no manifest: it is being written, or whoever wrote it died.
+        MissingFileError: It has no manifest: it is being written, or its writer died.
         DamagedDataError: Its manifest makes no sense.
     """
     path = layout.generation_manifest(number)

@@ -1,4 +1,4 @@
-"""Small JSON documents of a run, which anybody may have written."""
+"""Small JSON documents of a run, which are not trusted."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ STREAMS = "streams"
 DEAD_LETTERS = "dead-letters"
 COMPACTED = "compacted"
 COMPACTION_LEASE = "compacted/lease"
-#: Written repeatedly by who compacts.
+#: Renewed by the process that compacts.
 COMPACTION_RENEWED = "compacted/renewed"
 PINS = "compacted/pins"
-#: Written repeatedly by who holds the lease of the journal.
+#: Renewed by the holder of the journal's lease.
 LEASE_RENEWED = "journal/renewed"
-#: Written by an evaluator that has judged all of a training which has ended.
+#: Written by an evaluator that has judged all of an ended run.
 JUDGED = "journal/judged"
 #: Seconds of wall time that share a flush bucket. Buckets make "everything since" one listing.
 BUCKET_SECONDS = 60
@@ -197,12 +197,12 @@ def compacted_statistics(number: int, attempt: int, worker: str, block: int) -> 
 
 
 def pin(name: str) -> str:
-    """A reader that must not have its generation, or the segments it reads, taken away."""
+    """A reader whose generation and segments must not be deleted."""
     return f"{PINS}/{name}.json"
 
 
 def control_request(kind: str, attempt: int, number: int = 0) -> str:
-    """Written by the evaluator: a change that the workers are asked for, the ``number``-th of its kind."""
+    """Written by the evaluator: the request of a change, the ``number``-th of its kind."""
     return f"control/{kind}/{attempt:04}/{number:04}/request"
 
 

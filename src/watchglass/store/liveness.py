@@ -1,7 +1,7 @@
-"""Who is at work on a run, seen from any machine and with few requests.
+"""Which processes work on a run, as far as any machine can see with few requests.
 
-A process can only be seen from its own machine. From elsewhere there is what it writes: workers write segments,
-launchers say when their training process has ended, and who writes the journal renews that repeatedly.
+A process is visible on its own machine only. Other machines see what it writes: workers write segments, launchers
+report the end of their training process, and the writer of the journal renews its lease.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from watchglass.store.manifest import launcher_of
 
 @dataclass(frozen=True)
 class LaunchEnd:
-    """What a launcher says when its training process has ended.
+    """The report of a launcher that its training process has ended.
 
     Attributes:
         rank: Its rank.
-        world_size: Launchers that the training has; of one alone the end is that of all workers.
-        exit_status: How the training ended, as a shell calls it.
+        world_size: Number of launchers; the end of a single one is the end of all workers.
+        exit_status: Exit status of the training process, as a shell reports it.
         wall_ns: When, in nanoseconds since 1970.
         pid: Process id of the training process, on the launcher's machine; 0 where unknown.
         failure: Why it ended, None where it ended well or that is unknown.
@@ -55,19 +55,19 @@ def write_launch_end(
     pid: int = 0,
     failure: Failure | None = None,
 ) -> None:
-    """Say that the training process of a launcher has ended; written over what an earlier one of its rank said.
+    """Report that the training process of a launcher has ended; replaces an earlier report of its rank.
 
     Raises:
         StoreError: The store refused.
     """
     if store.policy.cheap_lookups and store.size(layout.MANIFEST) is None:
-        return  # the run was removed meanwhile, and nobody asks
+        return  # the run was removed
     end = LaunchEnd(rank, world_size, exit_status, time.time_ns(), pid, failure)
     store.write(layout.launch_end(attempt, rank), json.dumps(asdict(end)).encode(), replace=True)
 
 
 def read_launch_ends(store: Store, attempt: int) -> dict[int, LaunchEnd]:
-    """What launchers of an attempt have said when they ended, by rank; one listing, and a read for each.
+    """The ends of the launches of an attempt, by rank; one listing, and a read for each.
 
     Raises:
         StoreError: The store refused.
@@ -80,7 +80,7 @@ def read_launch_ends(store: Store, attempt: int) -> dict[int, LaunchEnd]:
 def still_running(store: Store, attempt: int) -> Claim | None:
     """Another process of this machine that works on an attempt: one of its workers, or its launcher; else None.
 
-    A launcher whose training process has ended, and that waits for its evaluator, works on nothing.
+    A launcher that only waits for its evaluator does not count.
 
     Raises:
         StoreError: The store refused.
@@ -131,7 +131,7 @@ class Attendance:
         return self._claims.get(attempt, {})
 
     def launch_ended(self, attempt: int, worker: str | None = None) -> LaunchEnd | None:
-        """The end of the launch of a worker, or of the one launcher that all of them had; None where none was told."""
+        """The end of the launch of a worker, or of the single launcher of all; None where none was reported."""
         ends = self._ends.get(attempt, {})
         alone = ends.get(0)
         if alone is not None and alone.world_size <= 1:
@@ -152,7 +152,7 @@ def claimed(store: Store, attempt: int) -> Iterator[tuple[str, list[Claim], bool
 
 
 class Renewal:
-    """Shows from time to time that the holder of the journal's lease lives. For one thread."""
+    """Renews the lease of the journal, which shows that its holder lives. For one thread."""
 
     def __init__(self, store: Store, *, every_s: float = TIMING.lease_renewal_s) -> None:
         self._store = store
@@ -179,7 +179,7 @@ class Renewal:
 
 
 class RenewalWatch:
-    """Watches whether another process renews the lease: by our own clock alone, so that theirs may be wrong."""
+    """Watches whether another process renews the lease, by the local clock alone: the other may be wrong."""
 
     def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -203,7 +203,7 @@ class RenewalWatch:
 
 
 def _launch_ends(documents: Mapping[str, Mapping[str, Any]]) -> dict[int, LaunchEnd]:
-    """The ends that documents tell of, by rank; those that make no sense are left out."""
+    """The ends in documents, by rank; malformed ones are omitted."""
     ends = {}
     for path, said in documents.items():
         parsed = layout.parse_launch_end(path)

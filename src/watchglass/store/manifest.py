@@ -26,14 +26,14 @@ _COMMAND_CHARACTERS, _WORD_CHARACTERS = 1 << 16, 1 << 12
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run says of itself.
+    """The manifest of a run.
 
     Attributes:
         run_id: 32 hexadecimal digits, unique.
         format: (major, minor) of the run format.
         created_ns: Wall time of creation, nanoseconds since 1970.
         version: Release of watchglass that created it.
-        command: The training's command line, secrets replaced by ``[redacted]`` and long ones shortened; may be empty.
+        command: The command line of the run, with secrets replaced by ``[redacted]`` and shortened; may be empty.
     """
 
     run_id: str
@@ -52,7 +52,7 @@ def create_run(store: Store, *, command: list[str]) -> Manifest:
 
     Args:
         store: Where; must be empty but for hidden files.
-        command: The training's command line, written with secrets replaced and shortened where it is long.
+        command: The command line of the run; it is written with secrets replaced, and shortened.
 
     Raises:
         RunExistsError: It is a run already.
@@ -69,7 +69,7 @@ def create_run(store: Store, *, command: list[str]) -> Manifest:
 
 
 def stay_with_run(store: Store) -> None:
-    """Write nothing any more once the run, if there is one now, is gone: a remnant would keep others from beginning."""
+    """Create no folders once the run is removed: a remnant would keep the next run from beginning."""
     if store.policy.cheap_lookups and store.size(layout.MANIFEST) is not None:
         store.stay_with(layout.MANIFEST)
 
@@ -116,9 +116,9 @@ def create_attempt(
     Args:
         store: A run.
         launch_key: Names the launch; "" never joins.
-        joins: Asked whether an attempt of this key is really this launch's, where an earlier one may have had it too.
+        joins: Whether an attempt with this key is of this launch; an earlier launch may have had the same key.
         follows: Called with the newest attempt before one is created after it; may raise. Of several processes that
-            create an attempt at once one succeeds, and the others are asked again.
+            create an attempt at once, one succeeds, and it is called again for the others.
         launcher: The process that launches the attempt, for :func:`launcher_of`.
     """
     while True:

@@ -1,7 +1,7 @@
-"""One budget for what a process keeps in memory of the runs that it reads, so that no run decides how much that is.
+"""One memory budget per process for the runs that it reads, so that no run decides how much memory is used.
 
-What grows with the content of a run is charged before it is kept, and given back when it goes. Some kilobytes of a run
-may stand for gigabytes, since its columns are compressed; bounds on single frames do not add up.
+Data that grows with a run is charged before it is kept, and given back when it is released. Some kilobytes of a run may
+hold gigabytes, since columns are compressed; bounds on single frames do not bound their sum.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from threading import RLock
 from watchglass.config import environment, machine_bytes
 from watchglass.errors import MemoryBudgetError
 
-#: The most that is taken where nothing else is said, and the part of the machine's memory.
+#: The default limit, and the part of the machine's memory that bounds it.
 _MOST_BYTES, _SHARE = 2 << 30, 4
 
 
 class MemoryBudget:
-    """So many bytes for all runs that are read at the same time. Safe to use from several threads.
+    """A number of bytes for all runs that are read at the same time. Thread-safe.
 
     Attributes:
-        limit_bytes: How many there are.
+        limit_bytes: The limit.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._lock = RLock()  # what goes may go at any moment, also within take
+        self._lock = RLock()  # an owner may be released at any moment, also within take
         self._used = 0
 
     @property
     def used_bytes(self) -> int:
-        """How many are taken."""
+        """Bytes in use."""
         return self._used
 
     def take(self, size: int) -> None:
-        """Take so many bytes, or none.
+        """Charge a number of bytes.
 
         Raises:
-            MemoryBudgetError: That many are not left.
+            MemoryBudgetError: Fewer are left; nothing is charged.
         """
         with self._lock:
             if self._used + size > self.limit_bytes:
@@ -50,13 +50,13 @@ class MemoryBudget:
             self._used += size
 
     def give_back(self, size: int) -> None:
-        """Give bytes back."""
+        """Release bytes."""
         with self._lock:
             self._used -= size
 
 
 class Charges:
-    """What one owner keeps, charged to a budget; all of it is given back with the owner. For one thread."""
+    """Bytes that one owner keeps, charged to a budget and released with the owner. For one thread."""
 
     def __init__(self, budget: MemoryBudget | None = None) -> None:
         self._held = 0
@@ -64,10 +64,10 @@ class Charges:
         self._until: deque[tuple[int, int]] = deque()
 
     def add(self, size: int, last_step: int | None = None) -> None:
-        """Charge so many bytes, which are needed up to a step, or for ever.
+        """Charge bytes that are needed up to a step, or for the life of the owner.
 
         Raises:
-            MemoryBudgetError: That many are not left; nothing is charged.
+            MemoryBudgetError: Fewer are left; nothing is charged.
         """
         self._budget.take(size)
         self._held += size
@@ -75,14 +75,14 @@ class Charges:
             self._until.append((last_step, size))
 
     def forget(self, before: int) -> None:
-        """What was needed up to an earlier step is kept no more."""
+        """Release the bytes that were needed up to an earlier step."""
         gone = sum(size for last, size in self._until if last < before)
         if gone:
             self._until = deque(entry for entry in self._until if entry[0] >= before)
             self._release(gone)
 
     def clear(self) -> None:
-        """Nothing is kept any longer."""
+        """Release all bytes."""
         self._until.clear()
         self._release(self._held)
 
@@ -98,7 +98,7 @@ class Charges:
 
 @cache
 def reading_budget() -> MemoryBudget:
-    """That of this process: what its environment says, else the smaller of 2 GiB and a quarter of the memory."""
+    """The budget of this process: as its environment says, else the smaller of 2 GiB and a quarter of the memory."""
     named = environment.read_memory_bytes()
     machine = machine_bytes()
     return MemoryBudget(named or min(_MOST_BYTES, machine // _SHARE if machine else _MOST_BYTES))

@@ -18,7 +18,7 @@ from watchglass.store.segment_discovery import SegmentDiscovery
 _CHUNK = 4 << 20
 #: What a poll reads at least of each worker that it reads anything of.
 _SHARE = 64 << 10
-#: Objects that one call asks a store for: all that a call got is kept, and where one fails nothing of it is known.
+#: Objects that one call fetches: if one of them fails, the whole call fails.
 _MOST_AT_ONCE = 128
 #: Shorter objects are read: mapping one into memory costs as much as copying so many bytes.
 _MAPPED = 256 << 10
@@ -51,7 +51,7 @@ class _Sequence:
     seq: int = 0
     offset: int = 0
     tail: str | None = None
-    """Why reading of the current segment stopped before its end, None when all of it was read."""
+    """The reason why reading of the current segment stopped early, None when all of it was read."""
     seen: int = -1
     """Size of the current segment when it was last read."""
     taken: int = 0
@@ -120,7 +120,7 @@ class RunReader:
 
     @property
     def problems(self) -> list[Problem]:
-        """What could not be read so far, by path; the rest of such a segment is skipped."""
+        """Problems so far, by path; the rest of such a segment is skipped."""
         return sorted(self._problems.values(), key=lambda problem: (problem.path, problem.offset))
 
     @property
@@ -233,7 +233,7 @@ class RunReader:
     def _begin(self) -> None:
         """Start with what was compacted, if anything was."""
         generation = self._newest()
-        # Not before it is known: where the store refuses, the next poll has to ask again.
+        # Set once it is known: where the store refuses, the next poll has to read it again.
         self._generation = generation.number if generation is not None else 0
         for covered in generation.covers if generation is not None else ():
             if covered.segments and self._wants(covered):
@@ -241,7 +241,7 @@ class RunReader:
                 sequence.found(sequence.seq, StoredObject(covered.frames, covered.bytes))
 
     def _check_generation(self, *, unread_only: bool = False) -> None:
-        """Whatever is missing may be in a generation that was written since."""
+        """A missing segment may be in a generation that was written since."""
         newest = self._newest()
         if newest is None or newest.number <= (self._generation or 0):
             return
@@ -275,7 +275,7 @@ class RunReader:
         return not self._store.policy.segments_grow or path.startswith(layout.COMPACTED)
 
     def _fetch(self, sequences: list[_Sequence], share: int) -> None:
-        """On a store that answers late: ask for what the sequences will read all at once."""
+        """On a store that does not read in place: fetch the next bytes of all sequences at once."""
         if self._store.policy.reads_in_place:
             return
         ranges: list[tuple[str, int, int | None]] = []
@@ -293,7 +293,7 @@ class RunReader:
             try:
                 found = self._store.read_many(asked)
             except StoreError as error:
-                self._most_at_once = max(1, len(asked) // 2)  # of a store that answers from time to time: some of it
+                self._most_at_once = max(1, len(asked) // 2)  # an unreliable store may answer a smaller request
                 self._refused = error
                 return
             self._most_at_once = min(_MOST_AT_ONCE, 2 * self._most_at_once)
@@ -362,7 +362,7 @@ class RunReader:
         if not self._store.policy.reads_in_place:
             end = min(listed, offset + want)
             if self._refused is not None and (path, offset) not in self._fetched:
-                raise self._refused  # a store that has just refused is not asked again at once
+                raise self._refused  # no second request to a store that has just refused
             data = self._fetched.pop((path, offset), b"")
             if data is None:
                 raise MissingFileError(f"{path} does not exist; check the path of the run")
@@ -370,7 +370,7 @@ class RunReader:
                 data += self._store.read(path, offset + len(data), end) if end > offset + len(data) else b""
             return data, offset + len(data) >= listed or len(data) < end - offset
         if (final or self._is_fixed(path)) and listed >= _MAPPED:
-            # Nobody shortens it any longer: the writer cuts off what it failed to append only of its newest segment.
+            # It never gets shorter: the writer truncates a failed append only in its newest segment.
             if self._mapped[0] != path:
                 self._mapped = (path, memoryview(self._store.map(path)))
             whole = self._mapped[1]

@@ -1,4 +1,4 @@
-"""What looks like a secret is not kept: command lines go into run.json, which people copy and send around."""
+"""Replaces what looks like a secret: command lines go into run.json, which people copy and share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECRET_NAME = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?[\d.,:eE/-]*")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-#: Secrets whose makers gave them a look of their own.
+#: Secrets with a known format.
 _SECRET_VALUE = re.compile(
     r"(?<![\w-])(?:(?:sk|pk|rk)[-_][\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|hf_\w{16,}|npm_\w{30,}"
     r"|pypi-[\w-]{30,}|xox[a-z]-[\w-]{10,}|A[A-Z]{2}A[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|SG\.[\w-]{16,}\.[\w-]+"
@@ -29,7 +29,7 @@ _SECRET_VALUE = re.compile(
 _URL_CREDENTIALS = re.compile(
     r"\b([A-Za-z][\w+.-]{0,20}://)(?:[^/\s'\"]{1,2000}|[^/@\s:'\"]{0,200}:(?!\d+/)[^\s'\"]{1,500})@"
 )
-#: Addresses that anybody who knows them may post to.
+#: Addresses that need no further secret.
 _WEBHOOK = re.compile(
     r"(://(?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks|[\w.]*webhook\.office\.com)/)[^\s'\"]+"
 )
@@ -68,7 +68,7 @@ def redact(command: Sequence[str]) -> list[str]:
 
 
 def redacted(text: str) -> str:
-    """One text, for instance an error of another process's, with what looks like a secret replaced."""
+    """A text, for instance a foreign error message, with what looks like a secret replaced."""
     text = _SECRET_VALUE.sub(REDACTED, text)
     text = _URL_CREDENTIALS.sub(rf"\1{REDACTED}@", text)
     text = _WEBHOOK.sub(rf"\1{REDACTED}", text)

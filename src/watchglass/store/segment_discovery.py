@@ -1,4 +1,4 @@
-"""Which segments there are: what to list, and when, so that a poll is cheap and still sees everything.
+"""Finds the segments of a run: decides what to list, and when, so that a poll is cheap and misses nothing.
 
 On an object store every poll is one listing of what lies behind the bucket in which the slowest worker writes, minus
 two for clocks that differ. On a local folder that has been quiet for a moment a poll only looks at the sizes of the
@@ -35,7 +35,7 @@ class _Newest:
 
 
 class SegmentDiscovery:
-    """Finds the segments of a run, repeatedly. For one thread.
+    """Finds new and grown segments of a run at each poll. For one thread.
 
     Args:
         store: The store of the run.
@@ -138,7 +138,7 @@ class SegmentDiscovery:
             known = latest.get((name.attempt, name.worker))
             if known is None or (name.seq, name.bucket) >= (known[0].seq, known[0].bucket):
                 latest[name.attempt, name.worker] = (name, entry)
-        # At the first look nobody knows who still writes: those whose newest bucket is of these minutes.
+        # At the first look the workers with a bucket of these minutes count as writing.
         oldest = self._today() - SKEW_BUCKETS - 1 if self._first else 0
         news = False
         for key, (name, entry) in latest.items():

@@ -1,7 +1,7 @@
-"""A signal to the process that writes a worker's rings, proven by its record lock and by nothing that a file says.
+"""Sends a signal to the process that writes a worker's rings, proven by its record lock and not by a file.
 
-A run may come from anywhere, so the process id in a claim proves nothing. The kernel does: it says which process holds
-the record lock of a ring, and a ring is a file of this user with the label of this worker.
+A run may come from anywhere, so the process id in a claim proves nothing. The kernel knows which process holds the
+record lock of a ring, and a ring is a file of this user with the label of this worker.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _FLOCK = struct.Struct("@hhqqi4x" if _LINUX else "@qqihh")
 
 
 def signal_owner(store: Store, claim: Claim, label: Mapping[str, Any], number: int) -> str:
-    """Send a signal to the process of a claim, if it is proven to be a worker's.
+    """Send a signal to the process of a claim, if it is proven to be a worker.
 
-    It is where the process is the one that holds the record lock of a ring that the claim names. A lock of a process in
-    another container or on another machine has no process id here, and so none is signalled.
+    The proof is the record lock of a ring that the claim names: this process must hold it. A process in another
+    container or on another machine has no process id here and gets no signal.
 
     Args:
         store: The store of the run.
-        claim: Who says that it is the worker's process.
-        label: What the rings of the worker are of, as they were made with.
+        claim: The claim of the worker.
+        label: The label of the worker's rings.
         number: The signal.
 
     Returns:
-        "" where it was sent, else why not.
+        "" if the signal was sent, else the reason.
     """
     if is_alive(claim) is not True:
         return "it does not run on this machine"
@@ -54,7 +54,7 @@ def signal_owner(store: Store, claim: Claim, label: Mapping[str, Any], number: i
             return ""
         process = os.pidfd_open(claim.pid)
         try:
-            # Asked again: from here on the descriptor means that very process, whoever gets its number later.
+            # Checked again: from here on the descriptor means this process, even if its number is reused.
             if claim.pid not in map(_holder, descriptors):
                 return "it has ended"
             signal.pidfd_send_signal(process, number)
@@ -75,7 +75,7 @@ def _opened(path: Any, label: Mapping[str, Any]) -> int | None:
     except OSError:
         return None
     with suppress(OSError):
-        # A second name could be that of a file which another program has locked.
+        # A second name could belong to a file that another program has locked.
         if os.fstat(descriptor).st_nlink == 1 and locked_files.is_ring(descriptor, path.suffix[1:], label):
             return descriptor
     os.close(descriptor)
@@ -83,7 +83,7 @@ def _opened(path: Any, label: Mapping[str, Any]) -> int | None:
 
 
 def _holder(descriptor: int) -> int:
-    """The process that holds the record lock of a file; 0 where none does, or none that has a number here."""
+    """The process that holds the record lock of a file; 0 for none, or for one without a process id here."""
     wanted = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0) if _LINUX else (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
     found = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*wanted)))
     kind, pid = (found[0], found[4]) if _LINUX else (found[3], found[2])

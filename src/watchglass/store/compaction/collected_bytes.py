@@ -13,7 +13,7 @@ _CHUNK = 4 << 20
 
 
 class CollectedBytes:
-    """Bytes to which more are added. For one thread; close it.
+    """Bytes that grow by appending. For one thread; close it.
 
     Attributes:
         size: How many there are.
@@ -50,5 +50,5 @@ class CollectedBytes:
                     view.release()
 
     def close(self) -> None:
-        """Let go of them."""
+        """Release them."""
         self._file.close()

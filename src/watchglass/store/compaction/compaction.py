@@ -1,4 +1,4 @@
-"""Compaction: segments of trainings that have ended become Parquet and one object of frames per worker.
+"""Compaction: segments of ended runs become Parquet and one object of frames per worker.
 
 A generation is written whole, read back, and only then made valid by its manifest; the objects that it replaces are
 deleted last. So a run can be read at every moment, and the next compaction finishes what a crash left behind.

@@ -1,4 +1,4 @@
-"""Who compacts a run: one process at a time, by a claim that ends with its process or when it is not renewed."""
+"""The lease of a compaction: one process at a time, until it ends or does not renew it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CompactionLease(AbstractContextManager["CompactionLease"]):
         """Renew the lease if it is time.
 
         Raises:
-            RunExistsError: Another process has taken it since: this process was asleep for too long.
+            RunExistsError: Another process has taken it since: this process did not renew it in time.
             StoreError: The store refused.
         """
         if time.monotonic() - self._renewed_s < self._timing.compaction_renewal_s:
@@ -58,7 +58,7 @@ class CompactionLease(AbstractContextManager["CompactionLease"]):
             raise RunExistsError(f"another process compacts {self._store.location} now; nothing was lost, run it again")
 
     def close(self) -> None:
-        """Give it back. Never raises: it ends with the process anyway."""
+        """Release it. Never raises: it ends with the process anyway."""
         with suppress(StoreError, RunExistsError):
             if claim.holder_of(self._store, layout.COMPACTION_LEASE) == self._process:
                 claim.release(self._store, layout.COMPACTION_LEASE)

@@ -1,4 +1,4 @@
-"""Pins: a reader says which generation it reads, so that nothing of it is deleted under its eyes."""
+"""Pins: a reader notes which generation it reads, so that no process deletes it meanwhile."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from watchglass.store.json_documents import MAX_BYTES, document
 
 @dataclass(frozen=True)
 class PinRecord:
-    """A pin as others see it.
+    """A pin as other processes see it.
 
     Attributes:
         path: Where it is.
-        generation: What is read: 0 for segments of which nothing was compacted yet.
+        generation: The generation that is read: 0 for segments before any compaction.
         expires_ns: Until when it holds, nanoseconds since 1970.
         holder: The process that reads.
     """
@@ -68,7 +68,7 @@ class Pin(AbstractContextManager["Pin"]):
         return True
 
     def close(self) -> None:
-        """Let go. Never raises: what stays behind expires."""
+        """Release the pin. Never raises: a remnant expires."""
         with suppress(StoreError):
             self._store.delete(self._path)
 
@@ -82,15 +82,16 @@ class Pin(AbstractContextManager["Pin"]):
 
 
 def pin(store: Store, timing: Timing = TIMING) -> Pin:
-    """Pin the newest generation. Begin to read only then.
+    """Pin the newest generation; read only afterwards.
 
     Raises:
-        StoreError: The store refused; one that can only be read, for instance.
+        StoreError: The store refused, for instance a read-only one.
         DamagedDataError: The newest generation makes no sense.
     """
     while True:
         made = Pin(store, _newest(store), timing)
-        # Whoever compacts writes the generation first and looks for pins then: either it sees ours, or we see its.
+        # A compaction writes its generation first and lists the pins then: either it sees our pin, or we see its
+        # generation.
         if _newest(store) == made.generation:
             return made
         made.close()

@@ -1,4 +1,4 @@
-"""Removing a run: what belongs to its layout and nothing else, once no process writes or reads it."""
+"""Removes a run: the objects of its layout and no others, once no process writes or reads it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FOLDERS = (layout.JOURNAL, layout.COMPACTED, "attempts", "control")
 
 @dataclass(frozen=True)
 class Removal:
-    """What a run consists of.
+    """The objects of a run.
 
     Attributes:
         paths: Its objects, in the order in which they are deleted.
@@ -87,10 +87,10 @@ def check_idle(store: Store, *, even_if_unseen: bool = False) -> None:
 
     Args:
         store: The store of the run.
-        even_if_unseen: Do not mind processes of other machines that never said that they ended.
+        even_if_unseen: Ignore processes on other machines that never reported their end.
 
     Raises:
-        RunExistsError: Another process does; the message says which process.
+        RunExistsError: A process does; the message names it.
     """
     for attempt in manifest.attempts(store):
         for worker, claims, ended in claimed(store, attempt):
@@ -145,7 +145,7 @@ def _refuse(store: Store, holder: Claim, what: str, even_if_unseen: bool) -> Non
 
 
 def _beside(store: Store) -> tuple[list[Path], list[str]]:
-    """What no listing of a store has: hidden files of a run in a local folder; links, FIFOs, sockets and devices.
+    """Files that no listing of a store has: hidden files of a run in a local folder; links, FIFOs, sockets and devices.
 
     Links are neither followed nor deleted.
     """
@@ -156,7 +156,7 @@ def _beside(store: Store) -> tuple[list[Path], list[str]]:
     for at, names in folders_below(store.root):
         inside = at.relative_to(store.root).parts
         for name in names:
-            with suppress(FileNotFoundError):  # what was being written has its own name now
+            with suppress(FileNotFoundError):  # a temporary file that has its final name now
                 if not stat.S_ISREG((at / name).lstat().st_mode):
                     foreign.append("/".join((*inside, name)))
                 elif _HIDDEN.match(name) and (not inside or inside[0] in _FOLDERS):

@@ -1,4 +1,4 @@
-"""Removing files of raw tensors by age and size, the oldest first, so that readers know that it was on purpose."""
+"""Removes files of raw tensors by age and size, the oldest first, and notes it for readers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RawRetention:
 
         Args:
             path: The file.
-            size: Its length in bytes; else the store is asked.
+            size: Its length in bytes; None to look it up.
 
         Raises:
             StoreError: The store refused; the next call retries.
@@ -65,7 +65,7 @@ class RawRetention:
                 if left <= self._keep_bytes:
                     break
                 if self._store.policy.buffers_writes and self._store.size(file) is None:
-                    break  # still on its way to the store, and would arrive behind its removal
+                    break  # still in the spool: it would arrive after its removal
                 going.append(file)
                 left -= each
             _remove(self._store, self._attempt, self._worker, going)
@@ -113,7 +113,7 @@ def remove_raw(store: Store, *, keep_bytes: int | None = None, before_ns: int | 
 
 
 def _written_ns(store: Store, covers: Sequence[Covered]) -> dict[str, int]:
-    """When files of raw tensors were written: when the segment was begun whose rows tell of them."""
+    """When files of raw tensors were written: the begin of the segment whose rows name them."""
     found: dict[str, int] = {}
     for covered in covers:
         wall_ns = 0

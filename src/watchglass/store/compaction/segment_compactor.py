@@ -221,7 +221,7 @@ def _is_joined(frame: Frame) -> bool:
 
 
 def check_condensed(store: Store, frames: str, tick: Callable[[], None]) -> None:
-    """Make sure that what :func:`condense` wrote of a worker is all there, whoever wrote it and whenever.
+    """Make sure that everything :func:`condense` wrote of a worker is there.
 
     Frames are read whole, of files of statistics what says where everything in them is.
 

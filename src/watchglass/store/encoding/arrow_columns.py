@@ -68,7 +68,7 @@ def flat_columns(stream: bytes | memoryview, wanted: Mapping[str, np.dtype[Any]]
 def arrow_array(values: NDArray[Any]) -> Any:
     """An array of numbers or booleans as one of Arrow's, without a copy where it is contiguous.
 
-    What ``pyarrow.array`` gives; but that imports pandas, where it is, into a training that has not asked for it.
+    As ``pyarrow.array``, which would import an installed pandas into the training process.
     """
     import pyarrow as pa
 

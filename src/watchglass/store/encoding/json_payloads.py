@@ -1,7 +1,7 @@
-"""JSON in frames: anything is written, within bounds; what is read is checked row by row.
+"""JSON in frames: any value is written, within bounds; each row that is read is checked.
 
-Facts come from anywhere, and the recorder must go on: what JSON lacks becomes text. What is read comes from anywhere,
-too: a row that makes no sense costs nothing but itself.
+Facts may hold any value, and the recorder must continue: values that JSON lacks become text. Frames may hold any row,
+and the reader must continue: a malformed row costs only itself.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def json_records(
 ) -> list[_T]:
     """What ``parse`` makes of the sound rows of a list.
 
-    One that a later release wrote, or nobody, must not cost its neighbours: it is left out, and ``left_out`` gets why.
+    A malformed row, or one of a later release, must not cost its neighbours: it is omitted, and ``left_out`` gets the
+    reason.
 
     Raises:
         DamagedDataError: It is no list, or more than :data:`MAX_BAD_ROWS` of its rows make no sense.

@@ -72,7 +72,7 @@ def decode_rows(kind: RowKind, payload: bytes) -> NDArray[Any]:
     if len(body) != size or not stream.eof or stream.unused_data:
         raise DamagedDataError(f"columns of {kind.name} should have {size} bytes (at most {MAX_PAYLOAD})")
     columns = _Columns(memoryview(body))
-    # The key alone takes eight bytes a row: where it is there, so many rows are no claim any longer.
+    # The key alone takes eight bytes a row: once it is there, the number of rows is proven.
     found = {field.name: columns.take(field, count) for field in kind.fields}
     rows = np.empty(count, dtype)
     for name, column in found.items():
@@ -101,7 +101,7 @@ def _packed(field: Field, column: NDArray[Any]) -> Sequence[bytes]:
 
 
 class _Columns:
-    """Takes one column after the other from bytes that another process wrote."""
+    """Takes one column after the other from bytes that are not trusted."""
 
     def __init__(self, body: memoryview) -> None:
         self._body = body

@@ -149,7 +149,7 @@ def as_numbers(tensor: StoredTensor) -> NDArray[Any]:
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies in a file's data, and what it is; ``foreign`` names a dtype that NumPy lacks."""
+    """Place, shape and dtype of a tensor in a file's data; ``foreign`` names a dtype that NumPy lacks."""
 
     start: int
     end: int

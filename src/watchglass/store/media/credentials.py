@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from watchglass.config import TIMING
 from watchglass.errors import InvalidValueError, MissingExtraError, StoreError
 from watchglass.store.media.request_failures import NO_CREDENTIALS
 
@@ -29,13 +30,11 @@ _INDIRECT = (
     "web_identity_token_file",
     "login_session",
 )
-#: Seconds for which credentials that a profile led to are used before they are asked for again.
-_RENEWED_S = 600
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long one call of an object store may take; whoever can wait longer asks again.
+    """How long one call of an object store may take; a caller that can wait longer retries.
 
     Attributes:
         connect_s: Until a connection stands.
@@ -53,7 +52,7 @@ class Patience:
 
 
 def connector(scheme: str, bucket: str, patience: Patience) -> Callable[[float, bool], Client]:
-    """What makes a client for one bucket or container; nothing is looked up before it is called.
+    """A factory of clients for one bucket or container; it looks nothing up before it is called.
 
     Args:
         scheme: ``"s3"``, ``"gs"`` or ``"az"``.
@@ -98,7 +97,7 @@ def connector(scheme: str, bucket: str, patience: Patience) -> Callable[[float, 
 
 
 def s3_settings(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What obstore's S3 client is told besides what it reads from the environment itself.
+    """Settings of obstore's S3 client in addition to those that it reads from the environment itself.
 
     The order is that of AWS's own tools: keys in the environment, a web identity, the profile, a container's
     credentials, those of the instance.
@@ -159,7 +158,7 @@ def azure_settings(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _is_plain(settings: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Whether the endpoint says http://, so that nobody sends keys in the clear without having said so."""
+    """Whether the endpoint says http://: keys are sent in the clear only where the user says so."""
     endpoint = settings.get("endpoint") or environ.get("AZURE_STORAGE_ENDPOINT") or environ.get("AZURE_ENDPOINT") or ""
     return str(endpoint).lower().startswith("http://") or _is_set(environ, "AZURE_STORAGE_USE_EMULATOR")
 
@@ -245,7 +244,7 @@ def _from_boto3(profile: str) -> Callable[[], dict[str, Any]]:
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
             "token": frozen.token,
-            "expires_at": datetime.now(timezone.utc) + timedelta(seconds=_RENEWED_S),
+            "expires_at": datetime.now(timezone.utc) + timedelta(seconds=TIMING.credentials_s),
         }
 
     return credentials

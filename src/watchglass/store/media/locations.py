@@ -27,9 +27,9 @@ def open_store(location: str, *, quick: bool = False) -> Store:
     matter. Credentials and endpoints are never part of it: docs/object-stores.md says where they are looked for.
 
     Args:
-        location: What another process wrote.
-        quick: For who asks again anyway, and has others to serve meanwhile: a bucket that does not answer is given up
-            after some 20 seconds instead of a minute.
+        location: The location as the user wrote it.
+        quick: For callers that retry anyway and serve other runs: a bucket that does not answer fails after some 20
+            seconds instead of a minute.
 
     Raises:
         InvalidValueError: It is empty, names a kind of store that there is not, or is no plain bucket and prefix.

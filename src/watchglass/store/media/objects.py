@@ -30,8 +30,8 @@ class ObjectStore(Store):
     """One prefix of a bucket. Nothing is opened before the first request.
 
     Readers see whole objects only. An exclusive write is one conditional request, and the server decides the race.
-    Where its answer is lost, nobody can tell from "it exists" who wrote the object; so every exclusive write carries a
-    mark of its own in the object's metadata, and a repeated one that finds its own mark has succeeded.
+    If the answer is lost, a retry fails with "it exists" and does not know who wrote the object. So every exclusive
+    write carries a random mark in the object's metadata, and a retry that finds its own mark has succeeded.
 
     A call tries again for a few seconds where that may help, then raises: see
     :class:`~watchglass.store.media.credentials.Patience`.

@@ -1,4 +1,4 @@
-"""Requests to one bucket: with a client that suits them, again where that may help, every failure one of ours."""
+"""Requests to one bucket: picks a client, retries where that may help, translates every failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from watchglass.store.media.request_failures import FailureKind, RequestFailure,
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
-#: Not the module's own: a training's chance must not depend on being watched.
+#: Not the module's: random numbers of the run must not depend on being watched.
 _chance = random.Random()
 _Answer = TypeVar("_Answer")
 
@@ -35,9 +35,9 @@ class ChangedError(StoreError):
 
 
 class Requests:
-    """Asks a bucket, for several threads at once.
+    """Sends requests to a bucket; thread-safe.
 
-    Clients are made when they are first needed: one for each time limit, since each has connections of its own.
+    Clients are made when they are first needed: one for each time limit, since each has separate connections.
 
     Args:
         location: For messages, without anything secret.
@@ -62,13 +62,13 @@ class Requests:
             return found
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         if not _is_forked():  # the lock may be held by a thread that is not here
             with self._lock:
                 self._clients.clear()
 
     def shown(self, path: str) -> str:
-        """A path as messages say it."""
+        """A path as messages show it."""
         return f"{self._location.rstrip('/')}/{path}" if path else self._location
 
     def exists(self, path: str) -> RunExistsError:
@@ -89,7 +89,7 @@ class Requests:
         carried: int = 0,
         tries: bool = False,
     ) -> _Answer:
-        """What ``call`` gives, called again for a while where its failure may pass.
+        """The result of ``call``, retried for a while where its failure may pass.
 
         Args:
             verb: For messages: "cannot <verb> <path>".

@@ -1,4 +1,4 @@
-"""Whose write an object is, where the answer to an exclusive write was lost."""
+"""Decides who wrote an object when the answer to an exclusive write was lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST = 4096
 
 
 class UncertainWrites:
-    """Marks of exclusive writes that failed and may have succeeded nevertheless. For several threads."""
+    """Marks of exclusive writes that failed and may still have succeeded. Thread-safe."""
 
     def __init__(self) -> None:
         self._marks: dict[str, tuple[str, bytes]] = {}
@@ -29,7 +29,7 @@ class UncertainWrites:
         return secrets.token_hex(8), False
 
     def remember(self, path: str, mark: str, views: Sequence[memoryview]) -> None:
-        """A write failed and its outcome is unknown; whoever wrote it may come back with the same bytes."""
+        """Note a failed write whose outcome is unknown; the caller may retry with the same bytes."""
         while len(self._marks) >= _MOST:
             self._marks.pop(next(iter(self._marks), ""), None)
         self._marks[path] = (mark, _digest(views))
