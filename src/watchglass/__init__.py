@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from watchglass.run import Run, Runs, open_run, open_runs
     from watchglass.session import save_scalar, save_tensor, watch, xgboost_callback
 
-_HOMES = {
-    "actions": ("Action",),
-    "capture": ("Hook",),
-    "config": ("Collection",),
-    "errors": (
-        "DeliverLater", "EndOfRunError", "StepNotReadyError", "StepNotRecordedError", "TrainingStopped",
-        "UndeliverableError", "UnknownNameError",
-    ),
-    "records": ("Event", "Finding", "Mode", "ModuleKind", "Role", "Severity"),
-    "rules": ("Needs", "Rule"),
-    "run": ("Run", "Runs", "open_run", "open_runs"),
-    "session": ("save_scalar", "save_tensor", "watch", "xgboost_callback"),
-}  # fmt: skip
 
 __all__ = [
     "Action", "Collection", "DeliverLater", "EndOfRunError", "Event", "Finding", "Hook", "Mode", "ModuleKind", "Needs",
@@ -50,9 +37,8 @@ __all__ = [
     "watch", "xgboost_callback",
 ]  # fmt: skip
 
-
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+    __getattr__ = lazily(__name__)
 
 
 def __dir__() -> list[str]:

@@ -6,30 +6,45 @@ A program that needs one function of a package does not wait for the imports of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 
-def lazily(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+def lazily(package: str) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package (PEP 562).
 
-    The same names are imported below ``if TYPE_CHECKING``, by "as" or with an ``__all__``, for type checkers; a test
-    compares the two.
+    The public names are those that the package imports below ``if TYPE_CHECKING``, so each is written once, for type
+    checkers, import contracts and programs alike. They are read from the source at the first access. No name may be
+    that of a module of the package, which would take its place once it is imported.
 
     Args:
         package: Its ``__name__``.
-        homes: Names by the module within the package that defines them. No name may be that of a module of the package,
-            which would take its place once it is imported.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
+    home_of: dict[str, str] = {}
 
     def get(name: str) -> Any:
+        if not home_of:
+            home_of.update(_homes(package))
         home = home_of.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{home}"), name)
-        setattr(sys.modules[package], name, value)  # from now on it is found without asking here
+        value = getattr(import_module(home), name)
+        setattr(sys.modules[package], name, value)  # later accesses do not come here
         return value
 
     return get
+
+
+def _homes(package: str) -> dict[str, str]:
+    """The names below ``if TYPE_CHECKING``, with the modules that they are imported from."""
+    import ast  # here, for `import watchglass` reads no names
+    import linecache
+
+    module = sys.modules[package]
+    source = "".join(linecache.getlines(str(module.__file__), vars(module)))  # also out of an archive
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            imports = [each for each in node.body if isinstance(each, ast.ImportFrom)]
+            return {alias.name: str(each.module) for each in imports for alias in each.names}
+    raise ImportError(f"{package} has no block 'if TYPE_CHECKING' with its public names")

@@ -226,7 +226,9 @@ assert open("out").read() == "ExplodingTensor"
     "view: a format of verdicts": Toy(
         {
             "view/NAME.py": [("", FORMAT)],
-            "view/__init__.py": [("_HOMES = {\n", '_HOMES = {\n    "NAME": ("toy_document",),\n')],
+            "view/__init__.py": [
+                ("if TYPE_CHECKING:\n", "if TYPE_CHECKING:\n    from watchglass.view.NAME import toy_document\n")
+            ],
             "cli/check.py": [
                 ('FORMATS = {"text"', 'FORMATS = {"toy": "toy", "text"'),
                 ('    if output_format == "json":\n', RENDERED + '    elif output_format == "json":\n'),

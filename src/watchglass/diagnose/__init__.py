@@ -9,12 +9,5 @@ if TYPE_CHECKING:
     from watchglass.diagnose.explanation import explain as explain, find_findings as find_findings
     from watchglass.diagnose.judgement import verdict as verdict
 
-_HOMES = {
-    "diagnosis": ("diagnose",),
-    "explanation": ("explain", "find_findings"),
-    "judgement": ("verdict",),
-}
-
-
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+    __getattr__ = lazily(__name__)

@@ -45,31 +45,5 @@ if TYPE_CHECKING:
     from watchglass.evaluate.scaling.judging_elsewhere import judging_on as judging_on
     from watchglass.evaluate.scaling.spreading import replay_on_ray as replay_on_ray
 
-_HOMES = {
-    "backtest.backtest": (
-        "Firing", "Outcome", "Score", "TestedRun", "combinations", "front", "judge", "score", "tested", "unanswered",
-    ),
-    "backtest.labels": ("Label", "labels_of_runs", "read_labels"),
-    "engine.observing": ("journal_of", "tick_of"),
-    "engine.partial": ("merge",),
-    "engine.rule_status": ("PartialEvaluation",),
-    "engine.windowing": ("Cutting",),
-    "follower": ("Follower",),
-    "live.journal": ("is_judged",),
-    "live.restart_without_rule": ("may_restart",),
-    "live.judging": ("Judging",),
-    "live.resending": ("Resent", "resend"),
-    "live.ticking": ("tick_times",),
-    "live.following": ("OUT_OF_TIME", "Followed", "follow"),
-    "many.prefix": ("follow_runs", "what_is_at"),
-    "many.metrics": ("MetricsServer",),
-    "live.snapshot": ("Snapshots",),
-    "replaying": ("replay", "replay_part"),
-    "scaling.cluster": ("cluster",),
-    "scaling.judging_elsewhere": ("judging_on",),
-    "scaling.spreading": ("replay_on_ray",),
-}  # fmt: skip
-
-
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+    __getattr__ = lazily(__name__)

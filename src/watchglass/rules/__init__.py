@@ -36,19 +36,5 @@ if TYPE_CHECKING:
     from watchglass.rules.rule_texts import parse_rules as parse_rules
     from watchglass.rules.signals import without_layers as without_layers
 
-_HOMES = {
-    "built_in": ("default_rules", "rule_names"),
-    "capture_settings": ("capture_for", "capture_of", "collections_for"),
-    "knowledge": ("Knowledge", "built_in_knowledge", "load_knowledge"),
-    "rule_texts": ("parse_rules",),
-    "needs": ("Needs", "Windows", "readable_statistics"),
-    "registry": (
-        "CONTRACT", "RULE_SETS", "RuleDocumentation", "build_rule", "documentation", "expand", "find_rule",
-        "rules_of_set",
-    ),
-    "rule": ("Rule", "state"),
-    "signals": ("without_layers",),
-}  # fmt: skip
-
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+    __getattr__ = lazily(__name__)

@@ -19,22 +19,5 @@ if TYPE_CHECKING:
     from watchglass.run.tensor import Tensor as Tensor
     from watchglass.run.worker import Worker as Worker
 
-_HOMES = {
-    "arrow_tables": ("RunTables",),
-    "ending": ("Ending", "ending_of", "state_of"),
-    "news": ("Cursor", "News"),
-    "numbering.lineage": ("Seam",),
-    "reading": ("Journal",),
-    "recorded_step": ("RecordedStep",),
-    "run": ("Run", "open_run"),
-    "runs": ("ListedRun", "Runs", "open_runs"),
-    "search": ("RunSearch",),
-    "summaries": ("count_steps", "leaders_of"),
-    "table": ("Table",),
-    "tensor": ("Tensor",),
-    "worker": ("Worker",),
-}  # fmt: skip
-
-
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+    __getattr__ = lazily(__name__)

@@ -147,57 +147,5 @@ if TYPE_CHECKING:
     )
 # isort: on
 
-_HOMES = {
-    "claim": (
-        "Claim", "claim_worker", "claims_of_worker", "claims_of_workers", "holder_of", "is_alive", "is_untouched",
-        "lease_holder", "read_claims", "release_worker", "this_process",
-    ),
-    "compaction.compaction": ("Compaction", "compact"),
-    "compaction.segment_compactor": ("compacted_file",),
-    "generations": ("Covered", "newest_generation"),
-    "compaction.pins": ("Pin", "pin"),
-    "compaction.removal": ("Removal", "check_idle", "plan_removal", "remove"),
-    "compaction.retention": ("RawRetention", "remove_raw", "was_removed"),
-    "contract": ("Buffer", "Content", "StoredObject", "Store", "WrapperStore", "check_path"),
-    "encoding.codec": (
-        "JournalRecord", "decode_catalog", "decode_facts", "decode_finding", "decode_header", "decode_lifecycle",
-        "decode_observation", "decode_raw_index", "decode_record", "decode_status", "decode_step_ends",
-        "decode_step_rows", "decode_watermark", "encode_catalog", "encode_facts", "encode_header", "encode_lifecycle",
-        "encode_raw_index", "encode_record", "encode_step_ends", "step_ends", "step_rows",
-    ),
-    "encoding.frames": ("Frame", "FrameKind", "encode_frame", "scan"),
-    "encoding.rows": ("decode_rows", "dtype_of", "encode_rows", "rows_bytes", "table_of"),
-    "encoding.statistics_batch": (
-        "StatisticsBatch", "decode_columns", "decode_histograms", "decode_statistics", "encode_statistics",
-        "has_histograms", "matrix_of",
-    ),
-    "encoding.tensors": (
-        "RawTensor", "StoredTensor", "as_numbers", "is_storable", "load_tensor", "write_tensors",
-    ),
-    "liveness": (
-        "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends", "still_running",
-        "write_launch_end",
-    ),
-    "locked_files": ("abandoned_labels",),
-    "manifest": (
-        "Manifest", "attempts", "begun_ns", "create_attempt", "create_run", "has_attempt", "launcher_of",
-        "read_manifest",
-    ),
-    "media.local": ("LocalStore",),
-    "media.locations": ("open_store",),
-    "memory_budget": ("Charges", "MemoryBudget"),
-    "policy": ("PollingIntervals", "StorePolicy"),
-    "parquet.reading": ("ParquetStatistics",),
-    "reader": ("Problem", "RunReader", "describe"),
-    "redaction": ("redact", "redacted"),
-    "rings.ring_paths": ("owners_of_rings", "rings_exist", "rings_held"),
-    "rings.ring": ("ABSENT", "ABSENT_BITS", "LeftBehind", "Rings", "RowWriter", "read_rings"),
-    "signalling": ("signal_owner",),
-    "spool.folder": ("spool_exists",),
-    "spool.abandoned": ("send_abandoned",),
-    "spool.spool": ("Spool",),
-    "writer": ("JournalWriter", "SegmentWriter", "StreamWriter"),
-}  # fmt: skip
-
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+    __getattr__ = lazily(__name__)

@@ -47,22 +47,5 @@ if TYPE_CHECKING:
     from watchglass.tables.streams import Streams as Streams
     from watchglass.tables.worker_tables import RawPlace as RawPlace, WorkerTables as WorkerTables
 
-_HOMES = {
-    "catalog": ("Catalog",),
-    "histograms": ("Histogram", "LazyHistograms"),
-    "history": ("SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "History", "Phase", "PhaseTracker"),
-    "model_views": ("ModelViews",),
-    "moments": ("AttemptEnd", "Between", "JointStep", "Moment", "Tick", "Window", "Written"),
-    "raw_tensors": ("MOST_RAW_BYTES", "RawTensors", "as_array", "stored_tensor"),
-    "row_log": ("RowLog",),
-    "selection": ("Selection",),
-    "step_statistics": ("EXACT", "REDUCTIONS", "Readable", "Statistics", "check_reduction"),
-    "step_view": ("StepRecords", "StepView"),
-    "stored_statistics": ("StatisticsRows", "last_index_of_each"),
-    "streams": ("Streams",),
-    "worker_tables": ("RawPlace", "WorkerTables"),
-}  # fmt: skip
-
-
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+    __getattr__ = lazily(__name__)

@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.testing.action_suite import ActionSuite, delivered, example_event
-    from watchglass.testing.adapter_suite import AdapterCase, AdapterSuite
-    from watchglass.testing.builder import Batch, Row, RunBuilder, Silence, Step, build_run
-    from watchglass.testing.clock import FakeClock
-    from watchglass.testing.healthy import assert_trains_healthy
-
-__all__ = [
-    "ActionSuite", "AdapterCase", "AdapterSuite", "Batch", "FakeClock", "Row", "RunBuilder", "Silence", "Step",
-    "assert_trains_healthy", "build_run", "delivered", "example_event",
-]  # fmt: skip
-
-_HOMES = {
-    "action_suite": ("ActionSuite", "delivered", "example_event"),
-    "adapter_suite": ("AdapterCase", "AdapterSuite"),
-    "builder": ("Batch", "Row", "RunBuilder", "Silence", "Step", "build_run"),
-    "clock": ("FakeClock",),
-    "healthy": ("assert_trains_healthy",),
-}
+    from watchglass.testing.action_suite import (
+        ActionSuite as ActionSuite,
+        delivered as delivered,
+        example_event as example_event,
+    )
+    from watchglass.testing.adapter_suite import AdapterCase as AdapterCase, AdapterSuite as AdapterSuite
+    from watchglass.testing.builder import (
+        Batch as Batch,
+        Row as Row,
+        RunBuilder as RunBuilder,
+        Silence as Silence,
+        Step as Step,
+        build_run as build_run,
+    )
+    from watchglass.testing.clock import FakeClock as FakeClock
+    from watchglass.testing.healthy import assert_trains_healthy as assert_trains_healthy
 
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+    __getattr__ = lazily(__name__)

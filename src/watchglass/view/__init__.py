@@ -54,21 +54,6 @@ if TYPE_CHECKING:
     )
 
 #: Public names by file. A launcher that only prints an error does not import NumPy or plotly.
-_HOMES = {
-    "capture": ("capture_lines",),
-    "conclusion": ("FAIL_ON", "Terms", "counted", "enough", "failed_rules", "not_answered", "outcome"),
-    "explanation": ("explain_findings", "explain_verdict", "explanation_json"),
-    "export": ("check_export_path", "export_parquet"),
-    "failure": ("failure_sentence",),
-    "json_format": ("json_document", "json_schema"),
-    "junit": ("junit_document",),
-    "markdown": ("markdown_document",),
-    "output_file": ("check_output_path", "write_whole"),
-    "report": ("check_report_path", "render_report", "write_report"),
-    "sarif": ("RuleText", "sarif_document"),
-    "text": ("duration", "harmless_json", "number", "printable", "size"),
-    "verdict": ("STYLES", "Row", "amounts", "headline", "outline", "rows_panel", "rows_text", "tone", "verdict_text"),
-}  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+    __getattr__ = lazily(__name__)

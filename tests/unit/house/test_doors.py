@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import watchglass
 from watchglass.lazy_imports import lazily
 
 FURTHER_DOORS = {"watchglass.capture.xgboost"}
@@ -56,37 +57,36 @@ def test_finds_trespassing(source: str, found: list[str]) -> None:
     assert list(foreign_imports(source, room="run")) == found
 
 
-def lazily_opened(source: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Names with their modules, as type checkers see them and as a package opens them when asked."""
-    checked: dict[str, str] = {}
-    opened: dict[str, str] = {}
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            for each in node.body:
-                assert isinstance(each, ast.ImportFrom), ast.unparse(each)
-                checked.update((alias.name, str(each.module)) for alias in each.names)
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
-            homes = ast.literal_eval(node.value)
-            opened.update((name, home) for home, names in homes.items() for name in names)
-    return checked, opened
+def public_names(path: Path) -> list[str]:
+    """The names that a package imports below ``if TYPE_CHECKING``, for type checkers and for ``lazily``."""
+    blocks = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.If)]
+    (block,) = [node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING"]
+    assert all(isinstance(each, ast.ImportFrom) for each in block.body), "lazily() reads imports of this form alone"
+    return [alias.name for each in block.body if isinstance(each, ast.ImportFrom) for alias in each.names]
 
 
-def test_type_checkers_and_programs_find_the_same_behind_a_lazy_door(repository: Path) -> None:
+def test_programs_find_the_names_that_type_checkers_find(repository: Path) -> None:
     package = repository / "src" / "watchglass"
-    doors = [path for path in package.rglob("__init__.py") if "lazily(" in path.read_text(encoding="utf-8")]
-    assert doors
-    for path in doors:
-        checked, opened = lazily_opened(path.read_text(encoding="utf-8"))
-        name = ".".join(path.parent.relative_to(package.parent).parts)
-        assert checked == {each: f"{name}.{home}" for each, home in opened.items()}
+    lazy = [path for path in package.rglob("__init__.py") if "lazily(" in path.read_text(encoding="utf-8")]
+    assert lazy
+    for path in lazy:
+        names = public_names(path)
         modules = {each.stem for each in path.parent.iterdir()}
-        assert not modules & set(opened), "a module takes the place of the name once it is imported"
-        found = import_module(name)
-        assert all(getattr(found, each) is not None for each in opened)
+        assert names, path
+        assert not modules & set(names), "a module takes the place of the name once it is imported"
+        found = import_module(".".join(path.parent.relative_to(package.parent).parts))
+        assert all(getattr(found, each) is not None for each in names)
 
 
-def test_a_lazy_door_refuses_what_is_not_behind_it() -> None:
-    get = lazily("watchglass.store", {"policy": ("StorePolicy",)})
+def test_all_of_watchglass_is_what_it_imports(repository: Path) -> None:
+    names = public_names(repository / "src" / "watchglass" / "__init__.py")
+    assert sorted([*names, "__version__"]) == watchglass.__all__ == dir(watchglass)
+
+
+def test_a_lazy_package_refuses_other_names() -> None:
+    get = lazily("watchglass.store")
     assert get("StorePolicy").__name__ == "StorePolicy"
     with pytest.raises(AttributeError, match="has no attribute 'interval_for'"):
         get("interval_for")
+    with pytest.raises(ImportError, match="has no block"):
+        lazily("watchglass.errors")("DamagedDataError")
