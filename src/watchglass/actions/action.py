@@ -37,7 +37,7 @@ class Action(Subscription):
         takes_summaries: Whether it is given events of kind ``"summary"`` too.
         reads_environment: Whether ``$NAME`` in its parameters stands for a variable of the environment.
         arrived: Of several receivers those that an earlier try of the same event has reached, by numbers that the
-            action chooses. What :meth:`act` adds to it before it fails is told to the next try.
+            action chooses. The next try gets what :meth:`act` adds before it fails.
     """
 
     takes_summaries: ClassVar[bool] = False
@@ -55,7 +55,7 @@ class Action(Subscription):
 
     @abstractmethod
     def act(self, event: Event) -> None:
-        """Deliver one event; called in a process of its own.
+        """Deliver one event; called in a separate process.
 
         Raises:
             UndeliverableError: It cannot be delivered, now or later.

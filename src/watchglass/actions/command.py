@@ -17,11 +17,11 @@ from watchglass.config import environment, parameter
 from watchglass.errors import InvalidValueError, UndeliverableError
 from watchglass.records import Event
 
-#: Prefix of the variables that tell the program what the event says.
+#: Prefix of the variables that hold the event for the program.
 VARIABLES = "WATCHGLASS_EVENT_"
-#: Characters of a variable: the system takes 128 KiB at most, and a traceback may tell of a whole tensor.
+#: Characters of a variable: the system takes 128 KiB at most, and a traceback may print a whole tensor.
 _LONGEST_VARIABLE = 30_000
-#: Bytes of what the program wrote last to stderr that are told where it failed.
+#: Bytes at the end of the program's stderr that are reported where it failed.
 _LAST_WORDS = 1_000
 
 
@@ -67,10 +67,10 @@ class Command(Action):
         words = [filled(word, fields, os.environ) for word in self.command]
         told_in_variables = {f"{VARIABLES}{name.upper()}": _plain(text) for name, text in fields.items()}
         environ = {**environment.for_program(os.environ), **told_in_variables}
-        with in_memory(json.dumps(event.to_json()).encode()) as told:
+        with in_memory(json.dumps(event.to_json()).encode()) as given:
             try:
                 process = subprocess.Popen(
-                    words, stdin=told, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ
+                    words, stdin=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ
                 )
             except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
                 raise UndeliverableError(f"{self._concealed(words[0])} cannot be called: {error.strerror}") from None

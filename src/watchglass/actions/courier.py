@@ -1,4 +1,4 @@
-"""One try of one delivery, in a process of its own: started, looked at now and then, ended with all it has started.
+"""One try of one delivery, in a separate process: started, polled, and ended with all processes that it started.
 
 The process is ``python -m watchglass.actions``. Action and event go in as JSON on its standard input, so that nothing
 of them is in its command line; the answer, one line of JSON, comes back in a file that has no other use, so that what
@@ -23,9 +23,9 @@ from typing import BinaryIO
 from watchglass.config import ActionSpec, environment
 from watchglass.records import Event, as_json
 
-#: An answer is shorter than this; of one that is not the rest is thrown away.
+#: An answer is shorter than this; the rest of a longer one is dropped.
 _LONGEST_ANSWER = 64 << 10
-#: How long the death of a process that was killed is waited for, in seconds; beyond that it is left behind.
+#: Seconds to wait for the end of a process that was killed; then it is left.
 _DEATH_S = 2.0
 #: Characters of a reason that are kept.
 LONGEST_REASON = 2_000
@@ -76,11 +76,11 @@ class Courier:
         """
         self._timeout_s = timeout_s
         self._until_s = time.monotonic() + timeout_s
-        told = {
+        given = {
             "action": as_json(spec), "event": event.to_json(), "timeout_s": timeout_s, "arrived": sorted(arrived),
         }  # fmt: skip
         self._answer = in_memory(b"")
-        with in_memory(json.dumps(told).encode() + b"\n") as request:
+        with in_memory(json.dumps(given).encode() + b"\n") as request:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "watchglass.actions", str(self._answer.fileno())],
                 stdin=request,
@@ -130,7 +130,7 @@ class Courier:
             os.killpg(self._process.pid, signal.SIGKILL)
         try:
             status = self._process.wait(_DEATH_S)
-        except subprocess.TimeoutExpired:  # not even SIGKILL reaches one that waits for a file server that is away
+        except subprocess.TimeoutExpired:  # SIGKILL does not reach a process that waits for an unreachable file server
             status = -int(signal.SIGKILL)
         self._answer.close()
         return int(status) if ended else -int(signal.SIGKILL)
@@ -146,7 +146,7 @@ def in_memory(data: bytes) -> BinaryIO:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """As that of an evaluator, whoever we are: a module in the working directory takes no other's place."""
+    """The environment of an evaluator: no module in the working directory replaces another one."""
     try:
         return environment.for_evaluator(environ)
     except FileNotFoundError:  # that folder was removed

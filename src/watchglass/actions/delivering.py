@@ -19,7 +19,7 @@ from watchglass.errors import DeliverLater, UndeliverableError, WatchglassError
 from watchglass.records import Event, from_json
 from watchglass.store import redacted
 
-#: By how much a process outlives its time limit where nobody ends it, for then whoever started it is gone.
+#: A process ends itself so long after its time limit: the evaluator that would have ended it is gone.
 _ORPHANED_S = 2.0
 
 
@@ -30,13 +30,13 @@ def main(arguments: list[str]) -> int:
         return 2
     answer_to, ours = int(arguments[0]), os.getpid()
     os.set_inheritable(answer_to, False)
-    told = json.loads(sys.stdin.buffer.readline())
+    given = json.loads(sys.stdin.buffer.readline())
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)  # a user's code that asks for input must not wait for it
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, told["timeout_s"] + _ORPHANED_S)
+        signal.setitimer(signal.ITIMER_REAL, given["timeout_s"] + _ORPHANED_S)
     answer = deliver(
-        from_json(ActionSpec, told["action"]), Event.from_json(told["event"]), os.environ, arrived=told["arrived"]
+        from_json(ActionSpec, given["action"]), Event.from_json(given["event"]), os.environ, arrived=given["arrived"]
     )
     if os.getpid() != ours:
         os._exit(0)  # forked by the action: the answer is its parent's
@@ -68,14 +68,14 @@ def deliver(
     owner, colon, rest = concealed(" ".join(reason.split()), spec.parameters, environ).partition(": ")
     # Not the name before the colon: "Webhook: its certificate ..." would be taken for a webhook with its secret.
     reason = f"{owner}: {redacted(rest)}" if colon and owner.isidentifier() else redacted(owner + colon + rest)
-    told = {"done": False, "reason": reason[:LONGEST_REASON], "again": again, "after_s": after_s}
-    return {**told, "arrived": sorted(reached)}
+    answer = {"done": False, "reason": reason[:LONGEST_REASON], "again": again, "after_s": after_s}
+    return {**answer, "arrived": sorted(reached)}
 
 
 def _built(spec: ActionSpec, environ: Mapping[str, str]) -> Action:
     cls = find_action(spec.name)
     if not issubclass(cls, Action):
-        raise UndeliverableError(f"{cls.__name__} is not delivered in a process of its own")
+        raise UndeliverableError(f"{cls.__name__} is not delivered in a separate process")
     parameters = spec.parameters
     if cls.reads_environment:
         check_variables(cls.__name__, parameters, environ)

@@ -1,4 +1,4 @@
-"""StopTraining: which findings stop the training; how is the matter of the stop protocol."""
+"""StopTraining: which findings stop the run. The stop protocol does the rest."""
 
 from __future__ import annotations
 

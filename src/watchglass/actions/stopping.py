@@ -1,7 +1,7 @@
-"""The stop protocol: ends a training at a step boundary that all its workers share, by signal where none comes.
+"""The stop protocol: ends a run at a step boundary that all its workers share, or by signal where none comes.
 
-A rank that leaves one step early leaves the others blocked in a collective. So the evaluator first asks every worker
-which step it is at, then commits a step that all of them have still before them. docs/architecture.md has the picture.
+A rank that leaves one step early leaves the others blocked in a collective. So the evaluator first requests the step of
+every worker, then commits a step that is ahead of all of them. docs/architecture.md has the picture.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _KILL_AFTER_S = 10.0
 
 
 class Stopping:
-    """Stops of a training, one per attempt. Lives in the evaluator, for one thread, and never waits.
+    """Stops of a run, one per attempt. Lives in the evaluator, for one thread, and never waits.
 
-    A store that is away for a while is its own concern: what could not be written is tried again at a later tick.
+    While the store is unreachable, later ticks retry what could not be written.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Stopping:
 
         Args:
             store: The run's store.
-            attempt: The attempt to stop; None for whichever has the finding.
+            attempt: The attempt to stop; the attempt of the finding if None.
             grace_s: Seconds that workers have to reach the committed step, before SIGTERM.
             poll_s: How often :meth:`tick` is called; None for the interval of the store's policy.
             clock: The time.
@@ -68,10 +68,9 @@ class Stopping:
         return any(not stop.done for stop in self._stops.values())
 
     def found(self, finding: Finding) -> list[Observation]:
-        """Asks the workers where they are, if this is the first such finding of its attempt.
+        """Requests the steps of the workers, if this is the first such finding of its attempt.
 
-        Called at once for every new finding that shall stop the training; returns what shall be written into the
-        journal.
+        Called at once for every new finding that stops the run; returns the observations for the journal.
         """
         if finding.attempt in self._stops or (self._attempt is not None and finding.attempt != self._attempt):
             return []
@@ -90,7 +89,7 @@ class Stopping:
 class _Stop:
     """The stop of one attempt: requested, committed, and if need be enforced.
 
-    An evaluator that takes over from another finds what that has requested and committed: what is written counts.
+    An evaluator that takes over from another goes on from the request and commit that are written.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class _Stop:
         self.done = False
 
     def request(self) -> list[Observation]:
-        """Asks the workers where they are; where the store is unreachable a later tick does."""
+        """Requests the steps of the workers; while the store is unreachable a later tick does."""
         try:
             new = self._agreement.request()
         except StoreError:
@@ -148,7 +147,7 @@ class _Stop:
 
     def _enforce(self, active: Sequence[WorkerProgress]) -> list[Observation]:
         """SIGTERM after the grace time, SIGKILL ten seconds later, to processes that are proven to be workers."""
-        # The committed step lies a delay ahead, and a worker that was not asked has yet to look.
+        # The committed step lies a delay ahead, and a worker without a request has yet to look.
         late_s = self._store.policy.intervals(len(active)).control_s + self._agreement.delay_s(len(active))
         grace_s = self._grace_s + (0.0 if self._store.policy.cheap_lookups else late_s)
         if self._committed_s is None or self._waited(self._committed_s) < grace_s:
@@ -162,15 +161,15 @@ class _Stop:
         return []
 
     def _signal(self, active: Sequence[WorkerProgress], number: signal.Signals) -> list[Observation]:
-        """What was sent, and to whom nothing could be."""
+        """Observations of the workers that got the signal, and of those that did not."""
         seen: list[Observation] = []
         for worker in active:
             refused = self._send(worker, number)
-            told: dict[str, Any] = {"worker": worker.name, "signal": number.name}
+            row: dict[str, Any] = {"worker": worker.name, "signal": number.name}
             if refused:
-                told["reason"] = refused
+                row["reason"] = refused
             kind = "worker_not_signalled" if refused else "worker_stopped"
-            seen.append(Observation(kind, self._attempt, None, told))
+            seen.append(Observation(kind, self._attempt, None, row))
         return seen
 
     def _waited(self, since_s: float) -> float:

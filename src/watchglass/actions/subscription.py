@@ -1,4 +1,4 @@
-"""What concerns an action: which findings, of which rules, how bad; and for what is delivered, changes of status."""
+"""Which findings concern an action: of which rules, and of which severity."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ else:
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter,))
-class Subscription(ABC):  # noqa: B024  what is done about the findings is not its matter
-    """The findings that concern somebody. Subclasses become keyword-only dataclasses by themselves."""
+class Subscription(ABC):  # noqa: B024  subclasses say how to act on the findings
+    """The findings that concern an action. Subclasses become keyword-only dataclasses by themselves."""
 
     severity: Severity = parameter(Severity.WARNING, help="least severity of a finding")
     rules: tuple[str, ...] = parameter((), help="names of rules; none for every rule")

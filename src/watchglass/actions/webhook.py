@@ -86,7 +86,7 @@ class Webhook(Action):
 
     def _message(self, event: Event) -> tuple[dict[str, str], bytes]:
         cloud_event, bindings, json_format = _cloudevents()
-        told = cloud_event(
+        body = cloud_event(
             {
                 "id": event.id,
                 "source": _source(event.run),
@@ -99,7 +99,7 @@ class Webhook(Action):
             event.to_json(),
         )
         make = bindings.to_structured if self.mode == "structured" else bindings.to_binary
-        message = make(told, json_format())
+        message = make(body, json_format())
         return dict(message.headers), message.body
 
 

@@ -1,4 +1,4 @@
-"""From findings to diseases: which findings belong together, what most likely caused them, what to try. Pure."""
+"""From findings to diagnoses: which findings have one cause, which cause is likeliest, what to try. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "predic
 
 
 def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) -> tuple[Diagnosis, ...]:
-    """The diseases behind findings, worst first, then earliest. Findings that are only info make none of their own.
+    """The diagnoses of findings, worst first, then earliest. Findings that are only info make no separate diagnosis.
 
     The cause that the symptoms of all open findings support most explains every finding that speaks for it, on
-    whatever worker; the rest is explained anew. What is first seen after values have become NaN or infinite is a
-    consequence of that: it joins the same diagnosis and says nothing about causes. So does, on other workers, what
-    broke at the very same step, since workers share their gradients; but this does say something about causes.
+    any worker; then the same is done for the rest. A finding that is first seen after values have become NaN or
+    infinite is a consequence: it joins the same diagnosis and does not count for any cause. Workers share their
+    gradients. So what broke on other workers at the same step joins too, but counts for causes.
 
     Args:
         findings: In any order.
@@ -119,13 +119,13 @@ class _Diagnosing:
         groups: dict[tuple[object, ...], list[Finding]] = {}
         for finding in rest:
             groups.setdefault(_subject(finding), []).append(finding)
-        told: set[int] = set()
+        grouped: set[int] = set()
         for one in groups.values():
-            group = [finding for finding in one if id(finding) not in told]
+            group = [finding for finding in one if id(finding) not in grouped]
             if all(finding.severity is Severity.INFO for finding in group):
                 continue
             group = self._with_broken(group, broken)
-            told.update(id(finding) for finding in group)
+            grouped.update(id(finding) for finding in group)
             yield group
 
     def _with_broken(self, group: list[Finding], broken: dict[_Trained, list[Finding]]) -> list[Finding]:

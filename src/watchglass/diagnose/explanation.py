@@ -14,7 +14,7 @@ _NAMED = 5
 
 
 def find_findings(verdict: Verdict, text: str) -> tuple[Finding, ...]:
-    """The findings that somebody means.
+    """The findings that a text names.
 
     Args:
         verdict: Where they are.

@@ -38,10 +38,10 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
 
 
 def _unstepped(run: Run) -> UnsteppedBackwards | None:
-    """The worst of what the workers tell."""
+    """The worst report of the workers."""
     last = [fact for worker in run.workers for fact in run.facts(UnsteppedBackwards.KIND, worker)[-1:]]
-    told = [found for found in map(UnsteppedBackwards.from_fact, last) if found is not None]
-    return max(told, key=lambda each: each.backwards, default=None)
+    reported = [found for found in map(UnsteppedBackwards.from_fact, last) if found is not None]
+    return max(reported, key=lambda each: each.backwards, default=None)
 
 
 def _times(count: int) -> str:

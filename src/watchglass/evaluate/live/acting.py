@@ -1,4 +1,4 @@
-"""What an evaluator does about findings and changes of status: stops the training, and delivers events to actions."""
+"""Actions on findings and changes of status: stops of the run, and events delivered to actions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PATIENCES = 5
 class Acting:
     """The actions of one evaluator. For one thread; only :meth:`finish` waits.
 
-    An event is accepted by an action at most once: what an earlier evaluator accepted is in the journal, with its
-    outcome or, where it has none, to be delivered now.
+    An action accepts an event at most once. The journal has the events that an earlier evaluator accepted: those
+    without an outcome are delivered now.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Acting:
 
         Args:
             store: The run's store.
-            config: What the evaluator was told.
+            config: The settings of the evaluator.
             run_id: Identifier of the run.
             clock: The time.
             deliveries: Makes the deliveries of an action; for tests.
 
         Raises:
-            WatchglassError: An action or a parameter is not right.
+            WatchglassError: An action or a parameter is invalid.
         """
         self._run, self._run_id, self._clock = absolute(store.location), run_id, clock
         self._timing = config.timing
@@ -64,12 +64,12 @@ class Acting:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop has begun that must be gone on with."""
+        """Whether a stop is under way."""
         return self._stopping.busy
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way or waits."""
+        """Whether a stop or a delivery is under way or waits."""
         return self.stopping or any(line.waiting for line in self._lines)
 
     @property
@@ -79,7 +79,7 @@ class Acting:
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """What became of deliveries, by action and outcome: ``{("Webhook", "done"): 3, ("Webhook", "waiting"): 1}``."""
+        """Deliveries by action and outcome: ``{("Webhook", "done"): 3, ("Webhook", "waiting"): 1}``."""
         return {
             (line.key, outcome): count
             for line in self._lines
@@ -88,7 +88,7 @@ class Acting:
         }
 
     def resume(self, written: Iterable[JournalRecord]) -> None:
-        """Take up what earlier evaluators left, by what they wrote into the journal."""
+        """Go on with the deliveries of earlier evaluators, by their records in the journal."""
         records = list(written)
         findings = {record.id: record for record in records if isinstance(record, Finding)}
         observations = [r for r in records if isinstance(r, Observation) and r.kind.startswith("action_")]
@@ -105,16 +105,16 @@ class Acting:
             if seen.kind == "action_due" and (line.key, due_id) not in concluded:
                 event = self._event_of(seen, findings, time_ns)
                 if event is None:
-                    continue  # its finding was not written any more, and is found again; or it is no event of ours
+                    continue  # its finding was not written and will be found again, or the event is forged
             elif seen.kind == "action_limited":
                 rule = str(seen.data.get("rule", ""))
                 event = Event("summary", due_id, self._run, self._run_id, seen.attempt, rule, time_ns)
-            told = seen.data.get("told")
-            left_out = _whole(told.get("left_out")) if isinstance(told, dict) else 0
+            summary = seen.data.get("told")
+            left_out = _whole(summary.get("left_out")) if isinstance(summary, dict) else 0
             line.resume(due_id, seen.kind, time_ns, event, left_out)
 
     def stop(self, findings: Sequence[Finding]) -> list[Observation]:
-        """Stops the training where one of these new findings asks for it; returns what shall be written."""
+        """Stops the run where a new finding requires it; returns the observations to write."""
         return [
             seen
             for finding in findings
@@ -123,16 +123,16 @@ class Acting:
         ]
 
     def found(self, findings: Sequence[Finding]) -> list[Observation]:
-        """Accepts events for new findings; returns what shall be written, together with the findings."""
+        """Accepts events for new findings; returns the observations to write together with the findings."""
         now_ns = self._clock.time_ns()
         return [seen for finding in findings for seen in self._accepted(self._finding_event(finding, now_ns))]
 
     def statuses(self, changed: Sequence[tuple[RuleStatus | None, RuleStatus]], attempt: int) -> list[Observation]:
-        """Accepts events for rules that stand elsewhere than before; returns what shall be written with it.
+        """Accepts events for rules whose status changed; returns the observations to write with it.
 
-        A rule that is looked at for the first time has not changed.
+        A first status is no change.
         """
-        told: list[Observation] = []
+        accepted: list[Observation] = []
         for before, now in changed:
             if before is None or before.status is now.status:
                 continue
@@ -143,11 +143,11 @@ class Acting:
                 "status", changed_id, self._run, self._run_id, attempt, now.rule, self._clock.time_ns(),
                 status=now, previous=before.status,
             )  # fmt: skip
-            told += self._accepted(event)
-        return told
+            accepted += self._accepted(event)
+        return accepted
 
     def tick(self, workers: Sequence[WorkerProgress]) -> list[Observation]:
-        """Goes on with stops and deliveries; returns what shall be written."""
+        """Goes on with stops and deliveries; returns the observations to write."""
         return [*self._stopping.tick(workers), *self._deliver(now=False)]
 
     def finish(
@@ -159,20 +159,20 @@ class Acting:
         pause: Callable[[float], bool],
         patience_s: float,
     ) -> None:
-        """Waits for deliveries, within limits, and does not leave without a word.
+        """Waits for deliveries, within limits, and reports those that are left.
 
         Args:
-            write: Takes what shall be written.
-            report: Takes a sentence for whoever looks on.
-            ended: Whether the training has ended, so that nobody will go on; what is left becomes dead letters. Else it
-                stays due for the next evaluator.
-            pause: Waits so many seconds, or less; returns False where waiting shall end.
-            patience_s: Seconds to wait for one to arrive; for all of them, five times as long.
+            write: Takes observations to write.
+            report: Takes a sentence for the user.
+            ended: Whether the run has ended; deliveries that are left become dead letters. Else they stay due for the
+                next evaluator.
+            pause: Waits so many seconds, or less; returns False to end the wait.
+            patience_s: Seconds to wait for one delivery to arrive; for all of them, five times as long.
         """
         begun_s = self._clock.monotonic()
         until_s = begun_s + (patience_s if ended else self._timing.leaving_s)
         latest_s = begun_s + _PATIENCES * patience_s
-        why, told, arrived = "", not ended, 0
+        why, reported, arrived = "", not ended, 0
         while True:
             write(self._deliver(now=ended, may_start=ended))
             now_arrived = sum(line.counts["done"] for line in self._lines)
@@ -181,8 +181,8 @@ class Acting:
             soonest = [line.next_s() for line in self._lines if ended or line.underway]
             if min((at for at in soonest if at is not None), default=until_s) >= until_s:
                 break
-            if not told and self._clock.monotonic() - begun_s >= self._timing.reported_wait_s:
-                told = True
+            if not reported and self._clock.monotonic() - begun_s >= self._timing.reported_wait_s:
+                reported = True
                 waiting = ", ".join(f"{line.key} {line.waiting}" for line in self._lines if line.waiting)
                 report(f"waiting for deliveries, {patience_s:g} s at most for the next one to arrive: {waiting}")
             if not ended:
@@ -210,11 +210,11 @@ class Acting:
     def _conclude(
         self, line: Deliveries, write: Callable[[Sequence[Observation]], None], report: Callable[[str], None]
     ) -> None:
-        """Writes what was given up as dead letters, and says what was not delivered."""
+        """Writes dead letters, and reports what was not delivered."""
         while line.waiting:
-            told = line.tick(may_start=False)
-            write(told)
-            if not told:
+            written = line.tick(may_start=False)
+            write(written)
+            if not written:
                 report(f"{line.key}: {line.waiting} not delivered, and the store does not take the dead letters now")
                 break
         if line.counts["failed"]:
@@ -229,20 +229,20 @@ class Acting:
             )
 
     def _deliver(self, *, now: bool, may_start: bool = True) -> list[Observation]:
-        told: list[Observation] = []
+        seen: list[Observation] = []
         for line in self._lines:
-            told += line.summary(now=now)
+            seen += line.summary(now=now)
             running = sum(other.underway for other in self._lines)
-            told += line.tick(may_start=may_start and running < MOST_AT_ONCE)
-        return told
+            seen += line.tick(may_start=may_start and running < MOST_AT_ONCE)
+        return seen
 
     def _accepted(self, event: Event) -> list[Observation]:
         return [seen for line in self._lines for seen in line.add(event)]
 
     def _event_of(self, due: Observation, findings: dict[str, Finding], time_ns: int) -> Event | None:
-        """The event of which an earlier evaluator wrote that it is due; None where it comes up again by itself.
+        """The event that an earlier evaluator wrote as due; None where its finding will be found again.
 
-        The journal may have been written by anybody: what no evaluator would write is none either.
+        Any process may have written the journal: a record that no evaluator would write gives None too.
         """
         finding = findings.get(str(due.data.get("finding")))
         if finding is not None:

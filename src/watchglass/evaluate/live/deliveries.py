@@ -1,4 +1,4 @@
-"""What is delivered to whom: in order, a few at once, tried again, limited, and never lost without a word."""
+"""Deliveries of events to an action: in order, a few at once, retried, limited, and never lost unreported."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MOST_WAITING = 1_000
 _HOUR_S = 3600.0
 
 
-#: Those of all evaluators of this process that have something under way.
+#: Those of all evaluators of this process that have a delivery under way.
 _AT_WORK: weakref.WeakSet[Deliveries] = weakref.WeakSet()
 
 
 def key_among(taken: Collection[str], name: str) -> str:
-    """What the next action of a name is called in observations: ``Webhook``, then ``Webhook-2``."""
+    """The name of the next action of a class in observations: ``Webhook``, then ``Webhook-2``."""
     number = 1
     while (key := name if number == 1 else f"{name}-{number}") in taken:
         number += 1
@@ -39,7 +39,7 @@ def key_among(taken: Collection[str], name: str) -> str:
 
 
 def end_all() -> None:
-    """End what is under way for all evaluators of this process, which begins anew; it stays due."""
+    """End the deliveries under way of all evaluators of this process, before it restarts; they stay due."""
     for line in list(_AT_WORK):
         line.leave()
 
@@ -82,13 +82,13 @@ class DeadLetter:
 
 def observation_of(what: str, action: str, event: Event, time_ns: int, **data: object) -> Observation:
     """What is written down of an event and an action."""
-    told = {"action": action, "event": event.id, "rule": event.rule, **data, "time_ns": time_ns}
-    return Observation(what, event.attempt, None, told)
+    row = {"action": action, "event": event.id, "rule": event.rule, **data, "time_ns": time_ns}
+    return Observation(what, event.attempt, None, row)
 
 
 @dataclass
 class _Due:
-    """An event that an action is to be given."""
+    """An event to deliver."""
 
     event: Event
     tries: int = 0
@@ -104,7 +104,7 @@ class _Due:
 class Deliveries:
     """The deliveries of one action, in their order. For one thread; nothing here waits.
 
-    What happens is told in observations: ``action_due`` when an event is accepted, then ``action_done`` or
+    Observations report what happens: ``action_due`` when an event is accepted, then ``action_done`` or
     ``action_failed``; ``action_limited`` for one beyond the limit. An evaluator that starts again reads them.
     """
 
@@ -123,7 +123,7 @@ class Deliveries:
         """Nothing is delivered yet.
 
         Args:
-            key: What the action is called in observations, unlike any other of the evaluator.
+            key: Name of the action in observations, unique in the evaluator.
             spec: The action.
             action: An instance of it, for its parameters.
             store: The run's store, for dead letters.
@@ -140,16 +140,16 @@ class Deliveries:
         self._known: set[str] = set()
         self._accepted_s: deque[float] = deque()
         self._last: Event | None = None
-        #: Events beyond the limit that no summary has told of.
+        #: Events beyond the limit that no summary has reported yet.
         self.left_out = 0
         #: Deliveries by outcome: done, failed, limited.
         self.counts = {"done": 0, "failed": 0, "limited": 0}
-        #: Why the last of those that failed did; "" where none did.
+        #: Why the last failed delivery failed; "" where none did.
         self.failure = ""
 
     @property
     def waiting(self) -> int:
-        """Events that are still to be delivered."""
+        """Number of events still to deliver."""
         return len(self._waiting)
 
     @property
@@ -158,7 +158,7 @@ class Deliveries:
         return self._underway is not None
 
     def next_s(self) -> float | None:
-        """When there is something to do, on the clock, now at the earliest; None where nothing waits."""
+        """Time of the next step of a delivery on the clock, now at the earliest; None where nothing waits."""
         now_s = self._clock.monotonic()
         if self._underway is not None or (self._waiting and self._waiting[0].dead):
             return now_s
@@ -187,7 +187,7 @@ class Deliveries:
                 self._queue(event)
 
     def add(self, event: Event) -> list[Observation]:
-        """Accept an event that concerns the action, unless it is known already."""
+        """Accept an event that the action wants, unless it is known already."""
         if event.id in self._known or not self._wants(event):
             return []
         self._known.add(event.id)
@@ -201,28 +201,28 @@ class Deliveries:
         return [self._observation("action_due", event, **_identity(event))]
 
     def tick(self, may_start: bool) -> list[Observation]:
-        """Look at what is under way, and begin what is due.
+        """Look at the delivery under way, and begin the next one that is due.
 
         Args:
             may_start: Whether another process may be started.
         """
-        told: list[Observation] = []
+        seen: list[Observation] = []
         if self._underway is not None:
             outcome = self._underway.poll()
             if outcome is None:
                 return []
             self._let_go()
-            told += self._ended(outcome)
+            seen += self._ended(outcome)
         first = self._waiting[0] if self._waiting else None
         may_start = may_start and len(_AT_WORK) < MOST_OF_ALL_RUNS
         if first is not None and first.dead:
-            told += self._bury()
+            seen += self._bury()
         elif first is not None and may_start and first.not_before_s <= self._clock.monotonic():
             self._begin(first)
-        return told
+        return seen
 
     def summary(self, *, now: bool) -> list[Observation]:
-        """Tell of what was left out, once the limit allows, or at once."""
+        """Report how many events were left out, once the limit allows, or at once."""
         if not self.left_out or self._last is None or (self._full() and not now):
             return []
         count, last = self.left_out, self._last
@@ -233,13 +233,13 @@ class Deliveries:
         )
 
     def give_up(self, reason: str) -> None:
-        """Whatever waits becomes a dead letter at the next :meth:`tick`; what is under way is ended."""
+        """Ends the delivery under way; all that wait become dead letters at the next calls of :meth:`tick`."""
         self.leave()
         for due in self._waiting:
             due.dead = due.dead or (f"{reason}; the last try: {due.failure}" if due.failure else reason)
 
     def leave(self) -> None:
-        """End what is under way; it and what waits stay due, for the next evaluator."""
+        """End the delivery under way; it and those that wait stay due, for the next evaluator."""
         if self._underway is not None:
             self._underway.end()
             self._let_go()
@@ -247,7 +247,7 @@ class Deliveries:
     def _wants(self, event: Event) -> bool:
         try:
             return self.action.wants(event)
-        except Exception:  # of a class of a user's own, which may filter; better told too much than not at all
+        except Exception:  # a user's class may filter; better one notification too many than none
             return True
 
     def _queue(self, event: Event) -> None:
@@ -300,27 +300,27 @@ class Deliveries:
             text = letter.written(self._store, self._clock.time_ns())
         except StoreError:
             return []
-        told = {"tries": due.tries, "reason": due.dead, "dead_letter": letter.path}
+        outcome = {"tries": due.tries, "reason": due.dead, "dead_letter": letter.path}
         if file := getattr(self.action, "dead_letter", ""):
-            told.update(_append(str(file), text))
+            outcome.update(_append(str(file), text))
         self._waiting.popleft()
         self.counts["failed"] += 1
         self.failure = due.dead
-        return [self._observation("action_failed", due.event, **told)]
+        return [self._observation("action_failed", due.event, **outcome)]
 
     def _observation(self, what: str, event: Event, **data: object) -> Observation:
         return observation_of(what, self.key, event, self._clock.time_ns(), **data)
 
 
 def _identity(event: Event) -> Mapping[str, object]:
-    """By what an evaluator that starts again makes the same event."""
+    """The data from which another evaluator makes the same event."""
     if event.finding is not None:
         return {"kind": event.kind, "finding": event.finding.id}
     return {"kind": event.kind, "told": event.to_json()}
 
 
 def _append(file: str, text: str) -> Mapping[str, str]:
-    """Add a line to a local file; returns what is to be said where that fails. A pipe that nobody reads is no file."""
+    """Add a line to a local file; returns the problem where that fails. A pipe without a reader fails."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
         with open(descriptor, "wb", buffering=0) as lines:

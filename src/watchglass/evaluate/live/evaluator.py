@@ -1,7 +1,7 @@
 """The evaluator: follows a run while it is written, keeps its journal, acts on what it finds.
 
-One class serves the process beside a training, which has a lifeline to whoever started it, and a follower anywhere
-else, which has nothing but the store.
+One class serves the process that a launcher starts, which has a lifeline to the launcher, and a follower anywhere else,
+which has only the store.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from watchglass.store import Claim, Pin, Store, open_store, pin
 class Evaluator:
     """Follows one attempt, or all of a run, and keeps the journal.
 
-    For one thread; :meth:`turn` does what there is to do and returns, and :attr:`pause_s` says when to come again. A
-    store that is unreachable ends nothing: it is asked again, ever more rarely, and nothing is lost meanwhile.
+    For one thread. :meth:`turn` evaluates what is new and returns; :attr:`pause_s` is the time until the next turn. An
+    unreachable store ends nothing: the evaluator retries at growing intervals, and loses nothing.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Evaluator:
 
         Args:
             config: What to evaluate, and what to do about it.
-            store: The run's store, which stays open; one of its own when not given.
+            store: The run's store, which stays open; if None the evaluator opens and closes one.
             output: Where findings are printed, a line each.
-            label: What each line begins with, where several runs are followed.
+            label: Begin of each line, where several runs are followed.
             at_work: Called between two steps, and at each turn.
-            judging: Makes what reads the run and evaluates the rules.
+            judging: Makes the object that reads the run and evaluates the rules.
 
         Raises:
-            WatchglassError: A rule, an action or a parameter is not right, or there is no such run.
+            WatchglassError: A rule, an action or a parameter is invalid, or there is no such run.
         """
         self._config, self._timing = config, config.timing
         self._at_work = at_work
@@ -82,28 +82,28 @@ class Evaluator:
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next turn makes sense: longer while the store is unreachable."""
+        """Seconds until the next turn; more while the store is unreachable."""
         return max(self._timing.answer_s if self._judging.waits else self.poll_s, self._retry.backoff_s)
 
     @property
     def unreachable_s(self) -> float:
-        """Seconds since which the store has not answered; 0 while it does."""
+        """Seconds for which the store has been unreachable; 0 while it is reachable."""
         return self._retry.unreachable_s
 
     def open(
         self, pause: Callable[[float], bool], *, patience_s: float | None = None, gone: Claim | None = None
     ) -> None:
-        """Takes the lease of the journal, waiting for an evaluator of an earlier attempt that is about to end.
+        """Takes the lease of the journal; waits for an evaluator of an earlier attempt that is about to end.
 
-        From here on nothing is compacted away that was not read yet.
+        From now on a pin keeps the files that are not read yet from compaction.
 
         Args:
-            pause: Waits so many seconds, or less; returns whether waiting on makes sense.
+            pause: Waits so many seconds, or less; returns False to end the wait.
             patience_s: How long to wait; :attr:`EvaluatorTiming.lease_s` if None.
-            gone: A holder of the lease that is known to be no more, although that cannot be seen from here.
+            gone: A holder of the lease that is known to be dead, although its process is on another machine.
 
         Raises:
-            RunExistsError: Another one still writes it.
+            RunExistsError: Another evaluator still writes the journal.
         """
         try:
             patience_s = self._timing.lease_s if patience_s is None else patience_s
@@ -122,12 +122,12 @@ class Evaluator:
             raise
 
     def introduce(self) -> None:
-        """Say where the run is, where no launcher has."""
+        """Print the location of the run, where no launcher did."""
         if self._config.concludes and not self._config.continues and not self._config.quiet:
             self._report(f"run directory {self._config.run}")
 
     def conclude(self) -> None:
-        """Print the verdict, where no launcher does and everything was evaluated; the run is closed by now."""
+        """Print the verdict, where no launcher does and all steps were evaluated; after the run was closed."""
         if not self._config.concludes or self._config.quiet:
             return
         if not self._finished:
@@ -137,14 +137,14 @@ class Evaluator:
         from watchglass.run import open_run
 
         run = open_run(self._config.run)
-        told = verdict(run, self.evaluation(), causes=self._config.causes, price_per_hour=self._config.price_per_hour)
-        self._reporting.conclude(replace(told, run=self._config.run))
+        found = verdict(run, self.evaluation(), causes=self._config.causes, price_per_hour=self._config.price_per_hour)
+        self._reporting.conclude(replace(found, run=self._config.run))
 
     def turn(self, max_bytes: int = 16 << 20) -> bool:
         """Reads and evaluates what is new; returns whether anything was. Every new finding is acted upon at once.
 
         Args:
-            max_bytes: Read at most about so much; the next turn goes on.
+            max_bytes: Read at most about so much; the next turn reads on.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
@@ -161,11 +161,11 @@ class Evaluator:
 
     @property
     def busy(self) -> bool:
-        """Whether an action has something under way."""
+        """Whether a stop or a delivery is under way."""
         return self._reporting.acting.busy
 
     def stay(self) -> None:
-        """Shows that it lives, in the middle of :meth:`finish`; a store that refuses is asked again the next time.
+        """Renews the lease in the middle of :meth:`finish`; if the store refuses, the next call tries again.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
@@ -173,17 +173,17 @@ class Evaluator:
         self._retry.attempt(self._stay)
 
     def excuse(self, seconds: float) -> None:
-        """Nobody could ask the store for so long: that was nobody's silence."""
+        """The store was unreachable for so long: no worker was silent meanwhile."""
         self._news_s += seconds
         self._liveness.excuse(seconds)
         self._ticking.excuse(seconds)
 
     def snapshot(self) -> RunSnapshot:
-        """What is known by now; never changed, only replaced, so that any thread may ask for it."""
+        """The newest snapshot. It is replaced and never changed, so any thread may read it."""
         return self._snapshot
 
     def over(self, *, lifeline_open: bool) -> bool:
-        """Whether nothing more will come: the lifeline is gone and every worker that joined has left or is dead."""
+        """Whether no more records will come: the lifeline is closed and every worker has left or is dead."""
         if lifeline_open:
             return False
         if self._retry.unreachable:
@@ -191,10 +191,10 @@ class Evaluator:
         return self._retry.attempt(lambda: self._waits(self._timing.silence_s)) is False
 
     def ended(self) -> str:
-        """How the training ended, in words, once nothing more is expected of it; "" while it goes on.
+        """How the run ended, in words, once no more records are expected; "" while it goes on.
 
-        For who has no lifeline: the training has ended when all its workers have left or were lost, and no new attempt
-        came for a moment.
+        For a follower without a lifeline: the run has ended when all its workers have left or are lost, and no new
+        attempt has begun for some seconds.
         """
         if (
             self._judging.waits
@@ -224,7 +224,7 @@ class Evaluator:
         action_patience_s: float | None = None,
         pause: Callable[[float], bool] = slept,
     ) -> None:
-        """Evaluates what is left, writes final findings and statuses, waits for actions, and gives the lease back.
+        """Evaluates the rest, writes final findings and statuses, waits for actions, and releases the lease.
 
         Args:
             patience_s: How long to retry while the store is unreachable; a fifth of what
@@ -232,8 +232,7 @@ class Evaluator:
                 stay in progress, so that no reader takes their statuses for final.
             action_patience_s: How long to wait for a delivery, once the run has ended;
                 :attr:`EvaluatorTiming.delivery_s` if None.
-            pause: Waits so many seconds, or less; returns False where neither the store nor deliveries are to be
-                waited for any more.
+            pause: Waits so many seconds, or less; returns False to end waiting for the store and for deliveries.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
@@ -244,7 +243,7 @@ class Evaluator:
         try:
             read = insist(lambda: self._judging.drain(self._is_active))
             if read and not self._is_active():
-                # Else this evaluator was told to go while the training goes on, and the rules are not done.
+                # Else this evaluator has to end before the run, and the rules stay in progress.
                 self._finished = insist(lambda: self._judging.end(self._is_active))
             self._reporting.caught_up = self._reporting.caught_up or read
             self._journal.write(self._judging.take_changed())
@@ -259,7 +258,7 @@ class Evaluator:
             self.close()
 
     def close(self) -> None:
-        """Gives the lease back, and lets go of what it holds; what a store that is unreachable keeps ends by itself."""
+        """Releases lease and pin, and closes everything. In an unreachable store both expire by themselves."""
         unreachable = self._retry.unreachable
         self._judging.close()
         self._reporting.acting.leave()
@@ -271,7 +270,7 @@ class Evaluator:
             self._store.close()
 
     def evaluation(self) -> Evaluation:
-        """What the rules say so far."""
+        """The findings and statuses so far."""
         judging = self._judging
         steps = most_steps(judging.train_steps)
         return Evaluation(
@@ -295,9 +294,9 @@ class Evaluator:
         acting = self._reporting.acting
         if self._liveness.look(self.poll_s if acting.stopping else self._store.policy.intervals().liveness_s):
             self._journal.write(self._judging.take_changed())
-            self._write_statuses()  # of what ticks and windows showed
+            self._write_statuses()  # after ticks and windows
             self._note()
-        self._stay()  # before anything is delivered: after a long sleep the journal may be another's, and so are they
+        self._stay()  # before deliveries: after a long sleep another evaluator may have the journal, and deliver
         if acting.busy:
             self._journal.write(
                 acting.tick(self._liveness.workers(self._judging.workers.values()) if acting.stopping else ())
@@ -306,7 +305,7 @@ class Evaluator:
         return new
 
     def _note(self) -> None:
-        """Take the snapshot that others see from now on."""
+        """Replace the snapshot that other threads read."""
         workers = self._judging.workers.values()
         self._snapshot = RunSnapshot(
             self._config.run,
@@ -322,7 +321,7 @@ class Evaluator:
         )
 
     def _conclude(self) -> bool:
-        """Say that the training was judged, unless somebody has yet to begin; always True."""
+        """Write that the run was evaluated, unless a worker has yet to begin; always True."""
         workers = self._judging.workers.values()
         newest = self._newest
         begun = any(worker.attempt == newest for worker in workers) or self._liveness.launch_ended(newest)
@@ -331,7 +330,7 @@ class Evaluator:
         return True
 
     def _stay(self) -> None:
-        """Show that we live, also in the middle of much to evaluate: what nobody renews is taken from us."""
+        """Renew lease and pin, also in the middle of a long turn: another process takes over what expires."""
         self._at_work()
         self._journal.renew()
         if self._pin is not None:
@@ -365,7 +364,7 @@ class Evaluator:
         )
 
     def _begin_again(self) -> None:
-        """What was being read has been replaced by a compacted generation: all of it is evaluated again."""
+        """Evaluate all again: a compacted generation has replaced the files that were being read."""
         held, self._pin = self._pin, pin(self._store)
         if held is not None:
             held.close()
@@ -374,7 +373,7 @@ class Evaluator:
 
 
 def _ends(workers: Iterable[FollowedWorker]) -> str:
-    """How the workers of the newest attempt have left, in words; "" where there are none."""
+    """How the workers of the newest attempt left, in words; "" without workers."""
     team = list(workers)
     newest = max((worker.attempt for worker in team), default=-1)
     ends = {str(w.left.get("status", "finished")) if w.left else "lost" for w in team if w.attempt == newest}

@@ -1,4 +1,4 @@
-"""By what the same event is known again, whoever tells it, and what is none."""
+"""Ids of events: the same for the same event, whichever evaluator reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal as an evaluator keeps it: lease renewed, nothing twice, nothing lost while the store is unreachable."""
+"""The evaluator's side of the journal: its lease, records written once, and kept while the store is unreachable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from watchglass.store import (
 )
 
 _MAX_BYTES = 1 << 16
-#: Records that wait for a store that is unreachable; what comes beyond is dropped, and told.
+#: Records that wait for an unreachable store; further ones are dropped and reported.
 MOST_WAITING = 65_536
 
 
@@ -44,7 +44,7 @@ class Journal:
 
         Args:
             store: The store of a run.
-            report: Takes a sentence for whoever looks on.
+            report: Takes a sentence for the user.
         """
         self._store = store
         self._report = report
@@ -65,13 +65,13 @@ class Journal:
         has not for :attr:`Timing.lease_expiry_s <watchglass.config.Timing>` it is gone, and its lease is taken over.
 
         Args:
-            pause: Waits so many seconds, or less; returns whether waiting on makes sense.
+            pause: Waits so many seconds, or less; returns False to end the wait.
             patience_s: Seconds to wait for a holder that lives.
             poll_s: Seconds between looks.
-            gone: A holder that is known to be no more, although that cannot be seen from here.
+            gone: A holder that is known to be dead, although its process is on another machine.
 
         Raises:
-            RunExistsError: Another one still writes the journal.
+            RunExistsError: Another evaluator still writes the journal.
             StoreError: The store refused.
         """
         give_up_s = time.monotonic() + patience_s
@@ -86,7 +86,7 @@ class Journal:
                 gone = None
                 if holder is not None and is_alive(holder) is None:
                     if watch is None or holder != watched:
-                        # One that has just come has not been silent yet, however long the one before was.
+                        # The silence of a new holder begins now, however long the one before was silent.
                         watch, watched = RenewalWatch(self._store, monotonic=time.monotonic), holder
                     renewed, silent_s = watch.look()
                     gone = holder if silent_s >= TIMING.lease_expiry_s else None
@@ -101,16 +101,16 @@ class Journal:
 
     @property
     def records(self) -> list[JournalRecord]:
-        """What is written, of findings and statuses their newest state, in the order in which they first were."""
+        """The written records, findings and statuses in their newest state, in the order in which they first came."""
         return list(self._written.values())
 
     @property
     def known(self) -> list[JournalRecord]:
-        """What is written, and what waits to be."""
+        """The written records and those that wait."""
         return list({**self._written, **self._waiting}.values())
 
     def write(self, records: Sequence[JournalRecord]) -> None:
-        """Write records, those that are there already left out."""
+        """Write records, except those that are already there."""
         for record in records:
             key = _key(record)
             if not _says_more(record, self._written.get(key)) and key not in self._waiting:
@@ -123,7 +123,7 @@ class Journal:
             self.flush()
 
     def flush(self) -> bool:
-        """Write what waits; returns whether nothing waits any more.
+        """Write the records that wait; returns whether all were written.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
@@ -173,10 +173,10 @@ class Journal:
             self._check_lease()
 
     def close(self, *, give_back: bool = True) -> None:
-        """Give the lease back, where nobody else has it by now. A second call does nothing.
+        """Release the lease, unless another evaluator has taken it. A second call does nothing.
 
         Args:
-            give_back: False where the store is unreachable: the lease ends with this process, or when nobody renews it.
+            give_back: False where the store is unreachable: the lease ends with this process, or expires.
         """
         writer, self._writer = self._writer, None
         if writer is None or not give_back:
@@ -205,7 +205,7 @@ def is_ours(holder: Claim | None) -> bool:
 
 
 def judged_attempt(store: Store) -> int | None:
-    """The newest attempt of a training that had ended and was judged, None where nobody has; one request.
+    """The newest attempt of a run that has ended and was evaluated, None where there is none; one request.
 
     Raises:
         StoreError: The store refused.

@@ -1,11 +1,11 @@
 """The evaluator as a process beside a training run: follows one attempt while it trains, and ends with it.
 
 Started by command line with a socket (or a pipe) as its standard input. The first line that comes through it is the
-configuration, which is in no command line and no environment, since those are seen by others. The socket is then its
-lifeline: when it closes, its starter has ended, and the evaluator ends too as soon as every worker has left or is dead.
+configuration. It is in no command line and no environment, which other users can read. The socket is then the
+lifeline: when it closes, the starter has ended, and the evaluator ends as soon as every worker has left or is dead.
 It never outlives the training run. In the other direction the evaluator writes a byte now and then, a sign of life.
 
-Exit status: 0 when it ended in order, 2 when it has printed why this run cannot be evaluated, 1 for what may pass.
+Exit status: 0 when it ended in order, 2 when it printed why this run cannot be evaluated, 1 for a temporary fault.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Lifeline:
         signal.signal(signal.SIGTERM, self._terminate)
 
     def first_line(self) -> bytes:
-        """What comes through before anything else; waits for it. Empty where the lifeline closes instead."""
+        """The first line; waits for it. Empty where the lifeline closes before."""
         line = b""
         while b"\n" not in line:
             more = b""
@@ -68,18 +68,18 @@ class _Lifeline:
         return line.partition(b"\n")[0]
 
     def answer(self) -> None:
-        """Show the starter that this process is at work; returns at once, and does nothing where none listens."""
+        """Send the starter a sign of life; returns at once, and does nothing where no starter listens."""
         if self._answers is not None:
             with suppress(OSError):
                 self._answers.send(b".", socket.MSG_DONTWAIT)
 
     def pause(self, seconds: float) -> bool:
-        """Sleeps; returns whether nobody said to end."""
+        """Sleeps; returns False once SIGTERM has come."""
         self.wait(seconds)
         return not self.terminated
 
     def wait(self, seconds: float) -> bool:
-        """Sleeps, but wakes when the lifeline closes; returns whether it is open and nobody said to end."""
+        """Sleeps, but wakes when the lifeline closes; returns False once it is closed or SIGTERM has come."""
         self.answer()
         watched = [self._woken, self._descriptor] if self.open else [self._woken]
         try:
@@ -99,7 +99,7 @@ class _Lifeline:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the evaluator process, told by an :class:`EvaluatorConfig` as JSON on stdin. Returns its exit status."""
+    """Runs the evaluator process, with an :class:`EvaluatorConfig` as JSON on stdin. Returns its exit status."""
     if arguments:
         print(
             "usage: python -m watchglass.evaluate, with an EvaluatorConfig as a line of JSON on stdin", file=sys.stderr
@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> int:
     if hasattr(signal, "pthread_sigmask"):
         # A launcher that replaces an evaluator collects blocked signals at that time, and a child inherits the blocks.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Ctrl-C goes to the whole process group: the training decides what it means, and we follow it to its end.
+    # Ctrl-C goes to the whole process group: the training processes decide, and the evaluator follows them to the end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in _ANNOUNCEMENTS:
         if hasattr(signal, name):
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
         if lifeline.terminated and not opened:
             return 0
         print(f"watchglass: {error}", file=sys.stderr)
-        return 1 if isinstance(error, StoreError) else 2  # another one may fare better: a store comes back
+        return 1 if isinstance(error, StoreError) else 2  # a store may be reachable again for the next evaluator
     return 0
 
 
@@ -159,13 +159,13 @@ def _answer_file() -> int | None:
 
 
 def _answer(config: EvaluatorConfig, descriptor: int) -> None:
-    """Hand the verdict over to the starter, who would have to import all that is imported here to come to it.
+    """Hand the verdict over to the starter, which would have to import all modules of this process to compute it.
 
-    Where there is none, for whatever reason, the starter looks for itself.
+    Without it, for whatever reason, the starter computes the verdict itself.
     """
     with suppress(Exception):
         run = open_run(config.run)
         if is_judged(run):
-            told = verdict(run, causes=config.causes, price_per_hour=config.price_per_hour)
+            found = verdict(run, causes=config.causes, price_per_hour=config.price_per_hour)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(json.dumps(as_json(told)).encode())
+                file.write(json.dumps(as_json(found)).encode())

@@ -1,4 +1,4 @@
-"""What becomes of findings and statuses: acted upon, written into the journal, told to whoever looks on."""
+"""Reports findings and statuses to the journal, to actions and to the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from watchglass.view import printable, verdict_text
 
 
 class Reporting:
-    """Tells the journal, the actions and a stream what an evaluator comes by. For one thread."""
+    """Reports what an evaluator finds to the journal, to actions and to an output. For one thread."""
 
     def __init__(
         self, store: Store, config: EvaluatorConfig, run_id: str, output: TextIO | None, label: str = ""
@@ -30,7 +30,7 @@ class Reporting:
             label: What each line begins with, where several runs are followed.
 
         Raises:
-            WatchglassError: An action or a parameter is not right.
+            WatchglassError: An action or a parameter is invalid.
         """
         self._quiet, self._output, self._label = config.quiet, output, label
         self._continues = config.continues
@@ -40,15 +40,15 @@ class Reporting:
         self._told: set[str] = set()
         self._history: set[str] = set()
         self._first_attempt = 0
-        #: Whether everything was read that was there when the evaluation began. Until then a rule seems to stand where
-        #: it stood long ago, and what an earlier evaluator wrote of it holds.
+        #: Whether everything was read that was there when the evaluation began. Until then the statuses of an earlier
+        #: evaluator are newer than those of the rules.
         self.caught_up = False
 
     def begin(self, attempt: int) -> None:
-        """Take up what earlier evaluators wrote; the journal is open.
+        """Go on from what earlier evaluators wrote; the journal is open.
 
         Args:
-            attempt: The newest attempt: what is found in those before it is history, and nobody is told.
+            attempt: The newest attempt: findings in earlier ones are history and are not reported.
         """
         records = self.journal.records
         self._first_attempt = attempt
@@ -59,11 +59,11 @@ class Reporting:
         self.acting.resume(records)
 
     def findings(self, findings: Sequence[Finding], workers: Collection[FollowedWorker]) -> None:
-        """Takes in new findings. Acts first: between one and the request to stop lies nothing that takes time.
+        """Reports new findings. A stop is requested first, before anything that takes time.
 
         Args:
-            findings: What is new.
-            workers: Those of the run, as far as they were read.
+            findings: The new findings.
+            workers: Workers of the run, as far as they were read.
         """
         if not findings:
             return
@@ -76,7 +76,7 @@ class Reporting:
                 self._print(f"{finding.severity.value}: {printable(finding.message)} ({finding.rule})\n")
 
     def statuses(self, statuses: Sequence[RuleStatus], attempt: int) -> None:
-        """Takes in where the rules stand now.
+        """Reports changes of status.
 
         Args:
             statuses: One per rule.
@@ -97,7 +97,7 @@ class Reporting:
         self._print(f"verdict on {printable(verdict.run)}\n{verdict_text(verdict)}")
 
     def report(self, sentence: str) -> None:
-        """Tells a sentence to whoever looks on."""
+        """Prints a sentence for the user."""
         self._print(f"{printable(sentence)}\n")
 
     def _print(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Dead letters, sent again once somebody has mended what was wrong: to the actions that are named now."""
+"""Dead letters, sent again to the actions that are named now, once the fault is repaired."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def resend(
     Args:
         store: The run's store.
         actions: In the order in which the evaluator was given them: the second webhook is that of ``Webhook-2``.
-        report: Takes a sentence for whoever looks on.
+        report: Takes a sentence for the user.
         pause_s: Seconds between looks at a delivery.
 
     Returns:
@@ -110,12 +110,12 @@ def _sent(
             continue
         outcome = _outcome(letter, *lines[letter.action], journal, pause_s)
         tries, now_ns = letter.tries + 1, time.time_ns()
-        told: dict[str, object] = {"tries": tries}
+        row: dict[str, object] = {"tries": tries}
         if not outcome.done:
             replace(letter, tries=tries, reason=outcome.reason).written(store, now_ns)
-            told |= {"reason": outcome.reason, "dead_letter": letter.path}
+            row |= {"reason": outcome.reason, "dead_letter": letter.path}
         kind = "action_done" if outcome.done else "action_failed"
-        journal.write([observation_of(kind, letter.action, letter.event, now_ns, **told, resent=True)])
+        journal.write([observation_of(kind, letter.action, letter.event, now_ns, **row, resent=True)])
         journal.flush()
         if outcome.done:
             store.delete(letter.path)  # only now: what the journal does not have is sent once more
@@ -144,8 +144,8 @@ def _letters(store: Store, report: Callable[[str], None]) -> list[DeadLetter]:
     letters: list[DeadLetter] = []
     for entry in store.list(layout.DEAD_LETTERS):
         try:
-            told = json.loads(store.read(entry.path))
-            letter = DeadLetter(str(told["action"]), Event.from_json(told["event"]), int(told["tries"]))
+            row = json.loads(store.read(entry.path))
+            letter = DeadLetter(str(row["action"]), Event.from_json(row["event"]), int(row["tries"]))
             if not is_event(letter.event) or letter.path != entry.path:
                 raise ValueError
             letters.append(letter)

@@ -1,6 +1,7 @@
-"""Which workers of a run may still write, how far they are, and what becomes of those that stop without a word.
+"""Which workers of a run may still write, how far they are, and which are lost.
 
-A worker on this machine is seen; of any other, what it writes and its launcher say whether it lives.
+The process of a worker on this machine can be seen. Any other worker lives as long as it writes, or its launcher has
+not reported its end.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from watchglass.records import Mode, Observation
 from watchglass.store import Attendance, Claim, Store, has_attempt, is_alive
 from watchglass.tables import StepView
 
-#: Steps may take longer than anybody thought: so many of them may pass in silence.
+#: A worker may be silent for the length of so many of its steps.
 _SILENT_STEPS = 10
 #: TRAIN steps of which the typical length is reported.
 _STEPS = 32
 
 
 class WorkerLiveness:
-    """Who the workers are and whether they live. For one thread.
+    """The workers and whether they live. For one thread.
 
     Attributes:
-        attempts: Attempts that there are.
+        attempts: Number of attempts.
         begun_s: When an attempt was last found, on the monotonic clock.
     """
 
@@ -42,7 +43,7 @@ class WorkerLiveness:
         Args:
             store: The store of a run.
             config: Which attempt is of interest, and how long a silence may be.
-            observed: Takes what shall be in the journal, and shown to the rules.
+            observed: Takes observations for the journal and the rules.
         """
         self._store, self._observed, self._attendance = store, observed, Attendance(store)
         self._attempt, self._lost_after_s, self._timing = config.attempt, config.lost_after_s, config.timing
@@ -64,7 +65,7 @@ class WorkerLiveness:
         return self._attendance.claims(attempt)
 
     def launch_ended(self, attempt: int, worker: str | None = None) -> bool:
-        """Whether the launcher of a worker (or of all of them) has said that its training process ended."""
+        """Whether the launcher of a worker (or of all workers) reported the end of its training process."""
         return self._attendance.launch_ended(attempt, worker) is not None
 
     def launch_succeeded(self, attempt: int) -> bool:
@@ -91,7 +92,7 @@ class WorkerLiveness:
         return True
 
     def listen(self, workers: Collection[FollowedWorker]) -> None:
-        """Note of whom something new was read; a worker that was taken for lost and has written again is not lost."""
+        """Note which workers have new records; a lost worker that has written again is not lost."""
         for worker in workers:
             key, mark = (worker.attempt, worker.worker), (worker.reached, worker.events)
             if key not in self._heard or self._heard[key][0] != mark:
@@ -101,12 +102,12 @@ class WorkerLiveness:
                 self._observed([worker.observation("worker_returned", worker.losses)])
 
     def excuse(self, seconds: float) -> None:
-        """Nothing could be read for so long: that time is no silence of a worker."""
+        """The store was not read for so long: that time counts as no silence of a worker."""
         self.begun_s += seconds
         self._heard = {key: (mark, since_s + seconds) for key, (mark, since_s) in self._heard.items()}
 
     def begin_again(self) -> None:
-        """All of the run is read again."""
+        """The run is read again from its start."""
         self._harvested.clear()
 
     def evaluated(self, attempt: int, worker: str, train_step: int | None, seconds: float) -> None:
@@ -128,10 +129,10 @@ class WorkerLiveness:
         return read + silent
 
     def awaits(self, known: Collection[Key], *, lost_after_s: float | None = None) -> bool:
-        """Whether a worker of the newest attempt has claimed its place, of which nothing was read and more may come.
+        """Whether a worker of the newest attempt has claimed its files, has no records yet, and may still write.
 
         Args:
-            known: Attempts and names of those of which something was read.
+            known: Attempts and names of workers with records.
             lost_after_s: Silence that is long enough, where that differs.
         """
         waits = False
@@ -146,12 +147,12 @@ class WorkerLiveness:
     def awaited(
         self, workers: Mapping[Key, FollowedWorker], silence_s: float | None, drained: Callable[[], bool]
     ) -> bool:
-        """Whether some worker may still write; those that cannot are harvested, and lost once all of them is read.
+        """Whether some worker may still write; a dead one is harvested, and lost once all its records are read.
 
         Args:
-            workers: Those of the run, as far as they were read.
-            silence_s: Silence after which a worker that cannot be seen is lost, None for what was configured.
-            drained: Reads everything that is there; returns whether there was nothing.
+            workers: Workers of the run, as far as they were read.
+            silence_s: Silence after which a worker on another machine is lost; the configured one if None.
+            drained: Reads everything that is new; returns whether there was nothing.
 
         Raises:
             StoreError, CompactedError: See :meth:`Follower.poll`.
@@ -171,7 +172,7 @@ class WorkerLiveness:
                 self._harvest(worker.attempt)
                 awaited = True
             elif drained():
-                # It may have written its last words between our last look and its death: hence only once drained.
+                # It may have written between the last look and its death: hence only once all is read.
                 self._observed([worker.observation("worker_lost", worker.losses + 1)])
             else:
                 awaited = True
@@ -180,7 +181,7 @@ class WorkerLiveness:
     def _read(self, worker: FollowedWorker) -> WorkerProgress:
         key = worker.attempt, worker.worker
         claim = self.claims(worker.attempt).get(worker.worker)
-        # Where only the last steps of a worker are written down, nothing trains.
+        # A claim for a harvest belongs to no training process.
         trains = claim is None or (not claim.harvest and is_alive(claim) is not False)
         return WorkerProgress(
             worker.worker, worker.active and trains, self._train_steps.get(key, -1), self._step_s(key), claim,
@@ -192,7 +193,7 @@ class WorkerLiveness:
         return statistics.median(self._lengths[key]) if key in self._lengths else 0.0
 
     def _is_gone(self, key: Key, step_s: float, lost_after_s: float | None) -> bool:
-        """Whether nothing more is to be expected of a worker that has not left: long steps are waited for."""
+        """Whether a worker that has not left will write no more; long steps extend the wait."""
         attempt, name = key
         claim = self.claims(attempt).get(name)
         if claim is None:
@@ -210,7 +211,7 @@ class WorkerLiveness:
         return silent_s > max(limit_s, _SILENT_STEPS * step_s) + 2 * flush_s
 
     def _harvest(self, attempt: int) -> None:
-        """Recovers what a dead worker recorded last; whatever comes of it is read like everything else."""
+        """Recovers the last records of a dead worker, which are then read like all others."""
         try:
             harvest(self._store, by="evaluator", attempt=attempt)
         except WatchglassError as error:
@@ -219,7 +220,7 @@ class WorkerLiveness:
 
 
 def step_of(view: StepView) -> tuple[int, str, int | None, float]:
-    """What is noted of a step: attempt, worker, number among TRAIN steps (None for no such), length in seconds."""
+    """Of a step: attempt, worker, number among TRAIN steps (None for another mode), length in seconds."""
     trains = view.mode is Mode.TRAIN and view.leads
     seconds = (view.end_ns - view.start_ns) / 1e9
     return view.attempt, view.worker, view.train_step if trains else None, seconds

@@ -1,8 +1,8 @@
 """Following many runs in one process: found while it goes, each in its turn, none for longer than its share.
 
-How often a run is asked follows from how much happens in it: at the pace of its store while it writes, then ever more
-rarely, as a share of the time for which it has been quiet. So what a flush waits for its evaluator stays a small share
-of what the evaluator waited for it, and runs in which nothing happens cost next to nothing.
+A run that writes has its turns at the interval of its store. The pauses of a quiet run grow: each is a share of the
+time for which it has been quiet. So a flush waits only a small share of the time since the flush before it, and quiet
+runs cost next to nothing.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from watchglass.view import printable
 
 #: A quiet run has its next turn after this share of the time for which it has been quiet.
 _QUIET_SHARE = 0.05
-#: Turns a second of all runs together, in a folder and on an object store: beyond that each is asked more rarely.
+#: Most turns a second of all runs together, in a folder and in an object store.
 _TURNS = 200.0, 20.0
 #: A search for new runs is followed by a pause of so many times its length in a folder, and of so many seconds per
 #: request in an object store.
 _SEARCH_SHARE, _SEARCH_REQUEST_S = 50.0, 1.0
-#: Runs that have ended are asked for a new attempt, in turn, so many at each search.
+#: At each search so many ended runs are looked at for a new attempt, in turn.
 _ASKED_ASLEEP = 5
-#: Runs that are read to their present end at once: what they hold meanwhile is bounded.
+#: Runs that are read from their start at the same time: bounds the memory for that.
 _CATCHING_UP = 8
 #: Runs that wait for their last deliveries while the others go on.
 _WAITING_AT_ONCE = 8
-#: So many different runs in a row whose store is unreachable: it is unreachable for all of them, and one of them asks.
+#: After so many different runs in a row with an unreachable store, it counts as unreachable for all, and one retries.
 _UNREACHABLE_IN_A_ROW = 3
 #: Ended runs of which a snapshot is kept.
 _SNAPSHOTS = 100
 
 
 class Fleet:
-    """Follows all runs below a prefix. For one thread: :meth:`turn` does one thing and says when to come again.
+    """Follows all runs below a prefix. For one thread: :meth:`turn` gives one run its turn, or searches for runs.
 
-    Runs that had ended and were judged before are not opened; of one that has ended only a few words stay.
+    Runs that had ended and were evaluated before are not opened. Of a run that has ended only a snapshot stays.
     """
 
     def __init__(
@@ -65,16 +65,15 @@ class Fleet:
         """Knows no run yet.
 
         Args:
-            config: What every evaluator is told, but for the run.
+            config: The settings of every evaluator, except the run.
             store: The prefix.
-            audience: Who is told what becomes of the runs.
+            audience: Is notified of what happens to the runs.
             wait_s: Seconds to wait for the first training step of a run, once it was found.
             output: Where findings are printed, a line each, with the name of the run.
-            snapshots: Where what is known is left for others to read.
+            snapshots: Where snapshots are published for other threads.
             clock: Seconds on a clock that never jumps; for tests.
-            pause: Waits so many seconds, or less, in the middle of a turn; returns False where nothing is to be waited
-                for any more.
-            judging: Makes what reads a run and evaluates the rules.
+            pause: Waits so many seconds, or less, in the middle of a turn; returns False to end the wait.
+            judging: Makes the object that reads a run and evaluates the rules.
         """
         self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock
         self._pause, self._timing = pause, config.timing
@@ -98,7 +97,7 @@ class Fleet:
         self._looked = False
         #: Runs found so far.
         self.found = 0
-        #: Of these, those that had ended and were judged before.
+        #: Of these, those that had ended and were evaluated before.
         self.judged_before = 0
 
     @property
@@ -149,7 +148,7 @@ class Fleet:
     # ---------------------------------------------------------------- runs
 
     def _go_on(self, member: Member, seconds: float) -> bool:
-        """Turns of the others for so long, in the turn of one that can only wait; False where it shall not any more."""
+        """Gives the other runs their turns for so long, while one can only wait; False to end the wait."""
         end_s = self._clock() + seconds
         self._ending.append(member)
         try:
@@ -170,7 +169,7 @@ class Fleet:
             return
         try:
             again_s = member.turn()
-        except BaseException:  # nothing of this run: it is closed with the others
+        except BaseException:  # no fault of this run: it is closed with the others
             self._push(member, now_s)
             raise
         if member.state is State.LIVE and not member.caught_up:
@@ -206,7 +205,7 @@ class Fleet:
         heapq.heappush(self._waiting, (due_s, next(self._numbers), member))
 
     def _note_unreachable(self, member: Member, now_s: float) -> None:
-        """Where a bucket is unreachable for one run after another, one of them asks again for all."""
+        """Where a bucket is unreachable for one run after another, one of them retries for all."""
         if member.unreachable and self._store.policy.shared_outages:
             self._in_a_row.add(member)
             if len(self._in_a_row) >= _UNREACHABLE_IN_A_ROW or self._unreachable_since_s is not None:
@@ -218,7 +217,7 @@ class Fleet:
         if self._unreachable_since_s is not None:
             unreachable_s, self._unreachable_since_s, self._pause_s = now_s - self._unreachable_since_s, None, 0.0
             for _, _, other in self._waiting:
-                if not other.unreachable:  # else it knows by itself
+                if not other.unreachable:  # else its evaluator excuses the time itself
                     other.excuse(unreachable_s)
 
     # ---------------------------------------------------------------- finding runs
@@ -258,7 +257,7 @@ class Fleet:
             member = self._asleep.popleft()
             try:
                 wakes = member.wakes()
-            except WatchglassError:  # asked again in its turn: one that refuses keeps no other asleep
+            except WatchglassError:  # retried in its turn: a run that refuses keeps no other asleep
                 self._asleep.append(member)
                 if self._store.policy.shared_outages:
                     return

@@ -1,4 +1,4 @@
-"""One run among many: opened when its turn comes, left to another evaluator, evaluated, asleep once it is judged."""
+"""One run of many: opened in its turn, left to another evaluator, or evaluated to its end."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ class State(Enum):
 
 
 class Audience(Protocol):
-    """Who is told what becomes of the runs; called in the thread that follows them."""
+    """Is notified of what happens to the runs, in the thread that follows them."""
 
     def begun(self, name: str, location: str) -> None:
         """A run is evaluated from now on."""
 
     def ended(self, name: str, location: str, followed: Followed) -> None:
-        """A training has ended, or following did before; its evaluator is closed."""
+        """A run has ended, or following did before; its evaluator is closed."""
 
     def skipped(self, name: str, location: str, reason: str) -> None:
-        """A run cannot be followed, or nothing came of it."""
+        """A run cannot be followed, or recorded no step."""
 
     def notified(self, sentence: str) -> None:
-        """Something worth a line."""
+        """A sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Common:
     """What all runs of a fleet have in common.
 
     Attributes:
-        config: What evaluators are told, but for the run.
-        audience: Who is told what becomes of the runs.
+        config: The settings of evaluators, except the run.
+        audience: Is notified of what happens to the runs.
         output: Where findings are printed, a line each.
         wait_s: Seconds to wait for the first training step of a run.
         clock: Seconds on a clock that never jumps.
-        pause: Lets the others go on for a moment, while a run that has ended waits for what its actions still deliver;
-            called with that run and seconds, returns False where it shall wait no longer.
-        judging: Makes what reads a run and evaluates the rules.
+        pause: Gives the other runs their turns while a run that has ended waits for its deliveries; takes that run and
+            seconds, and returns False to end the wait.
+        judging: Makes the object that reads a run and evaluates the rules.
     """
 
     config: EvaluatorConfig
@@ -99,9 +99,9 @@ class Member:
         self.state = State.FOUND
         #: Since when nothing new was read, on the fleet's clock.
         self.news_s = common.clock()
-        #: Whether it had ended and was judged before anybody here opened it.
+        #: Whether it had ended and was evaluated before this fleet opened it.
         self.judged_before = False
-        #: Whether what was there when it was opened has been read, or it has had turns enough for that: one that
+        #: Whether everything was read that was there when it was opened. After some turns it counts as read: a run that
         #: writes faster than it is read never gets there.
         self.caught_up = False
         self._common, self._store, self._timing = common, store, common.config.timing
@@ -119,21 +119,21 @@ class Member:
 
     @property
     def unreachable(self) -> bool:
-        """Whether the store did not answer the last time."""
+        """Whether the store refused in the last turn."""
         return self._refused or (self._following is not None and self._following.evaluator.unreachable_s > 0)
 
     @property
     def busy(self) -> bool:
-        """Whether an action has something under way, so that its turns must not become rare."""
+        """Whether a stop or a delivery is under way, so that its turns must not become rare."""
         return self._following is not None and self._following.evaluator.busy
 
     def snapshot(self) -> RunSnapshot | None:
-        """What is known of it; None where it was not evaluated."""
+        """Its newest snapshot; None where it was not evaluated."""
         taken = self._following.evaluator.snapshot() if self._following is not None else self._last
         return None if taken is None else replace(taken, name=self.name)
 
     def forget(self) -> None:
-        """Keep nothing of its last evaluation."""
+        """Drop its last snapshot."""
         self._last = None
 
     def excuse(self, seconds: float) -> None:
@@ -142,15 +142,15 @@ class Member:
             self._following.excuse(seconds)
 
     def stay(self) -> None:
-        """Shows that it is still followed, while it waits for its last deliveries and another one has its turn."""
+        """Renews its lease while it waits for its last deliveries in the turn of another run."""
         if self._following is not None:
-            with suppress(RunExistsError):  # all of it was judged, and what it still delivers is recorded here or there
+            with suppress(RunExistsError):  # all was evaluated, and either evaluator records what is delivered
                 self._following.evaluator.stay()
 
     def turn(self) -> float:
-        """Does what there is to do; returns the seconds after which to come again at the earliest, 0 for more to read.
+        """Takes its turn; returns the least seconds until the next one, 0 where there is more to read.
 
-        Never raises for what is wrong with the run: that is told once, and :attr:`state` is then ``SKIPPED``.
+        Raises nothing for a fault of the run: the audience is notified once, and :attr:`state` is then ``SKIPPED``.
         """
         try:
             again_s = self._live(self._following) if self._following is not None else self._open()
@@ -165,18 +165,18 @@ class Member:
             self._let_go(State.FOUND)
             return self._timing.again_s
         except BrokenPipeError:
-            raise  # whoever is told has gone: that is nothing of this run
-        except Exception as error:  # a fault of ours in one run must not take the others along
+            raise  # the reader of the output is gone: no fault of this run
+        except Exception as error:  # a fault of watchglass in one run must not end the others
             self._skip(in_a_line(error))
         return 0.0
 
     def wakes(self) -> bool:
-        """Whether a run that is asleep has a new attempt, or its first worker, or is another run by now.
+        """Whether a run that is asleep has a new attempt, or its first worker, or was replaced by another run.
 
         Raises:
             StoreError: The store refused.
         """
-        # What says that it was judged goes with a run that is removed, and another run in its place has none.
+        # The record of the evaluation goes with a run that is removed; another run in its place has none.
         wakes = judged_attempt(self._store) != self._judged or has_attempt(self._store, self._attempt + 1)
         if not wakes and self._unbegun and self._attempt >= 0:
             wakes = bool(self._store.list(layout.workers(self._attempt)))
@@ -185,7 +185,7 @@ class Member:
         return wakes
 
     def close(self, left_off: str, patience_s: float) -> None:
-        """Ends following, in order; what was evaluated so far is told."""
+        """Ends following, in order, and reports the evaluation so far."""
         following = self._following
         if following is None:
             self._store.close()
@@ -204,7 +204,7 @@ class Member:
     def _open(self) -> float:
         if self._watch is not None:
             renewed, silent_s = self._watch.look()
-            if renewed:  # whoever follows it lives, and has not come to its end
+            if renewed:  # its evaluator lives, and has not reached the end
                 return self._held_s
         else:
             silent_s = 0.0
@@ -216,16 +216,16 @@ class Member:
             self._attempt, self._judged, self._unbegun = judged, judged, False
             self._let_go(State.ASLEEP)
             return 0.0
-        # Both before anything is built, for what is no run, or again and again for what somebody else follows.
+        # Before rules are built, which is no use for a folder that is no run, or for a run of another evaluator.
         try:
             self._run_id = read_manifest(self._store).run_id
         except (MissingFileError, NotARunError):
             if self._store.size(layout.MANIFEST) is None:
                 return self._gone(notified=self._holder is not None)
             raise
-        # What this process held before it started anew is its own.
+        # A lease from before a restart of this process is its own.
         holder = lease_holder(self._store) if own_lease(self._store) is None else None
-        # One that can be seen from here is gone when its process is, however long it has not been heard.
+        # A holder on this machine is gone when its process is, however long it has been silent.
         unheard = holder is not None and holder == self._holder and silent_s >= TIMING.lease_expiry_s
         alive = is_alive(holder) if holder is not None else False
         if holder is not None and alive is not False and not (alive is None and unheard):
@@ -234,10 +234,10 @@ class Member:
         return 0.0
 
     def _begin(self, gone: Claim | None) -> None:
-        """Evaluate the run from now on; ``gone`` is a holder of its lease of whom nothing was heard."""
+        """Evaluate the run from now on; ``gone`` is a silent holder of its lease."""
         common = self._common
         config = replace(common.config, run=self.location)
-        # Known before it is opened, so that whatever goes wrong in there gives the lease back.
+        # Set before it is opened, so that an error while opening releases the lease.
         evaluator = Evaluator(
             config, store=self._store, output=common.output, label=f"[{self.name}] ", judging=common.judging
         )
@@ -273,8 +273,8 @@ class Member:
     def _is_same(self) -> bool:
         """Whether the run that was opened is still there, and no other in its place.
 
-        In a folder its manifest is looked for before anything can be written; it is read, as on an object store, at the
-        pace at which liveness is looked at. A store that refuses is the evaluator's to tell.
+        In a folder this looks for the manifest before each turn. It reads the manifest at the interval of liveness, in
+        an object store too. The evaluator reports a store that refuses.
         """
         store, now_s = self._store, self._common.clock()
         try:
@@ -288,7 +288,7 @@ class Member:
             return False
 
     def _gone(self, *, notified: bool) -> float:
-        """The run was removed, or there is another in its place, which is then found: of this one nothing is kept."""
+        """The run was removed, or replaced by another one, which is then found; drops everything about this one."""
         self._let_go(State.FOUND)
         self._watch = self._holder = self._last = None
         self.news_s = self._common.clock()
@@ -316,7 +316,7 @@ class Member:
         return 0.0
 
     def _sleep(self) -> None:
-        """Remember what was judged and the newest attempt there is, and let go of everything else."""
+        """Keep the evaluated and the newest attempt, and close everything else."""
         self._judged = judged_attempt(self._store)
         self._attempt = -1 if self._judged is None else self._judged
         while self._judged is None and has_attempt(self._store, self._attempt + 1):
@@ -328,13 +328,13 @@ class Member:
         try:
             holder = holder or lease_holder(self._store)
             if holder != self._holder or self._watch is None:
-                # One that has just come has not been silent yet, however long the one before was.
+                # The silence of a new holder begins now, however long the one before was silent.
                 self._watch, self._holder = RenewalWatch(self._store, monotonic=self._common.clock), holder
                 if holder is not None:
                     who = printable(f"process {holder.pid} on {holder.host}")
                     self._common.audience.notified(f"[{self.name}] is followed by {who} and left to it")
         except WatchglassError:
-            pass  # it is asked again
+            pass  # the next turn tries again
         return self._held_s
 
     def _skip(self, reason: str) -> None:
@@ -348,7 +348,7 @@ class Member:
             if following is not None:
                 following.evaluator.close()
         except Exception:
-            if state is not State.SKIPPED:  # else it is what is told of already
+            if state is not State.SKIPPED:  # else the fault is reported already
                 self._common.audience.notified(f"[{self.name}] could not be closed in order; its lease ends by itself")
         if state in (State.ASLEEP, State.SKIPPED):
             self._store.close()

@@ -1,4 +1,4 @@
-"""What evaluators know, for Prometheus: metrics over HTTP, taken from snapshots at each scrape."""
+"""Metrics of followed runs for Prometheus, over HTTP, taken from snapshots at each scrape."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _LABEL, _REST = 200, 8
 
 
 class MetricsServer:
-    """Serves metrics at ``http://host:port/metrics`` until it is closed, from threads of its own.
+    """Serves metrics at ``http://host:port/metrics`` until it is closed, from separate threads.
 
     Args:
         snapshots: The newest snapshot of each run; called at each scrape, from another thread.
         port: Port to listen at; 0 for any that is free, see :attr:`port`.
-        host: Address to listen at. Whoever reaches it reads names and losses of all runs.
+        host: Address to listen at. Every client that reaches it can read names and losses of all runs.
 
     Raises:
         MissingExtraError: prometheus_client is not installed.
@@ -47,7 +47,7 @@ class MetricsServer:
         with importing("metrics need prometheus_client", "metrics"):
             from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
         self._snapshots = snapshots
-        # Of our own: what a rule's file may import registers itself in the global one.
+        # Not the global registry: modules that a rule's file imports register metrics there.
         registry = CollectorRegistry()
         registry.register(self)
         ProcessCollector(registry=registry)
@@ -148,11 +148,11 @@ def _families(shown: Mapping[str, RunSnapshot], now_s: float, left_out: Counter[
 
 
 def _shown(snapshots: Sequence[RunSnapshot], left_out: Counter[str]) -> dict[str, RunSnapshot]:
-    """The runs that are shown, each by a label of its own."""
+    """The runs that are shown, each by a unique label."""
     newest_first = sorted(snapshots, key=lambda each: (bool(each.ended), -each.read_s))
     newest = _first(newest_first, MOST_RUNS, "runs", left_out)
     shown: dict[str, RunSnapshot] = {}
-    # In an order that lasts, so that a run has the same label at the next scrape, whoever was read last.
+    # In a stable order, so that a run has the same label at the next scrape, whichever run was read last.
     for snapshot in sorted(newest, key=lambda each: (each.name, each.run)):
         label = _label(snapshot.name or snapshot.run)
         number = 1
@@ -170,7 +170,7 @@ def _first(items: Sequence[_T], most: int, what: str, left_out: Counter[str]) ->
 
 
 def _label(text: str) -> str:
-    """A label's value: short, valid UTF-8, and another one for another text. The library escapes it."""
+    """A label's value: short, valid UTF-8, and different for different texts. The library escapes it."""
     label = text[:_LABEL].encode("utf-8", "replace").decode()
     if label == text:
         return label

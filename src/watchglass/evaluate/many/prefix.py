@@ -33,13 +33,13 @@ def what_is_at(
     Args:
         location: A folder, or an address of an object store.
         pause: Waits.
-        wait_s: Seconds to wait. A store that is unreachable is asked again as long.
-        report: Takes a sentence for whoever looks on.
+        wait_s: Seconds to wait. An unreachable store is retried as long.
+        report: Takes a sentence for the user.
 
     Raises:
         MissingFileError: No run has begun there in time.
         StoreError: The store has not answered to the end of that time.
-        InvalidValueError: The location holds more folders than anybody would look through.
+        InvalidValueError: The location holds too many folders.
     """
     give_up_s, search_s = time.monotonic() + wait_s, float("-inf")
     refused: StoreError | None = None
@@ -90,24 +90,24 @@ def follow_runs(
 
     Args:
         config: With which rules; its ``run`` is the prefix.
-        pause: Waits so many seconds, or less; returns False where following shall end.
-        audience: Who is told what becomes of the runs.
+        pause: Waits so many seconds, or less; returns False to end following.
+        audience: Is notified of what happens to the runs.
         wait_s: Seconds to wait for the first training step of each run.
         timeout_s: Seconds after which following ends, None for no limit.
         until_idle_s: Following ends when no run is followed or waited for and none has come for so many seconds; None
             for never.
         output: Where findings are printed, a line each, with the name of the run.
-        snapshots: Where what is known is left for others to read.
-        judging: Makes what reads a run and evaluates the rules.
+        snapshots: Where snapshots are published for other threads.
+        judging: Makes the object that reads a run and evaluates the rules.
 
     Returns:
-        How many runs there were, and why following ended, in words; "" where all trainings had ended.
+        The fleet, and why following ended, in words; "" where all runs had ended.
 
     Raises:
         InvalidValueError: There is too much below the prefix.
     """
     left_off = INTERRUPTED
-    with closing(open_store(config.run, quick=True)) as store:  # one that waits lets all others wait
+    with closing(open_store(config.run, quick=True)) as store:  # one slow request delays all runs
         fleet = Fleet(
             config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, pause=pause, judging=judging
         )
