@@ -44,7 +44,7 @@ _MOST_GAPS = 1024
 
 
 class _Numbers:
-    """Numbers of steps, as the ranges that they fill: most come in order, and few are left out."""
+    """Numbers of steps as ranges: most come in order, with few gaps."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -52,7 +52,7 @@ class _Numbers:
 
     @property
     def end(self) -> int:
-        """The number behind the highest; 0 where there is none."""
+        """One more than the highest number; 0 where there is none."""
         return self._stops[-1] if self._stops else 0
 
     def __contains__(self, number: int) -> bool:
@@ -334,17 +334,16 @@ class FollowedWorker:
 
 
 class Follower:
-    """Follows a run and gives its moments in order, live and in replay alike. For one thread; holds no open file.
+    """Follows a run and yields its moments in order, live and in replay alike. For one thread; holds no open file.
 
-    Steps come in the order of attempt, then :attr:`StepEnd.order`, then worker, as far as workers are in step: a step
-    waits until every active worker of its attempt has ended it or is past it, but for workers that train by themselves,
-    each of which has an order of its own. Within a worker the order is always
-    that of the worker itself. What a worker has written and nobody could read yet is waited for like a step that it
-    may still end: a segment that is missing between others is late, never the end.
+    Steps come in the order of attempt, then :attr:`StepEnd.order`, then worker. A step waits until every active worker
+    of its attempt has ended it or is past it. Workers that train by themselves do not wait for others and have separate
+    orders. The steps of one worker always stay in their order. The follower also waits for written data that it could
+    not read yet, as for a step that may still end: a segment that is missing between others is late, never the end.
 
-    Which workers take part in a step depends on arrival where one comes late, or is lost. Rules that see several
-    workers at once, or ticks, need that to be the same in a replay. So where :attr:`notes` is set, a worker takes part
-    from an observation ``worker_joined`` on, which the follower makes, until it leaves or is lost.
+    Where a worker comes late, or is lost, the workers of a step depend on arrival. Rules that see several workers at
+    once, or ticks, need the same workers in a replay. So where :attr:`notes` is set, the follower observes
+    ``worker_joined``, and the worker takes part from there until it leaves or is lost.
     """
 
     def __init__(self, store: Store, *, attempt: int | None = None, workers: Collection[str] | None = None) -> None:
@@ -353,7 +352,7 @@ class Follower:
         Args:
             store: The store of the run.
             attempt: Follow only this attempt; all if None.
-            workers: Follow only these; all if None. What is given of a worker is the same, whoever else is followed.
+            workers: Follow only these; all if None. The moments of a worker do not depend on the others.
 
         Raises:
             NotARunError: The store holds no run.
@@ -363,13 +362,13 @@ class Follower:
         self._teams: dict[int, list[FollowedWorker]] = {}
         self._groups: dict[tuple[int, str], Moments] = {}
         self._ended: set[int] = set()
-        #: Attempts whose observations say which workers take part.
+        #: Attempts whose observations list the workers that take part.
         self._noted: set[int] = set()
         self._known: set[str] = set()
         #: Number of frames read so far.
         self.frames = 0
         self._quiet = False
-        #: Whether to observe which workers take part in a step; the reader of the follower writes that down.
+        #: Whether to observe the workers that take part in a step; the caller writes these observations.
         self.notes = False
         #: What is read of statistics, and which of it a rule may see: all, or what the rules of an engine declare.
         self.readable = Readable()
@@ -378,12 +377,12 @@ class Follower:
         self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt, workers=workers)
 
     def cut(self, windows: Sequence[Windows]) -> None:
-        """Reads streams, too, and shows what they wrote where a window of these ends; call it before all else."""
+        """Reads streams, too, and shows their rows where one of these windows ends; call it before all else."""
         self._streamed = Streamed(windows, self._attempt) if windows else None
 
     @property
     def problems(self) -> list[Problem]:
-        """What could not be read."""
+        """The unreadable parts of the run."""
         found = self._reader.problems + (self._streamed.problems if self._streamed is not None else [])
         for worker in self.workers.values():
             found += worker.tables.problems
@@ -396,10 +395,10 @@ class Follower:
 
     @property
     def over(self) -> int:
-        """The attempt before which everything was given that is there; those attempts have ended.
+        """The attempt before which all moments were given; those attempts have ended.
 
-        Of one whose workers were killed something may still come from elsewhere, while its successor goes on already:
-        it waits for the attempt after that.
+        Data of killed workers may still arrive from elsewhere, while the next attempt has begun. So such an attempt
+        ends with the attempt after the next.
         """
         newest = max((worker.attempt for worker in self.workers.values() if worker.view is not None), default=0)
         before = max((attempt for attempt in self._teams if attempt < newest), default=newest)
@@ -413,7 +412,7 @@ class Follower:
         return self._groups.setdefault((attempt, name), Moments())
 
     def observe(self, seen: Observation) -> None:
-        """Takes in what was observed, by this evaluator or one before; it is given in its place among the steps.
+        """Takes in an observation, of this evaluator or an earlier one, which is given at its place among the steps.
 
         Equal observations count once, at their first place.
         """

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from watchglass.errors import InvalidValueError, MissingExtraError, StepNotRecordedError
 from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
 from watchglass.run.markup import page
-from watchglass.run.waiting import reading_again, recorded_at
+from watchglass.run.waiting import locate, reading_again
 from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles, stored_fields
 from watchglass.store import StoredTensor, as_numbers
 from watchglass.tables import (
@@ -131,14 +131,13 @@ class Tensor:
         info = self.run.worker(worker).info(self.name)
         if step is None:
             return info.shape
-        tables, number = recorded_at(self.run, step, mode, worker)
+        tables, number, row = self._recorded(step, mode, worker)
         for fact in tables.facts(number):
             if fact.kind == "shape" and fact.data.get("tensor") == self.name:
                 found = fact.data.get("shape")
                 if isinstance(found, list) and all(type(size) is int for size in found):
                     return tuple(found)
-        row = tables.catalog.by_name(self.name)
-        return row.shape if row is not None else info.shape
+        return row.shape
 
     def value(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False) -> Any:
         """The value at a step: a float for a scalar, else the whole tensor as a NumPy array in its own dtype.
@@ -219,20 +218,18 @@ class Tensor:
             StepNotReadyError, EndOfRunError: There is no such complete step.
         """
         check_reduction(name)
-        tables, number = recorded_at(self.run, step, mode, worker)
-        info = tables.catalog.by_name(self.name) or self.run.worker(worker).info(self.name)
-        tensor_id = info.tensor_id
+        tables, number, info = self._recorded(step, mode, worker)
         if name in EXACT:
             which, finish = EXACT[name]
-            found = tables.reductions(number).get((tensor_id, which))
+            found = tables.reductions(number).get((info.tensor_id, which))
             if found is not None:
                 return float(finish(np.asarray(found)))
         else:
             rows = tables.statistics.at(number)
-            chosen = np.flatnonzero(rows.ids == tensor_id)
+            chosen = np.flatnonzero(rows.ids == info.tensor_id)
             if len(chosen):
                 return float(column(rows.values[chosen[0]], name))
-        place = tables.raw(number).get(tensor_id)
+        place = tables.raw(number).get(info.tensor_id)
         if place is not None:
             return _reduced(as_numbers(stored_tensor(self.run.store, place, self.name, f"step {step}")), name)
         what = f"{name} of {self.name} was" if name in EXACT else f"statistics of {self.name} were"
@@ -270,9 +267,8 @@ class Tensor:
             StepNotRecordedError: No histogram was captured at that step.
             StepNotReadyError, EndOfRunError: There is no such complete step.
         """
-        tables, number = recorded_at(self.run, step, mode, worker)
+        tables, number, info = self._recorded(step, mode, worker)
         rows = tables.statistics.at(number)
-        info = tables.catalog.by_name(self.name) or self.run.worker(worker).info(self.name)
         chosen = np.flatnonzero(rows.ids == info.tensor_id)
         if rows.histograms is not None and len(chosen):
             found = rows.histograms.take(chosen).get()
@@ -316,9 +312,18 @@ class Tensor:
             parts.append(histograms.take(known))
         return np.concatenate(found_steps), np.concatenate(found), Histograms.concatenate(parts)
 
+    def _recorded(self, step: int, mode: Mode, worker: str | None) -> tuple[WorkerTables, int, TensorInfo]:
+        """The tables that hold a complete step, its number there, and the tensor's catalog row then.
+
+        Raises as :func:`locate`.
+        """
+        source = self.run.worker(worker)
+        place = locate(self.run, source, step, mode)
+        tables = source.attempts[place.attempt]
+        return tables, place.global_step, tables.catalog.by_name(self.name) or source.info(self.name)
+
     def _value(self, step: int, mode: Mode, worker: str | None) -> float | StoredTensor:
-        tables, number = recorded_at(self.run, step, mode, worker)
-        info = tables.catalog.by_name(self.name) or self.run.worker(worker).info(self.name)
+        tables, number, info = self._recorded(step, mode, worker)
         place = tables.raw(number).get(info.tensor_id)
         if place is not None:
             return stored_tensor(self.run.store, place, self.name, f"{mode.name} step {step}")

@@ -17,7 +17,6 @@ from watchglass.errors import (
 from watchglass.records import Mode
 from watchglass.run.numbering.steps import Place
 from watchglass.run.worker import Worker
-from watchglass.tables import WorkerTables
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -38,13 +37,6 @@ def locate(run: Run, worker: Worker, step: int, mode: Mode) -> Place:
     if step in numbers:
         return numbers.place(step)
     raise missing_step(run, worker, step, mode, ended=_ended(run, [worker]))
-
-
-def recorded_at(run: Run, step: int, mode: Mode, worker: str | None) -> tuple[WorkerTables, int]:
-    """The tables that hold a complete step, and its number there. Raises as :func:`locate`."""
-    source = run.worker(worker)
-    place = locate(run, source, step, mode)
-    return source.attempts[place.attempt], place.global_step
 
 
 def reading_again(run: Run, read: Callable[[], _Found]) -> _Found:

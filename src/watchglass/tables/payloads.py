@@ -1,4 +1,4 @@
-"""Payloads that were left in the store, and what was decoded of them: within one bound for all workers of a run."""
+"""Payloads that are read from the store on demand, and their decoded data, within one bound for all workers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from weakref import WeakKeyDictionary
 from watchglass.errors import CompactedError, DamagedDataError, MissingFileError
 from watchglass.store import Frame, Store, newest_generation
 
-#: Bytes that are kept: of what was decoded for all readers, of payloads that came over a network for those of a store.
+#: Bytes that are kept: of decoded data for all readers, and of payloads from a network for the readers of a store.
 KEPT_BYTES = 256 << 20
-#: Segments that are mapped into memory at the same time, and bytes that are fetched in one go.
+#: Segments that are mapped into memory at the same time, and bytes that are fetched at once.
 _MAPPED, _FETCHED_BYTES = 8, 64 << 20
 
 
-#: Gives a key for :class:`Decoded` that no other object has: never used again, unlike the address of an object.
+#: Returns a key for :class:`Decoded` that is unique for ever, unlike the address of an object.
 new_token = count().__next__
 
 
 class Decoded:
-    """What was decoded last, by owner and name, up to a number of bytes; the least recently used goes first.
+    """Decoded data by owner and name, up to a number of bytes; the least recently used is dropped first.
 
-    Safe to use from several threads, and to :meth:`drop` from where an object is disposed of: that may happen anywhere,
-    even while the same thread is in here.
+    For several threads. A finalizer may call :meth:`drop`, even while the same thread is in another method.
     """
 
     def __init__(self, limit: int = KEPT_BYTES) -> None:
@@ -40,11 +39,11 @@ class Decoded:
 
     @property
     def share(self) -> int:
-        """Bytes that one reader may expect to find again."""
+        """The bytes that one reader may expect to be kept."""
         return self._limit // max(4, self.members)
 
     def get(self, owner: int, name: str) -> Any:
-        """What was kept, or None."""
+        """The kept value, or None."""
         with self._lock:
             entry = self._entries.get((owner, name))
             if entry is None:
@@ -53,7 +52,7 @@ class Decoded:
             return entry[0]
 
     def put(self, owner: int, name: str, value: Any, size: int) -> None:
-        """Keep ``value``, of so many bytes."""
+        """Keep ``value``, which has ``size`` bytes."""
         with self._lock:
             self._sweep()
             self._bytes += size - self._entries.pop((owner, name), (None, 0))[1]
@@ -75,22 +74,22 @@ class Decoded:
             self._bytes -= self._entries.pop(self._dropped.popleft(), (None, 0))[1]
 
 
-#: Of all stores together: a process that follows many runs has no more for each.
+#: For all stores together: a process that follows many runs has one bound.
 _decoded = Decoded()
 
 
 class _Kept:
-    """What all readers of one store share: payloads that would have to be fetched again, mapped segments."""
+    """The shared memory of all readers of one store: fetched payloads, and mapped segments."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        #: Bytes of payloads that are needed no more, which may be found out in any thread.
+        #: Bytes of payloads that are needed no more; any thread may add to it.
         self.dropped: deque[int] = deque()
         self._maps: OrderedDict[str, memoryview] = OrderedDict()
         self._lock = Lock()
 
     def mapped(self, store: Store, path: str) -> memoryview:
-        """An object as memory; of the last few the same as before, since each holds a file open."""
+        """An object as memory; the last few are reused, since each holds a file open."""
         with self._lock:
             found = self._maps.get(path)
             if found is None:

@@ -299,7 +299,7 @@ class WorkerTables:
 
     def _add_ends(self, payload: bytes) -> NDArray[Any]:
         rows = decode_step_rows(payload)
-        self._charge(_PARSED * len(payload), rows["global_step"].tolist())
+        self._charges.add(_PARSED * len(payload), max(rows["global_step"].tolist(), default=0))
         if self._range is not None:
             wanted = rows[(self._range[0] <= rows["train_step"]) & (rows["train_step"] < self._range[1])]
             self._settle(wanted["global_step"].tolist(), rows["global_step"].tolist())
@@ -324,10 +324,6 @@ class WorkerTables:
         if dropped.any():
             self._rows[FACTS] = RowLog(_FACT, "global_step").and_then(facts.rows[~dropped])
 
-    def _charge(self, size: int, steps: Sequence[int]) -> None:
-        """Charge the memory that is kept until the last of these steps is forgotten."""
-        self._charges.add(size, max(steps, default=0))
-
     def _add_facts(self, payload: bytes) -> Sequence[Fact]:
         key = hash(payload)
         if key in self._facts_seen:
@@ -336,7 +332,7 @@ class WorkerTables:
         if len(self._facts_seen) > _FACTS_SEEN:
             del self._facts_seen[next(iter(self._facts_seen))]
         facts = decode_facts(payload, self._left_out)
-        self._charge(_PARSED * len(payload), [fact.global_step for fact in facts])
+        self._charges.add(_PARSED * len(payload), max((fact.global_step for fact in facts), default=0))
         rows = [(fact.global_step, self.facts_read + place, fact) for place, fact in enumerate(facts)]
         self._rows[FACTS] = self.log(FACTS).and_then(np.array(rows, _FACT))
         self.facts_read += len(facts)
