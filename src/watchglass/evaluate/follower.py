@@ -290,20 +290,14 @@ class FollowedWorker:
             end=ended.end,
             catalog=catalog,
             scalars=[(catalog[i], value, weight) for i, value, weight in scalars.values() if i in catalog],
-            ids=rows.ids,
-            statistics=rows.values,
-            calls=rows.calls,
-            sampled=rows.sampled,
+            # Without its catalog row, lost with a damaged segment, a row is of no use to a rule.
+            statistics=rows if catalog.knows(rows.ids) else rows.take(catalog.mask(rows.ids)),
             units=[(catalog[i], kind, bits) for i, kind, bits in self.tables.units(number) if i in catalog],
             facts=ended.facts,
-            histograms=rows.histograms,
             reductions=self.tables.reductions(number),
             raw=RawTensors(self.store, raw, f"global step {number}") if raw else None,
             readable=readable,
         )
-        if not catalog.knows(rows.ids):
-            # Without its catalog row, lost with a damaged segment, a row is of no use to a rule.
-            records = records.take(catalog.mask(rows.ids))
         if self._models is None:
             self._models = ModelViews(run_id, self.attempt, self.worker)
         views = self._models.after(records)

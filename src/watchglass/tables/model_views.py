@@ -122,10 +122,8 @@ def _part(records: StepRecords, model: int, known: frozenset[int]) -> StepRecord
         units=[row for row in records.units if row[0].tensor_id in catalog],
         facts=[fact for fact in records.facts if _is_about(fact, model, catalog, records.catalog)],
     )
-    if records.ids is None or records.statistics is None:
-        return part
-    keep = catalog.mask(records.ids)
-    return part if keep.all() else part.take(keep)
+    keep = catalog.mask(records.statistics.ids)
+    return part if keep.all() else replace(part, statistics=records.statistics.take(keep))
 
 
 def _is_about(fact: Fact, model: int, own: Catalog, whole: Catalog) -> bool:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.records import (
-    STATISTIC_FIELDS,
     Fact,
     Mode,
     ModuleKind,
@@ -26,11 +25,11 @@ from watchglass.records import (
 )
 from watchglass.stats import RollingBaseline, column as column_of
 from watchglass.tables.catalog import Catalog
-from watchglass.tables.histograms import LazyHistograms
 from watchglass.tables.history import BaselineKey, History, Phase
 from watchglass.tables.raw_tensors import RawTensors
 from watchglass.tables.selection import Selection
 from watchglass.tables.step_statistics import Readable, Statistics
+from watchglass.tables.stored_statistics import StatisticsRows
 
 if TYPE_CHECKING:
     from watchglass.tables.moments import Window
@@ -44,13 +43,9 @@ class StepRecords:
         end: The step.
         catalog: The catalog as it was when the step ended.
         scalars: ``(what, value, weight)``; the weight is the batch size, 0 where unknown.
-        ids: Tensor ids of the statistics rows, uint32[n]; only rows of planned captures.
-        statistics: float64[n, fields], columns as in ``readable.fields``: STATISTIC_FIELDS, or some of them.
-        calls: uint32[n], or None for one call each.
-        sampled: bool[n], or None for none.
+        statistics: The rows of planned captures, with the columns of ``readable.fields``.
         units: ``(what, kind, bits)`` with one boolean per unit.
         facts: Facts of this step, and facts of the run that were recorded since the step before.
-        histograms: Of the same rows as ``statistics``, or None for none.
         reductions: Exact reductions by tensor id and reduction.
         raw: The tensors that were recorded whole; None for none.
         readable: Which columns there are, and which of them a rule may read.
@@ -59,29 +54,12 @@ class StepRecords:
     end: StepEnd
     catalog: Catalog
     scalars: Sequence[tuple[TensorInfo, float, float]] = ()
-    ids: npt.NDArray[np.uint32] | None = None
-    statistics: npt.NDArray[np.float64] | None = None
-    calls: npt.NDArray[np.uint32] | None = None
-    sampled: npt.NDArray[np.bool_] | None = None
+    statistics: StatisticsRows = field(default_factory=StatisticsRows.none)
     units: Sequence[tuple[TensorInfo, UnitKind, npt.NDArray[np.bool_]]] = ()
     facts: Sequence[Fact] = ()
-    histograms: LazyHistograms | None = None
     reductions: Mapping[tuple[int, Reduction], float] = field(default_factory=dict)
     raw: RawTensors | None = None
     readable: Readable = field(default_factory=Readable)
-
-    def take(self, keep: npt.NDArray[np.bool_]) -> StepRecords:
-        """The same with some rows of statistics, by mask (bool[n])."""
-        if self.ids is None or self.statistics is None:
-            return self
-        return replace(
-            self,
-            ids=self.ids[keep],
-            statistics=self.statistics[keep],
-            calls=self.calls[keep] if self.calls is not None else None,
-            sampled=self.sampled[keep] if self.sampled is not None else None,
-            histograms=self.histograms.take(keep) if self.histograms is not None else None,
-        )
 
 
 @dataclass(frozen=True)
@@ -151,8 +129,7 @@ class StepView:
     def __repr__(self) -> str:
         whose = f" of {self.model_name}" if self.several else ""
         step = f"{self.mode.name} step {self.mode_step}{whose}"
-        rows = 0 if self.records.ids is None else len(self.records.ids)
-        return f"StepView({self.worker}, {step}, {count(rows, 'tensor')} captured)"
+        return f"StepView({self.worker}, {step}, {count(len(self.records.statistics.ids), 'tensor')} captured)"
 
     # Numbers of the step.
 
@@ -228,7 +205,7 @@ class StepView:
     def captured(self) -> int:
         """Number of tensors with statistics at this step; 0 where the step was not due."""
         self.records.readable.check("ids")
-        return len(self.records.ids) if self.records.ids is not None else 0
+        return len(self.records.statistics.ids)
 
     # Records of the step.
 
@@ -284,13 +261,8 @@ class StepView:
         min_dims: int,
     ) -> Statistics:  # fmt: skip
         records = self.records
-        if records.ids is None or records.statistics is None:
-            return Statistics(self.catalog, np.zeros(0, np.uint32), np.zeros((0, len(STATISTIC_FIELDS))))
         if role is None and not module_kinds and name_regex is None and collection is None and not min_dims:
-            return Statistics(
-                self.catalog, records.ids, records.statistics, records.calls, records.sampled, records.histograms,
-                records.reductions, records.readable,
-            )  # fmt: skip
+            return Statistics(self.catalog, *records.statistics, records.reductions, records.readable)
         return self.statistics().select(
             Selection(role, regex=name_regex, collection=collection, module_kinds=module_kinds, min_dims=min_dims)
         )
@@ -381,9 +353,6 @@ class StepView:
 
     def _statistic(self, column: str, name: str) -> float | None:
         info = self.catalog.by_name(name)
-        if info is None or self.records.ids is None or self.records.statistics is None:
-            return None
-        rows = np.flatnonzero(self.records.ids == info.tensor_id)
-        if not len(rows):
-            return None
-        return float(column_of(self.records.statistics[rows[0]], column, self.records.readable.fields or ()))
+        statistics, fields = self.records.statistics, self.records.readable.fields
+        rows = np.flatnonzero(statistics.ids == info.tensor_id) if info is not None else np.zeros(0, np.intp)
+        return float(column_of(statistics.values[rows[0]], column, fields or ())) if len(rows) else None

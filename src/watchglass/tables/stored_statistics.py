@@ -44,7 +44,7 @@ class StatisticsRows(NamedTuple):
     histograms: LazyHistograms | None = None
 
     @classmethod
-    def none(cls, fields: Sequence[str] = ()) -> StatisticsRows:
+    def none(cls, fields: Sequence[str] = STATISTIC_FIELDS) -> StatisticsRows:
         """No row."""
         return cls(np.zeros(0, np.uint32), np.zeros((0, len(fields))), np.zeros(0, np.uint32), np.zeros(0, np.bool_))
 

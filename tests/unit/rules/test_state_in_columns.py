@@ -14,7 +14,7 @@ from watchglass.records import Finding, Mode, ModuleKind, Role, StepEnd, TensorI
 from watchglass.rules import Rule, build_rule
 from watchglass.rules.rule import state
 from watchglass.stats import of_array
-from watchglass.tables import Catalog, History, StepRecords, StepView
+from watchglass.tables import Catalog, History, StatisticsRows, StepRecords, StepView
 
 WEIGHTS, UNITS = 40, 8
 CATALOG = Catalog(
@@ -43,7 +43,8 @@ def view_of(
 ) -> StepView:
     end = StepEnd(step, Mode.TRAIN, step, step, 0, 1, len(ids))
     units = [] if zero is None else [(CATALOG[WEIGHTS], UnitKind.INACTIVE, zero)]
-    return StepView.after(history, StepRecords(end, CATALOG, ids=ids, statistics=rows, units=units))
+    statistics = StatisticsRows(ids, rows, np.ones(len(ids), np.uint32), np.zeros(len(ids), np.bool_))
+    return StepView.after(history, StepRecords(end, CATALOG, statistics=statistics, units=units))
 
 
 def test_arrays_are_saved_as_plain_json_that_no_longer_changes() -> None:

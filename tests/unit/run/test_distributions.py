@@ -151,16 +151,13 @@ def test_statistics_of_a_step_by_role(run):
 def test_rules_see_the_same(run):
     tables = run.worker().tables
     rows = tables.statistics.at(2)
-    records = StepRecords(
-        tables.steps[2], tables.catalog, ids=rows.ids, statistics=rows.values, calls=rows.calls, sampled=rows.sampled,
-        histograms=rows.histograms, reductions=tables.reductions(2),
-    )  # fmt: skip
+    records = StepRecords(tables.steps[2], tables.catalog, statistics=rows, reductions=tables.reductions(2))
     view = StepView.after(History(), records)
     gradients = view.statistics(Role.GRADIENT)
     assert gradients.histograms.seen.tolist() == [600]
     assert gradients.quantile(0.5)[0] == pytest.approx(-np.median(array(2)), rel=0.5)
     assert view.statistics().where(np.array([True, False, True])).reduction("median")[0] == np.median(array(2))
-    bare = StepView.after(History(), StepRecords(tables.steps[2], tables.catalog, (), rows.ids, rows.values))
+    bare = StepView.after(History(), StepRecords(tables.steps[2], tables.catalog, (), rows._replace(histograms=None)))
     assert np.isnan(bare.statistics().quantile(0.5)).all()
     assert isinstance(bare.statistics().in_layer_order(), Statistics)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from watchglass.records import STATISTIC_FIELDS, Mode, Role, StepEnd, TensorInfo
 from watchglass.stats import column, histograms_of, of_array
-from watchglass.tables import Catalog, History, LazyHistograms, Statistics, StepRecords, StepView
+from watchglass.tables import Catalog, History, LazyHistograms, Statistics, StatisticsRows, StepRecords, StepView
 
 ROLES = (Role.WEIGHT, Role.GRADIENT, Role.UPDATE)
 COUNT = 12
@@ -39,7 +39,8 @@ def statistics(seed: int = 0, known: Catalog | None = None) -> Statistics:
 def view_of(history: History, known: Catalog, step: int, values: NDArray[np.float64]) -> StepView:
     end = StepEnd(step, Mode.TRAIN, step, step, 0, 1, COUNT)
     ids = np.arange(COUNT, dtype=np.uint32)
-    return StepView.after(history, StepRecords(end, known, ids=ids, statistics=values))
+    rows = StatisticsRows(ids, values, np.ones(COUNT, np.uint32), np.zeros(COUNT, np.bool_))
+    return StepView.after(history, StepRecords(end, known, statistics=rows))
 
 
 @pytest.mark.parametrize("name", ["l2", "rms", "nonfinite", "finite", "nonzero_abs_mean"])
