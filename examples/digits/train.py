@@ -1,6 +1,6 @@
 """Train a small network to read scikit-learn's handwritten digits: an ordinary PyTorch script.
 
-``--fault`` spoils the training in one of five ways, as it happens in practice:
+``--fault`` adds one of five faults that occur in practice:
 
     python train.py                        reaches about 99 % validation accuracy in some ten seconds
     python train.py --fault learning-rate  diverges to NaN within the first steps
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 FAULTS = {
     "learning-rate": "a learning rate of 50",
-    "sigmoid-stack": "ten hidden layers and nothing but sigmoids between them",
+    "sigmoid-stack": "ten hidden layers with only sigmoids between them",
     "dying-relu": "a large negative bias in every hidden layer",
     "identical-init": "all weights of a layer start at the same value",
     "overfit": "only the first 100 images, no regularization",
@@ -53,7 +53,7 @@ class ConvNet(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """A stem, ``depth`` blocks of the same width, a readout; here the activation is a function, not a module."""
+    """A stem, ``depth`` blocks of the same width, a readout; the activation is a function, not a module."""
 
     def __init__(self, activation: Callable[[Tensor], Tensor], depth: int, dropout: float) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Perceptron(nn.Module):
 
 
 def build_model(name: str, fault: str | None) -> nn.Module:
-    # Dropout regularizes; it would also break the symmetry of identical weights by and by.
+    # Dropout regularizes; it would also gradually break the symmetry of identical weights.
     dropout = 0.0 if fault in ("overfit", "identical-init") else 0.25
     deep = fault == "sigmoid-stack"
     model: nn.Module
@@ -98,7 +98,7 @@ def load_data(batch_size: int, fault: str | None) -> tuple[DataLoader, DataLoade
     labels = torch.tensor(digits.target)
     shuffled = torch.randperm(len(images))
     train, validation = shuffled[:-360], shuffled[-360:]
-    if fault == "overfit":  # The file is in order of writers: the first 100 images show the hands of only a few.
+    if fault == "overfit":  # The file is ordered by writer, so the first 100 images come from only a few.
         train, validation = torch.arange(100), validation[validation >= 100]
     return (
         DataLoader(TensorDataset(images[train], labels[train]), batch_size, shuffle=True),
