@@ -117,7 +117,7 @@ def test_code_and_files_are_refused_before_anything_is_watched(folder: Path, kin
         ({"calibration": "sagemakr"}, "calibration must be one of default, sagemaker but got 'sagemakr'"),
         ({"rules": 5}, "rules must be texts, rule classes or rules but got 5"),
         ({"rules": ["default", None]}, "rules must be texts, rule classes or rules but got None"),
-        ({"rules": ""}, "rules names no rule; watchglass run evaluates none with --evaluator none"),
+        ({"rules": ""}, "rules names no rule; to evaluate no rule use watchglass run --evaluator none"),
         ({"stop_on": True}, 'stop_on must be "error", "warning" or "info" but got True'),
         ({"actions": 5}, "actions must be texts, action classes or actions but got 5"),
         ({"actions": [nn.Linear]}, "actions must be texts, action classes or actions but got <class 'torch.nn"),

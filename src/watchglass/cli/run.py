@@ -261,13 +261,10 @@ def _check(
 ) -> None:
     """Refuse options before the script starts if they cannot take effect during the run or after it."""
     shared_options.check_choice("--evaluator", evaluator, ("local", "none"))
-    elsewhere = {
-        "--rules needs an evaluator; omit --evaluator none, or pass --rules to watchglass follow or check": rules,
-        "--action needs an evaluator; omit --evaluator none, or pass --action to watchglass follow": actions,
-        "--stop-on needs an evaluator; omit --evaluator none, or pass --stop-on to watchglass follow": stop_on,
-    }
-    for reason, given in elsewhere.items():
+    for option, given in (("--rules", rules), ("--action", actions), ("--stop-on", stop_on)):
         if given and evaluator == "none":
-            raise LaunchError(reason)
+            raise LaunchError(
+                f"{option} needs an evaluator; omit --evaluator none, or pass {option} to watchglass follow"
+            )
     if report is not None:
         view.check_report_path(report, replace=False)

@@ -1,4 +1,4 @@
-"""Rules: judgements over a training, each one file, and the knowledge of what causes what."""
+"""Rules, one per file, which evaluate a training run, and the knowledge of causes and symptoms."""
 
 from typing import TYPE_CHECKING
 

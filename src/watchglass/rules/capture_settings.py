@@ -1,4 +1,4 @@
-"""What a training has to capture for some rules: the union of their needs, as settings of a session."""
+"""The capture that rules need: the union of their needs, as settings of a session."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from watchglass.records import Mode, ModuleKind, Role, UnitKind
 from watchglass.rules.built_in import default_rules
 from watchglass.rules.needs import Needs
 
-#: What holds the tensors of a role. Losses and metrics are recorded at every step, what a script saves when it does.
+#: Collection of the tensors of a role. Losses and metrics are recorded at every step, tensors of a script when saved.
 _BY_ROLE = {
     Role.WEIGHT: "weights", Role.BIAS: "biases", Role.GRADIENT: "gradients", Role.UPDATE: "updates",
     Role.OUTPUT: "outputs", Role.INPUT: "inputs", Role.OPTIMIZER_STATE: "optimizer_variables",
     Role.LABEL: "labels", Role.PREDICTION: "predictions",
 }  # fmt: skip
 
-#: What holds the tensors that units of a kind are told of.
+#: Collection of the tensors whose units are reported by kind.
 _BY_UNITS = {UnitKind.INACTIVE: "relu_output"}
 
-#: Costs nothing, and makes steps captured ones, at which facts are recorded whatever tensors are kept.
+#: Costs nothing and makes a step a captured one, so that facts are recorded without any tensors.
 _EVERY_STEP = "losses"
 
-#: Outside of training no budget chooses: where a rule does not say how rarely will do, so many steps lie between.
+#: Interval outside of training, where no budget chooses, for rules without a longest interval.
 _INTERVAL = 32
 
-#: Letters of the name of a part that say what it is.
+#: Longest readable part of the name of a partial collection.
 _LONGEST = 24
 
 _MODES = {Mode.EVAL: "eval", Mode.PREDICT: "predict"}
@@ -51,18 +51,18 @@ def capture_for(
     default: Sequence[Collection] = DEFAULT_COLLECTIONS,
     always: Sequence[Collection] = (),
 ) -> dict[str, Any]:
-    """Fields of :class:`~watchglass.config.SessionConfig` with which rules get what they need.
+    """Fields of :class:`~watchglass.config.SessionConfig` that record what rules need.
 
-    Pure: it depends on the rules' needs alone. In training the overhead budget chooses the interval; a rule that it is
-    too long for starves and says so. Where the rules that are evaluated by default are among them, what is kept by
-    default is kept; the settings are empty where that is all.
+    Pure: depends on the rules' needs alone. In training the overhead budget chooses the interval; a rule that needs a
+    shorter one gets status ``Starved``. With the default rules, the default collections are recorded too; for the
+    default rules alone the settings are empty.
 
     Args:
         rules: The rules.
-        calibration: Which set of thresholds they begin with.
-        given: Names of settings that somebody gives for the whole training: no interval comes before theirs.
-        default: What is kept when nobody names a rule.
-        always: What is kept whatever the rules are.
+        calibration: Their set of default thresholds.
+        given: Names of the settings that the user gives for the whole run; an interval among them is kept.
+        default: The collections for the default rules.
+        always: The collections for any rules.
 
     Raises:
         UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
@@ -74,7 +74,7 @@ def capture_for(
         rules, base = tuple(spec for spec in rules if spec.name not in by_default), tuple(default)
         if not rules:
             return {}
-    from watchglass.rules.registry import build_rule  # which imports what a rule is made of
+    from watchglass.rules.registry import build_rule  # imports NumPy and the rules
 
     needs = [need for spec in rules for need in build_rule(spec, calibration).needs]
     intervals = not {"save_interval", "modes"} & set(given)
@@ -87,10 +87,10 @@ def capture_of(
     """As :func:`capture_for`, of needs.
 
     Args:
-        needs: What is needed, optional or not.
-        base: Collections that are kept in any case.
-        intervals: Whether to say how often they are kept outside of training.
-        default: Whether the facts that the default rules look at are recorded, too.
+        needs: Required and optional needs.
+        base: Collections that are recorded in any case.
+        intervals: Whether to set the intervals outside of training.
+        default: Whether to record the facts that the default rules read.
     """
     needs = tuple(needs)
     base = base or (Collection(_EVERY_STEP),)
@@ -113,7 +113,7 @@ def capture_of(
 
 @dataclass
 class _Wanted:
-    """One collection that needs ask for.
+    """One collection that rules need.
 
     Attributes:
         whole: The built-in collection that it is, or is a part of.
@@ -138,12 +138,12 @@ class _Wanted:
             self.intervals[mode] = min(interval, self.intervals.get(mode, interval))
 
     def is_within(self, whole: _Wanted) -> bool:
-        """Whether ``whole`` holds all of it, as often."""
+        """Whether ``whole`` has all of it, at least as often."""
         often = all(whole.intervals.get(mode, interval + 1) <= interval for mode, interval in self.intervals.items())
         return self.modes <= whole.modes and often and self.raw <= whole.raw
 
     def collection(self, in_training: bool, intervals: bool) -> Collection:
-        """It as a collection, which is kept in training too where that is wanted."""
+        """The collection, also recorded in training if needed."""
         modes = {
             _MODES[mode]: ModeSteps(save_interval=every if intervals else None)
             for mode, every in sorted(self.intervals.items())
@@ -160,7 +160,7 @@ class _Wanted:
 
 
 def _asked(need: Needs) -> list[_Wanted]:
-    """The collections that one need asks for."""
+    """The collections of one need."""
     modes = {mode for mode in need.modes if mode is not Mode.GLOBAL} or {Mode.TRAIN, Mode.EVAL}
     intervals: dict[Mode, int] = {mode: need.max_interval or _INTERVAL for mode in modes if mode in _MODES}
     found = []
@@ -168,7 +168,7 @@ def _asked(need: Needs) -> list[_Wanted]:
         name, kinds, regex = whole, need.module_kinds, need.name_regex
         if kinds or regex is not None:
             if BUILT_IN_COLLECTIONS[whole].tags:
-                kinds, regex = (), None  # what carries a tag is few
+                kinds, regex = (), None  # few tensors have a tag
             else:
                 name = f"{PART_OF}{whole}.{_label(kinds, regex)}"
         found.append(_Wanted(whole, name, kinds, regex, set(modes), dict(intervals), need.raw))
@@ -176,7 +176,7 @@ def _asked(need: Needs) -> list[_Wanted]:
 
 
 def collections_for(need: Needs) -> list[str]:
-    """Built-in collections that hold what is needed; none for what is recorded in any case."""
+    """Built-in collections with the needed tensors; none for values that are recorded in any case."""
     if not need.of_tensors:
         return []
     if need.collection is not None:
@@ -187,14 +187,14 @@ def collections_for(need: Needs) -> list[str]:
     if need.role is not None:
         return [_BY_ROLE[need.role]] if need.role in _BY_ROLE else []
     if need.name_regex is not None:
-        return ["all"]  # names say nothing about what a tensor is
+        return ["all"]  # a name does not give the role of a tensor
     if need.module_kinds:
         return ["outputs"]
     return [collection.name for collection in DEFAULT_COLLECTIONS]
 
 
 def _label(module_kinds: tuple[ModuleKind, ...], regex: str | None) -> str:
-    """What follows the name of the whole: readable, and another one for other selectors."""
+    """The suffix of the name: readable, and unique for the selectors."""
     words = re.sub(r"[^A-Za-z0-9]+", "-", "-".join((*(kind.value for kind in module_kinds), regex or ""))).strip("-")
     if regex is None and len(words) <= _LONGEST:
         return words

@@ -1,8 +1,8 @@
-"""How far a loss or a norm is from where it began: as a ratio where it has one, else in units of its spread.
+"""The change of a loss or a norm since its start: as a ratio if all values are positive, else in units of its spread.
 
-A loss that is zero or below has no ratio: "twice as much" means nothing of a log-likelihood, of the loss of a policy or
-of a critic, nor of one that has come down to nothing. What is measured in units of the spread of earlier values is the
-same whatever constant is added to the loss, and whatever it is multiplied with.
+A loss that is zero or below has no meaningful ratio. Examples are a log-likelihood, the loss of a policy or of a
+critic, and a loss that has fallen to zero. A change in units of the spread of earlier values does not depend on a
+constant that is added to the loss, nor on its scale.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import NamedTuple
 
 from watchglass.stats import median
 
-#: Levels that may lie beyond the first value before that one counts: a rise may be in the first values already.
+#: Ratio of the first values to the very first one from which the series rose within its first values.
 _RISEN = 4.0
-#: Makes the median absolute deviation of a normal distribution its standard deviation.
+#: Ratio of the standard deviation to the median absolute deviation of a normal distribution.
 _SIGMA = 1.4826
 
-#: A rise or a fall of so many spreads is none by chance: a public monitor of six healthy language models saw at most
-#: 4.5 robust deviations, and alarms at 8.
+#: A rise or fall of this many spreads is not random: a public monitor of six healthy language models saw at most 4.5
+#: robust deviations, and alarms at 8.
 CERTAIN = 8.0
 
 
 class Rise(NamedTuple):
-    """How far a value is above where it began.
+    """The rise of a value above its start.
 
     Attributes:
-        level: Where it began.
-        now: Where it is.
-        times: ``now / level``; None where the values have no ratio.
-        spreads: Of values without ratio ``now - level`` in units of the spread of earlier values; 0 where these do not
-            differ.
+        level: The start.
+        now: The current value.
+        times: ``now / level``; None for values without a ratio.
+        spreads: For values without a ratio, ``now - level`` in units of the spread of earlier values; 0 if their spread
+            is 0.
     """
 
     level: float
@@ -39,11 +39,11 @@ class Rise(NamedTuple):
     spreads: float = 0.0
 
     def reaches(self, times: float, spreads: float) -> bool:
-        """Whether it is so many times its level; of a value without ratio, so many spreads above it."""
+        """Whether it is at least ``times`` its level; without a ratio, ``spreads`` spreads above it."""
         return self.times >= times if self.times is not None else self.spreads >= spreads
 
     def exceeds(self, times: float, spreads: float) -> bool:
-        """As :meth:`reaches`, and more than that."""
+        """Whether it is more than that, see :meth:`reaches`."""
         return self.times > times if self.times is not None else self.spreads > spreads
 
     @property
@@ -55,13 +55,13 @@ class Rise(NamedTuple):
 
 
 def level(first: Sequence[float], *, lowest: float) -> float:
-    """Where a series began: the median of its first values, the lower one of two (no value between them was there).
+    """The start of a series: the lower median of its first values.
 
-    Where a series with a ratio rises among its first values already, the very first one.
+    For a series with a ratio that rises within its first values, the very first value.
 
     Args:
         first: The first few finite values, at least one.
-        lowest: The least value so far.
+        lowest: The lowest value so far.
     """
     middle = sorted(first)[(len(first) - 1) // 2]
     return float(first[0] if lowest > 0 and first[0] < middle / _RISEN else middle)
@@ -74,13 +74,13 @@ def spread(values: Sequence[float]) -> float:
 
 
 def rise(first: Sequence[float], now: float, *, lowest: float, before: Sequence[float] = ()) -> Rise:
-    """How far ``now`` is above where a series began.
+    """The rise of ``now`` above the start of a series.
 
     Args:
         first: The first few finite values, at least one.
         now: A later value, or the median of some.
-        lowest: The least value so far: above 0 where the series has a ratio.
-        before: Later values before ``now``: where they differ more than the first ones, a rise is measured by them.
+        lowest: The lowest value so far; the series has a ratio if it is above 0.
+        before: Later values before ``now``; their spread counts if it is larger than that of the first values.
     """
     began = level(first, lowest=lowest)
     if lowest > 0:
@@ -90,9 +90,9 @@ def rise(first: Sequence[float], now: float, *, lowest: float, before: Sequence[
 
 
 def progress(first: Sequence[float], now: float, *, lowest: float) -> float:
-    """How far a series has fallen: share of its level that is gone, 0 for none and 1 for all, negative where it rose.
+    """The decrease of a series as a share of its start: 0 for none, 1 for all, negative for a rise.
 
-    Of a series without a ratio 1 where it has certainly fallen, else 0.
+    For a series without a ratio, 1 if it has certainly fallen, else 0.
     """
     began = level(first, lowest=lowest)
     if lowest > 0:

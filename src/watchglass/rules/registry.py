@@ -23,7 +23,7 @@ from watchglass.rules.built_in import BUILT_IN, rule_names
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import METHODS, Rule
 
-#: What a rule in a user's file has to be.
+#: The requirements for a rule in a user's file.
 CONTRACT = Contract(
     Rule, "rule", "watchglass.Rule",
     "check(self, view), check_step(self, step), check_window(self, window) or tick(self, tick)",
@@ -37,7 +37,7 @@ class RuleSet:
     """Built-in rules that are named together.
 
     Attributes:
-        help: What they are for, in one sentence.
+        help: Their purpose, in one sentence.
         rules: Names of built-in rules, in the order in which they are evaluated.
     """
 
@@ -46,13 +46,13 @@ class RuleSet:
 
 
 _HELP = {
-    "default": "what is evaluated where no rule is named: fits every run, costs little",
+    "default": "evaluated when no rule is named: suits every run, costs little",
     "all": "every built-in rule",
-    "sagemaker": "built-in rules of SageMaker Debugger; its thresholds come with --calibration sagemaker",
+    "sagemaker": "built-in rules of SageMaker Debugger; use its thresholds with --calibration sagemaker",
     "llm": "language models and other transformers",
     "vision": "networks of convolutions and ReLUs",
     "trees": "boosted trees",
-    "system": "how the training uses its machine",
+    "system": "use of the machine by the run",
 }
 
 #: Sets by name.
@@ -87,7 +87,7 @@ def find_rule(name: str) -> type[Rule]:
         name: A built-in name, ``"DeadRelu"``, or a file and a class, ``"path/to/file.py:MyRule"``.
 
     Raises:
-        UnknownNameError: No such built-in rule, or no such class in the file; the message has the near name.
+        UnknownNameError: No such built-in rule, or no such class in the file; the message suggests a similar name.
         MissingFileError: No such file.
         PluginFileError: The file cannot be imported, or the class is not a rule.
     """
@@ -102,9 +102,9 @@ def build_rule(spec: RuleSpec, calibration: str = "default") -> Rule:
     """A new instance of a rule with its parameters: calibration first, then what the specification sets.
 
     Raises:
-        UnknownNameError: It has no such parameter, with the near name; or no such rule.
+        UnknownNameError: An unknown rule or parameter; the message suggests a similar name.
         InvalidValueError: A value of the wrong type or outside its limits, or an unknown calibration.
-        PluginFileError: Its constructor raises something else, or what it declares is nothing that a rule may.
+        PluginFileError: Its constructor raises another error, or the class declares an invalid value.
     """
     cls = find_rule(spec.name)
     if calibration not in CALIBRATIONS:
@@ -130,11 +130,11 @@ def _check_calibrations(cls: type[Rule], name: str) -> None:
 
 
 def _check_declared(rule: Rule, name: str) -> None:
-    """Refuse what is easily written where several are expected: ``needs = (Needs(...))`` without a comma."""
+    """Refuse invalid declarations, such as ``needs = (Needs(...))`` without a comma."""
     needs: object = rule.needs
     if not isinstance(needs, (tuple, list)) or not all(isinstance(need, Needs) for need in needs):
         raise PluginFileError(
-            f"needs of {name} must be a tuple of Needs but is {needs!r:.80}; for one write needs = (Needs(...),)"
+            f"needs of {name} must be a tuple of Needs but is {needs!r:.80}; for one need write needs = (Needs(...),)"
         )
     default: object = rule.default
     if not isinstance(default, bool):
@@ -143,7 +143,7 @@ def _check_declared(rule: Rule, name: str) -> None:
     looks = type(rule).check_window is not Rule.check_window
     if not isinstance(streams, (Windows, type(None))) or (looks and streams is None):
         raise PluginFileError(
-            f"streams of {name} must be Windows, which say what check_window is shown, but is {streams!r:.80}; "
+            f"streams of {name} must be Windows, for check_window, but is {streams!r:.80}; "
             'write streams = Windows(kinds=("samples",), length_s=60)'
         )
     compares: object = rule.compares
@@ -151,12 +151,12 @@ def _check_declared(rule: Rule, name: str) -> None:
     if not isinstance(compares, (tuple, list)) or not all(each in parameters for each in compares):
         raise PluginFileError(
             f"compares of {name} must be a tuple of names of its parameters but is {compares!r:.80}; "
-            'for one write ("other_run",)'
+            'for one name write ("other_run",)'
         )
 
 
 def documentation(cls: type[Rule]) -> RuleDocumentation:
-    """What a rule's docstring and parameters say."""
+    """The documentation of a rule, from its docstring and parameters."""
     lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
     sections: dict[str, str] = {}
     current = ""
@@ -180,27 +180,26 @@ def rules_of_set(name: str) -> tuple[str, ...]:
         name: A key of :data:`RULE_SETS`.
 
     Raises:
-        InvalidValueError: It holds none in this release.
+        InvalidValueError: It is empty in this release.
     """
     found = RULE_SETS[name].rules
     if not found:
         full = ", ".join(known for known, each in RULE_SETS.items() if each.rules)
         raise InvalidValueError(
-            f'the rule set "{name}" ({RULE_SETS[name].help}) holds no rule in this release; leave it out, sets with '
-            f"rules are {full}"
+            f'the rule set "{name}" ({RULE_SETS[name].help}) is empty in this release; sets with rules are {full}'
         )
     return found
 
 
 def expand(specs: Iterable[RuleSpec]) -> tuple[RuleSpec, ...]:
-    """Rules, of which a name may be that of a set, without sets.
+    """The rules that specifications of rules and rule sets name.
 
-    What several sets hold comes once, where it is named first. A rule that is named itself takes the place of the same
-    rule of a set, so that a set can be adjusted: ``"vision,DeadRelu:window=16"``. One that is named twice stays there
-    twice, for the engine to refuse.
+    A rule of several sets comes once, at its first place. A rule that is named itself replaces the same rule of a set,
+    so that a set can be adjusted: ``"vision,DeadRelu:window=16"``. A rule that is named twice stays twice; the engine
+    refuses it.
 
     Raises:
-        InvalidValueError: A set with parameters, or one that holds no rule in this release.
+        InvalidValueError: A set with parameters, or an empty set.
     """
     specs = tuple(specs)
     named = {spec.name: spec for spec in specs if spec.name not in RULE_SETS}
@@ -213,8 +212,8 @@ def expand(specs: Iterable[RuleSpec]) -> tuple[RuleSpec, ...]:
             continue
         if spec.parameters:
             raise InvalidValueError(
-                f'"{spec.name}" is a set of rules, which has no parameters, but got {", ".join(spec.parameters)}; '
-                f"name the rule beside it: {spec.name},RULE:{next(iter(spec.parameters))}=VALUE"
+                f'"{spec.name}" is a rule set and has no parameters, but got {", ".join(spec.parameters)}; '
+                f"name the rule as well: {spec.name},RULE:{next(iter(spec.parameters))}=VALUE"
             )
         before = {each.name for each in result}
         taken = [name for name in rules_of_set(spec.name) if name not in before]

@@ -1,4 +1,4 @@
-r"""The contract of a rule: it sees one moment of a training run after the other and returns what it found.
+r"""The contract of a rule: it sees the moments of a training run in order and returns findings.
 
 A rule is a final class with typed parameters and declared state::
 
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: Any) -> Callable[[T], T]:
-        """Stands in for typing.dataclass_transform, which Python 3.10 does not have; only type checkers use it."""
+        """Replaces typing.dataclass_transform, which Python 3.10 lacks; only type checkers use it."""
         return lambda cls: cls
 
 
 def state(default_factory: Callable[[], T]) -> T:
-    """A field that a rule remembers from step to step: made of dicts, lists, strings, numbers, booleans and None.
+    """A field that a rule keeps from step to step: dicts, lists, strings, numbers, booleans and None.
 
-    It has to survive JSON unchanged (so: string keys, no tuples), for an evaluator may be restarted in the middle of
-    a run. NumPy arrays may be in it, too, which are lists after that: take them through ``numpy.asarray``. It is no
-    parameter and not part of the constructor.
+    It must survive JSON unchanged (string keys, no tuples), because an evaluator may restart during a run. NumPy arrays
+    are allowed and become lists after a restart: read them through ``numpy.asarray``. The field is no parameter and not
+    part of the constructor.
     """
     field: T = dataclasses.field(
         init=False, repr=False, compare=False, default_factory=default_factory, metadata={_STATE: True}
@@ -62,17 +62,17 @@ def state(default_factory: Callable[[], T]) -> T:
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter, state))
 class Rule:
-    """A judgement over a training run. Subclasses become keyword-only dataclasses by themselves.
+    """A check of a training run. Subclasses become keyword-only dataclasses automatically.
 
     A rule has one or more of :meth:`check`, :meth:`check_step`, :meth:`check_window` and :meth:`tick`; with
     :meth:`check` goes only :meth:`tick`. One instance with :meth:`check` sees the steps of one model on one worker of
     one attempt, in canonical order, live and in replay alike; one with :meth:`check_step` those of one model on all
-    workers that train together; a rule with neither has one instance for all that train together. An instance knows
-    nothing of the others. It does no I/O, reads no clock and raises nothing to signal; an exception is a fault and
-    becomes status ``Error``.
+    workers that train together; a rule with neither has one instance for all that train together. Instances
+    are independent. A rule does no I/O, reads no clock and raises no exception as a signal; an exception is a fault and
+    gives status ``Error``.
 
     Attributes:
-        needs: What it has to be shown.
+        needs: The data that it reads.
         calibrations: Sets of parameters by name, beside the defaults: ``{"sagemaker": {"threshold": 1e-7}}``.
         streams: The kinds of rows and the length of the windows that :meth:`check_window` and :attr:`StepView.streams`
             show; None for none: then no stream is read.
@@ -108,23 +108,23 @@ class Rule:
         return type(self).__name__
 
     def check(self, view: StepView) -> Iterable[Finding]:
-        """What is wrong at this step of one worker. Called once for every complete step, of whatever mode."""
+        """Findings at this step of one worker. Called once for every complete step, of any mode."""
         return ()
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
-        """What is wrong at this step of all workers that train together. Called once for every complete step."""
+        """Findings at this step of all workers that train together. Called once for every complete step."""
         return ()
 
     def check_window(self, window: Window) -> Iterable[Finding]:
-        """What is wrong in this stretch of time. Called for each in which a stream wrote rows, once it is over."""
+        """Findings in this window. Called after the end of each window in which a stream wrote rows."""
         return ()
 
     def tick(self, tick: Tick) -> Iterable[Finding]:
-        """What is wrong now that no step was completed for a while: 1 s, then at intervals that double up to 60 s."""
+        """Findings while no step is completed. Called after 1 s, then at intervals that double up to 60 s."""
         return ()
 
     def finish(self, view: Any) -> Iterable[Finding]:
-        """What is wrong now that the attempt has ended.
+        """Findings at the end of the attempt.
 
         Args:
             view: The last step with the last phases, again: a :class:`StepView` for a rule with :meth:`check`, else a
@@ -133,9 +133,9 @@ class Rule:
         return ()
 
     def applicable(self, view: Any) -> str:
-        """Why this rule has nothing to say about this training (no ReLU in the model), or "" where it does.
+        """The reason why this rule does not apply to this run (no ReLU in the model); "" if it applies.
 
-        Asked when the training has ended and the rule found nothing.
+        Called at the end of the run if the rule has no findings.
         """
         return ""
 
@@ -159,13 +159,13 @@ class Rule:
         Args:
             view: What was shown. A finding at the view of a worker names that worker, one at a :class:`JointStep` none;
                 one at a tick is of the last step that this instance saw.
-            severity: How bad.
+            severity: Its severity.
             message: One sentence for people. Numbers in it are fine: the first one seen is kept. The name of the model
                 is put before it where there are several.
             subject: What it is about; findings of one rule, severity and subject fold into one. The first tensor if "".
             tensors: Names of tensors or modules, as the view calls them, the first one first.
             value: The measured value.
-            limit: The limit it crossed.
+            limit: The limit that it crossed.
             symptoms: Identifiers from the knowledge of causes, by which a diagnosis ranks causes.
             causes: Likely causes, most likely first; by default those that the symptoms speak for.
             what_to_try: Sentences; by default those of the likeliest cause.
@@ -197,16 +197,16 @@ class Rule:
         )  # fmt: skip
 
     def save_state(self) -> dict[str, Any]:
-        """What the rule remembers, as plain JSON types that no longer change with it."""
+        """A copy of the state of the rule, as plain JSON types."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if _STATE in f.metadata}  # type: ignore[arg-type]
         copied: dict[str, Any] = json.loads(json.dumps(fields, default=_plain))
         return {"version": self.state_version, "fields": copied}
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
-        """Takes up where :meth:`save_state` left off.
+        """Restore a state from :meth:`save_state`.
 
         Raises:
-            InvalidValueError: The state is that of another version of the rule.
+            InvalidValueError: The state belongs to another version of the rule.
         """
         if saved["version"] != self.state_version:
             raise InvalidValueError(

@@ -1,4 +1,4 @@
-"""Rules as people write them: ``"llm,DeadRelu:window=5,threshold_layer=80,my_rules.py:MyRule"``."""
+"""Specifications of rules from text: ``"llm,DeadRelu:window=5,threshold_layer=80,my_rules.py:MyRule"``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _RULE = re.compile(r"(?P<name>.+?\.py(?::[A-Za-z_]\w*(?=:|$))?|[^:=]+)(?::(?P<pa
 
 
 def parse_rules(texts: Iterable[str], source: str = "--rules") -> tuple[RuleSpec, ...]:
-    """Rules and sets of rules as written on a command line, each as it is named there.
+    """Rules and rule sets from the text of a command line.
 
-    A part between commas that is only ``name=value`` belongs to the rule before it.
+    A part of the form ``name=value`` between commas belongs to the rule before it.
 
     Args:
         texts: ``"DeadRelu:threshold=0.5,window=5,Overfit"``, ``"my.py:MyRule"``.
-        source: What errors call the place where they were written.
+        source: The option or argument, for errors.
 
     Raises:
-        InvalidValueError: A text that does not read so, or no rule at all.
+        InvalidValueError: A text of another form, or no rule.
     """
     specs: list[tuple[str, dict[str, str]]] = []
     for text in texts:
@@ -33,13 +33,13 @@ def parse_rules(texts: Iterable[str], source: str = "--rules") -> tuple[RuleSpec
             match = _RULE.fullmatch(part)
             if match is None:
                 raise InvalidValueError(
-                    f"{source} takes NAME or NAME:PARAM=VALUE or FILE.py:CLASS, separated by commas, but got {part!r}"
+                    f"{source} must be NAME, NAME:PARAM=VALUE or FILE.py:CLASS, separated by commas, but got {part!r}"
                 )
             name, first = match["name"].strip(), match["parameters"]
             specs.append((name, dict([_parameter(first, name)]) if first else {}))
             begun = True
     if not specs:
-        raise InvalidValueError(f"{source} names no rule; watchglass run evaluates none with --evaluator none")
+        raise InvalidValueError(f"{source} names no rule; to evaluate no rule use watchglass run --evaluator none")
     return tuple(RuleSpec(name, dict(parameters)) for name, parameters in specs)
 
 
@@ -51,5 +51,5 @@ def _is_parameter(part: str) -> bool:
 def _parameter(part: str, rule: str) -> tuple[str, str]:
     name, equals, value = part.partition("=")
     if not equals or not name.strip().isidentifier():
-        raise InvalidValueError(f"a parameter of rule {rule} must read PARAM=VALUE but got {part!r}")
+        raise InvalidValueError(f"a parameter of rule {rule} must be PARAM=VALUE but got {part!r}")
     return name.strip(), value.strip()

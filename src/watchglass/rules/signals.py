@@ -1,4 +1,4 @@
-"""What several rules ask of a step: its loss and learning rate, how far the training has come, kinds of modules."""
+"""Values of a step that several rules read: loss, learning rate, progress, kinds of modules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def losses(view: StepView, last: int | None = None) -> npt.NDArray[np.float64]:
 
 
 def skipped(view: StepView) -> bool:
-    """Whether a gradient scaler skipped this step's update because gradients overflowed. That is by design."""
+    """Whether a gradient scaler skipped the update of this step after an overflow, as designed."""
     return bool(view.facts("step_skipped"))
 
 
@@ -52,7 +52,7 @@ def modules(view: StepView) -> dict[str, tuple[str, str]]:
 
 
 def without_layers(view: StepView) -> str:
-    """Why a rule about layers has nothing to say: boosted trees have none. "" where there are some, or nobody knows."""
+    """The reason why rules about layers do not apply, as for boosted trees; "" if there are layers, or if unknown."""
     fact = view.latest_fact("model")
     if fact is None or fact.data.get("module_kinds") != {}:
         return ""
@@ -60,7 +60,7 @@ def without_layers(view: StepView) -> str:
 
 
 def resumed(view: StepView) -> bool:
-    """Whether this attempt goes on with a training: its first steps are no start, and what rests may be at its end."""
+    """Whether this attempt continues a run. Then its first steps are no start, and its tensors may be converged."""
     fact = view.latest_fact("resumed")
     step = fact.data.get("start_step") if fact is not None else None
     return isinstance(step, int) and step > 0
@@ -86,13 +86,13 @@ def learning_rate(view: StepView) -> float | None:
 
 
 def warming_up(view: StepView) -> bool:
-    """Whether the learning rate is zero or still rising: then small updates and a flat loss are on purpose."""
+    """Whether the learning rate is zero or still rising: then small updates and a flat loss are intended."""
     rates = view.series(_rate_name(view), Mode.TRAIN, 32)
     return len(rates) > 0 and bool(rates[-1] <= 0 or rates[-1] > rates[0] * 1.001)
 
 
 def decayed(view: StepView) -> bool:
-    """Whether the learning rate is below half of its highest so far: then small updates are on purpose."""
+    """Whether the learning rate is below half of its highest so far: then small updates are intended."""
     rates = view.series(_rate_name(view), Mode.TRAIN)
     return len(rates) > 0 and bool(rates[-1] < 0.5 * rates.max())
 
@@ -115,10 +115,10 @@ def evidence(view: StepView) -> dict[str, Any]:
 
 
 def progress(start: list[float], recent: npt.NDArray[np.float64]) -> float:
-    """Share of the first losses that is gone, see :func:`watchglass.rules.levels.progress`; 0 where unknown.
+    """Decrease of the loss as a share of the first losses, see :func:`watchglass.rules.levels.progress`; 0 if unknown.
 
     Args:
-        start: The first few finite losses of the training.
+        start: The first few finite losses of the run.
         recent: The latest finite losses.
     """
     if not start or not len(recent):

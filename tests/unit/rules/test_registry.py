@@ -142,7 +142,10 @@ def test_a_file_that_fails_to_import(tmp_path: Path, text: str, message: str) ->
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ('needs = (Needs(scalars=("loss",)))', r"needs of .*:Mine must be a tuple of Needs but is Needs\(.*one write"),
+        (
+            'needs = (Needs(scalars=("loss",)))',
+            r"needs of .*:Mine must be a tuple of Needs but is Needs\(.*one need write",
+        ),
         ("needs = (Needs(scalars=5),)", "Needs: scalars must be a list of text but got 5"),
         (
             "needs = (Needs(modes=Mode.EVAL),)",

@@ -1,1 +1,1 @@
-"""The classic rules: those of SageMaker Debugger, calibrated anew. One rule per file."""
+"""The classic rules: those of SageMaker Debugger, with new thresholds. One rule per file."""

@@ -27,7 +27,7 @@ class ExplodingGradient(Rule):
         more than doubled (a loss that has been zero or below: has risen by more than eight spreads of its earlier
         values); or, where no loss is known, the norm has grown ten-thousandfold. Always a warning: what it leads to
         (values that are not finite, a loss that has diverged for good) is the error. Growth alone is no disease: a
-        training that leaves a plateau has gradients that grow while its loss falls, and single spikes are part of small
+        run that leaves a plateau has gradients that grow while its loss falls, and single spikes are part of small
         batches. Of a model that is trained in turns with others only the last 64 count: its targets may grow.
     Usual causes: a learning rate that is too high, weights initialised too large, a bad batch.
     What to try: lower the learning rate, warm it up, clip the gradient norm.
@@ -87,7 +87,7 @@ class ExplodingGradient(Rule):
         return levels.rise(self.start_loss, self.recent_loss[-1], lowest=lowest, before=self.recent_loss[:-5])
 
     def _early(self, view: StepView, norm: float, growth: float, rise: levels.Rise | None) -> Finding | None:
-        """Growth since the start, while the loss is far above its start: a training that diverges."""
+        """Growth since the start, while the loss is far above its start: a diverging run."""
         if rise is None:
             grows = growth > 1e4
         else:

@@ -1,4 +1,4 @@
-"""Where the first NaN or infinite value of a step arose, as far as what was recorded can tell."""
+"""The place of the first NaN or infinite value of a step, as far as the records show it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from watchglass.records import Fact, Role, TensorInfo
 from watchglass.tables import Statistics, StepView
 
-#: Where a first_bad_module fact says it was, and the symptom that this is.
+#: Places in first_bad_module facts, and their symptoms.
 _SYMPTOMS = {
     "weights": "nonfinite_weights",
     "input": "nonfinite_input",
@@ -20,15 +20,15 @@ _SYMPTOMS = {
 
 @dataclass(frozen=True)
 class Culprit:
-    """Where it began.
+    """The place of the first bad value.
 
     Attributes:
-        where: ``weights``, ``input``, ``forward``, ``loss``, ``backward``, or "" where it cannot be told.
+        where: ``weights``, ``input``, ``forward``, ``loss``, ``backward``, or "" if unknown.
         name: Name of the tensor, or of the module where no tensor is known; "" for none.
         module: Module, "" for none.
         module_type: Its class name.
         sentence: Continues "the loss became NaN at step 3": begins with a separator, or is "".
-        symptoms: What it says to a diagnosis.
+        symptoms: Its symptoms for a diagnosis.
     """
 
     where: str = ""
@@ -44,7 +44,7 @@ class Culprit:
 
 
 def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
-    """The first bad place of this step: what capture found out by itself, else what the statistics say.
+    """The place of the first bad value of this step: as capture found it, else by the statistics.
 
     Args:
         view: The step.

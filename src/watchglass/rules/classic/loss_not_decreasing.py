@@ -109,7 +109,7 @@ class LossNotDecreasing(Rule):
         away = rise.reaches(self.diverged, self.deviations) and now > self.start[0]
         self.away = self.away + 1 if away else 0
         # The smaller limit needs more evidence: a few high losses are common right after the start.
-        # And where a training was resumed the loss is low, so that multiples of it are soon reached.
+        # In a resumed run the loss is low, so that multiples of it are soon reached.
         # And what one model loses another may win: the loss of a generator rises while all is well.
         unclear = self.seen < 16 or signals.resumed(view) or turns
         if not away and (unclear or rise.times is None or rise.times < _CLEARLY or now <= self.start[0]):
@@ -182,7 +182,7 @@ class LossNotDecreasing(Rule):
         if self.lowest < 0 < self.highest:
             return False
         scale = abs(self.first[0])
-        # The first losses matter too: a training can have finished learning within its first window.
+        # The first losses matter too: a run can converge within its first window.
         began = max(self.first[0], float(np.median(self.start)))
         decrease = min(began - now[0], began - self.best[0])
         noise = 2 * math.hypot(now[1], self.first[1])

@@ -66,7 +66,7 @@ class PoorWeightInitialization(Rule):
             yield from self._scale(view)
 
     def applicable(self, view: StepView) -> str:
-        """Not for models without layers, nor for an attempt that goes on with a training."""
+        """Not for models without layers, nor for an attempt that continues a run."""
         if signals.resumed(view) and not self.weights:
             return "this attempt continues a run, so that its weights are no initial ones"
         return signals.without_layers(view)

@@ -1,4 +1,4 @@
-"""What goes wrong with trainings: causes, symptoms, and how strongly one speaks for the other."""
+"""Causes and symptoms of faults in training runs, and the weights between them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Link(NamedTuple):
 
 
 class Symptom(NamedTuple):
-    """What a rule can notice of a disease.
+    """A symptom that a rule can observe.
 
     Attributes:
         id: Short identifier, ``"gradient_growth"``.
         means: One sentence.
-        breaks: Whether from there on every value may be NaN, whatever the cause.
+        breaks: Whether every later value may be NaN, for any cause.
     """
 
     id: str
@@ -42,16 +42,16 @@ class Symptom(NamedTuple):
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Everything that diagnoses rest on, as :func:`~watchglass.rules.load_knowledge` reads it from files.
+    """The knowledge behind diagnoses, as :func:`~watchglass.rules.load_knowledge` reads it from files.
 
     Attributes:
         causes: By identifier.
         symptoms: By identifier.
         links: Weight by symptom and cause.
-        consequences: By cause, the symptoms that follow from it later without being told by it.
+        consequences: By cause, later symptoms that follow from it and are no evidence for it.
         advice: By cause, templates of concrete advice, the most specific one first.
         placeholders: What templates may mention, by name.
-        ruled_out_by: By cause, rules: where one of them does not apply to the training, it is no cause.
+        ruled_out_by: By cause, rules; if one of them does not apply to the run, the cause is ruled out.
         seen_by: By cause, rules that look for it.
         found_nothing: In (-1, 0]: the share of a cause's odds that goes where one of these has found nothing.
         unseen: By cause, those of these rules that have found nothing.
@@ -71,11 +71,11 @@ class Knowledge:
     named_causes: tuple[float, ...] = ()
 
     def where(self, not_applicable: Iterable[str], found_nothing: Iterable[str] = ()) -> Knowledge:
-        """The same for one training, by what rules say of it that found nothing.
+        """The knowledge for one run, after the rules without findings.
 
         Args:
-            not_applicable: Rules that do not apply to it: what they rule out is no cause.
-            found_nothing: Rules that looked and found nothing: what they would have seen is much less likely.
+            not_applicable: Rules that do not apply to the run; they rule out causes.
+            found_nothing: Rules without findings; the causes that they look for become much less likely.
         """
         unfit, quiet = frozenset(not_applicable), frozenset(found_nothing)
         out = {cause for cause, by in self.ruled_out_by.items() if by & unfit}
@@ -93,7 +93,7 @@ class Knowledge:
                 yield Link(symptom, cause, weight)
 
     def support(self, symptoms: Iterable[str]) -> dict[str, float]:
-        """What symptoms say of each cause, as added log odds: 0 for nothing, 3 for 0.95.
+        """The evidence of symptoms for each cause, as added log odds: 0 for none, 3 for 0.95.
 
         Weights of independent symptoms combine as noisy-or (Pearl 1988, 4.3): the support of a cause is the sum of
         ``-log(1 - weight)``, then shrunk by ``1 + weight`` for each symptom that speaks against it, and where a rule
@@ -110,20 +110,20 @@ class Knowledge:
         return {cause: odds * against.get(cause, 1.0) for cause, odds in support.items()}
 
     def named(self, causes: Iterable[str]) -> dict[str, float]:
-        """The same for causes that a rule names itself, most likely first; those beyond the first few say nothing."""
+        """The evidence for causes that a rule names, most likely first; only the first few count."""
         return {cause: -math.log1p(-weight) for cause, weight in zip(causes, self.named_causes, strict=False)}
 
     def likely(self, symptoms: Iterable[str]) -> tuple[str, ...]:
-        """Identifiers of up to three causes that these symptoms speak for, most likely first."""
+        """Identifiers of up to three causes that these symptoms suggest, most likely first."""
         support = self.support(symptoms)
         return tuple(sorted(support, key=lambda cause: -support[cause])[:3])
 
     def breaks(self, symptoms: Iterable[str]) -> bool:
-        """Whether one of these symptoms means that every value may be NaN from there on."""
+        """Whether one of these symptoms means that every later value may be NaN."""
         return any(symptom in self.symptoms and self.symptoms[symptom].breaks for symptom in symptoms)
 
     def cause(self, name: str) -> Cause:
-        """The cause with an identifier; one that is not known has a title made of it, and says nothing else."""
+        """The cause with an identifier; for an unknown one, a cause with only a title made of it."""
         return self.causes.get(name) or Cause(name, name.replace("_", " "), "", ())
 
     def advise(self, cause: str, known: Mapping[str, Any]) -> tuple[str, ...]:
