@@ -118,8 +118,8 @@ def test_links_of_our_own_are_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["chance", "atheris"])
-def test_a_second_of_each_finds_nothing(tmp_path: Path, engine: str) -> None:
+def test_a_moment_of_each_finds_nothing(tmp_path: Path, engine: str) -> None:
     if engine == "atheris":
         pytest.importorskip("atheris")
-    status, output = fuzz(tmp_path, "--seconds", str(len(TARGETS)), "--engine", engine)
+    status, output = fuzz(tmp_path, "--seconds", str(0.1 * len(TARGETS)), "--engine", engine)
     assert status == 0, output

@@ -20,8 +20,6 @@ from watchglass.capture.pytorch import PyTorchAdapter
 # The compiler warns of itself, here and there; what it says must not depend on us (there is a test).
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-BACKENDS = ["eager", "aot_eager", "inductor"]
-
 
 class Block(nn.Module):
     def __init__(self) -> None:
@@ -78,6 +76,8 @@ def its_forward(model: nn.Module, backend: str) -> nn.Module:
 
 
 WAYS = [wrapped, in_place, by_block, by_wrapped_block, its_forward]
+#: What inductor does before it makes code, aot_eager does alone: one way to call it is enough.
+COMPILED = [*((way, backend) for way in WAYS for backend in ("eager", "inductor")), (wrapped, "aot_eager")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -138,8 +138,7 @@ def same_bits(one: nn.Module, other: nn.Module) -> None:
         assert torch.equal(value, theirs), name
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("way", "backend"), COMPILED)
 @pytest.mark.parametrize("watched_first", [True, False])
 def test_captured_outputs_are_those_of_the_eager_model(
     tmp_path: Path, data: tuple[Tensor, Tensor], way: Compile, backend: str, watched_first: bool
@@ -158,8 +157,7 @@ def test_captured_outputs_are_those_of_the_eager_model(
     same_statistics(run, expected, names, [0, 2])
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("way", "backend"), COMPILED)
 def test_steps_with_nothing_due_are_bit_identical(
     tmp_path: Path, data: tuple[Tensor, Tensor], way: Compile, backend: str
 ) -> None:
@@ -248,8 +246,7 @@ def test_a_model_compiled_with_reduced_overhead_is_captured_and_trains_as_ever(
 # -- compiled before it was watched ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("way", "backend"), COMPILED)
 def test_a_model_compiled_before_it_is_watched_trains_to_the_same_bits(
     tmp_path: Path, data: tuple[Tensor, Tensor], caplog: pytest.LogCaptureFixture, way: Compile, backend: str
 ) -> None:
@@ -331,8 +328,14 @@ def looped(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", [compiled_update, compiled_function, compiled_step])
-@pytest.mark.parametrize(("backend", "optimizer"), [("eager", "sgd"), ("inductor", "sgd"), ("inductor", "adamw")])
+@pytest.mark.parametrize(
+    ("loop", "backend", "optimizer"),
+    [
+        (compiled_update, "eager", "sgd"), (compiled_function, "eager", "sgd"), (compiled_step, "eager", "sgd"),
+        (compiled_update, "inductor", "adamw"), (compiled_function, "inductor", "sgd"),
+        (compiled_step, "inductor", "adamw"),
+    ],
+)  # fmt: skip
 def test_compiled_updates_functions_and_steps_are_captured_as_eager_ones(
     tmp_path: Path, data: tuple[Tensor, Tensor], loop: Loop, backend: str, optimizer: str
 ) -> None:
