@@ -21,6 +21,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import types
 
 _LONGEST_REQUEST = 1 << 20
@@ -157,7 +158,10 @@ def _writer(number, errors, lines, unbuffered):
 
 
 def run(request):
-    """Run the script or module; an exception is shown as the interpreter shows it, without frames of this file."""
+    """Run the script or module and return its exit status.
+
+    An exception is shown as the interpreter shows it, without frames of this file.
+    """
     kind, target = request["kind"], request["target"]
     module = types.ModuleType("__main__")
     module.__dict__.update(__builtins__=__builtins__, __spec__=None)
@@ -167,7 +171,7 @@ def run(request):
         if kind == "module":
             sys.path.insert(0, os.getcwd())
             runpy.run_module(target, run_name="__main__", alter_sys=True)
-            return
+            return 0
         if kind == "script":
             sys.path.insert(0, os.path.dirname(os.path.realpath(target)))
             path = os.path.abspath(target)
@@ -179,8 +183,10 @@ def run(request):
             code = compile(target, "<string>", "exec", dont_inherit=True)
         # A function's globals live as long as the module, as they do in an interpreter that runs a script.
         exec(code, module.__dict__)  # noqa: S102  what an interpreter does
-    except SystemExit:
-        raise
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        raise  # the interpreter prints what it is, which is seen by who looks for it
     except BaseException as error:
         trace = error.__traceback__
         while trace is not None and _ours(trace.tb_frame.f_code.co_filename):
@@ -191,7 +197,26 @@ def run(request):
         sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
             _end_by.append(signal.SIGINT)
-        sys.exit(1)
+        return 1
+    return 0
+
+
+def end(status):
+    """End as the interpreter does, but leave it to the system to give back what the imported modules hold.
+
+    Functions at exit are called and the script's globals go. To take PyTorch apart would take longer than most scripts.
+    """
+    for step in (threading._shutdown, atexit._run_exitfuncs, vars(sys.modules["__main__"]).clear, gc.collect):
+        try:
+            step()
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # closed, by the script or by who reads it
+            status = status or 120
+    os._exit(status)
 
 
 def _ours(filename):
@@ -226,7 +251,7 @@ def main():
         atexit.register(_end_by_signal)  # first registered, so called last
         request, files = job
         become(request, files)
-        run(request)
+        end(run(request))
 
 
 if __name__ == "__main__":

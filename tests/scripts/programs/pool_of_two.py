@@ -4,7 +4,7 @@
 # says = [
 #   "(?m)^160 training steps in",
 #   "(?s)model of worker_0.*model of worker_1.*model_2 of worker_0.*model_2 of worker_1",
-#   "worker_0 and worker_1\\s+ended\\s+early,\\s+as\\s+a\\s+process\\s+does\\s+that\\s+is\\s+terminated",
+#   "worker_0 and worker_1\\s+ended\\s+early,\\s+like\\s+a\\s+terminated\\s+process",
 # ]
 # ///
 

@@ -3,7 +3,7 @@
 # headline = "^no issues found$"
 # says = [
 #   "(?m)^40 training steps in",
-#   "worker_0\\s+ended\\s+early,\\s+as\\s+a\\s+process\\s+does\\s+that\\s+is\\s+terminated",
+#   "worker_0\\s+ended\\s+early,\\s+like\\s+a\\s+terminated\\s+process",
 # ]
 # ///
 
