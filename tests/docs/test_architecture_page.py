@@ -283,6 +283,17 @@ def table(repository: Path) -> dict[str, list[str]]:
     return {name: re.findall(r"`([\w/]+\.\w+)`", files) for name, files, *_ in cells}
 
 
+def test_the_layers_are_those_of_the_import_contract(repository: Path) -> None:
+    page = (repository / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn: list[set[str]] = []
+    for number, packages in re.findall(r"^\| (\d*) \| (`[^|]*`) \| .* \|$", page, re.MULTILINE):
+        names = {name.removesuffix(".py") for name in re.findall(r"`([\w.]+)`", packages)}
+        drawn += [names] if number else []
+        drawn[-1] |= names
+    contract = (repository / "pyproject.toml").read_text(encoding="utf-8").split("\nlayers = [")[1].split("]")[0]
+    assert drawn == [set(layer.split(" | ")) for layer in re.findall(r'"(.*)"', contract)]
+
+
 def test_every_new_member_touches_at_most_three_files(table: dict[str, list[str]]) -> None:
     assert set(table) == set(TOYS)
     assert {name: files for name, files in table.items() if len(files) > 3} == {}
