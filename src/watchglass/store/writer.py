@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
@@ -25,84 +27,43 @@ _log = logging.getLogger("watchglass")
 _MOST_WAITING = 8 << 20
 
 
-class _OfWorker:
-    """Where the segments of a worker are, and what their headers say of it."""
+class _Segments(ABC):
+    """Writes frames into a sequence of segments. One thread at a time.
 
-    def __init__(self, attempt: int, worker: str) -> None:
-        self._attempt, self.name = attempt, layout.check_worker(worker)
-        self.header = {"attempt": attempt, "worker": worker}
-
-    def path(self, bucket: int, seq: int) -> str:
-        return layout.segment(self._attempt, bucket, self.name, seq)
-
-    def resume(self, store: Store) -> tuple[int, int]:
-        """(next sequence number, its earliest bucket), behind what an earlier process wrote."""
-        names = (layout.parse_segment(entry.path) for entry in store.list(layout.segments(self._attempt)))
-        own = [name for name in names if name and name.worker == self.name]
-        # Looked at after the listing: segments that were compacted are gone, and their numbers are taken for ever.
-        compacted = newest_generation(store)
-        covered = compacted.covered(self._attempt, self.name) if compacted is not None else None
-        first = covered.segments if covered is not None else 0
-        return max([first, *(name.seq + 1 for name in own)]), max((name.bucket for name in own), default=0)
-
-
-class _OfStream:
-    """The same for a stream, whose segments lie in a folder for all attempts."""
-
-    def __init__(self, attempt: int, stream: str) -> None:
-        self.name, self._folder = stream, layout.stream(stream)
-        self.header = {"attempt": attempt, "stream": stream}
-
-    def path(self, bucket: int, seq: int) -> str:
-        return layout.numbered(self._folder, seq)
-
-    def resume(self, store: Store) -> tuple[int, int]:
-        return _next_number(store, self._folder), 0
-
-
-class SegmentWriter:
-    """Writes frames of one worker into its segments. One thread at a time; the worker must be claimed.
-
-    Where segments grow, a segment grows with every flush and is rotated by size and age; elsewhere each flush is
-    a segment of its own. Every segment begins with a header frame.
-
-    Args:
-        store: The store of a run.
-        attempt: The attempt.
-        worker: Whose segments.
-        clock: The time. Age is measured by monotonic time, so setting the clock changes nothing but buckets.
-        rotate_bytes: Begin the next segment at so many bytes.
-        rotate_s: Begin the next segment after so many seconds.
-        first: No process has written segments of this worker before: none are searched for.
-        stream: ``worker`` is the name of a stream.
+    Where segments grow, a segment grows with every flush and is rotated by size and age; elsewhere each flush is a
+    segment of its own. Every segment begins with a header frame.
     """
 
     def __init__(
-        self,
-        store: Store,
-        attempt: int,
-        worker: str,
-        *,
-        clock: Clock = time,
-        rotate_bytes: int = 8 << 20,
-        rotate_s: float = 60.0,
-        first: bool = False,
-        stream: bool = False,
+        self, store: Store, name: str, header: Mapping[str, Any], clock: Clock, rotate_bytes: int, rotate_s: float
     ) -> None:
-        self._store = store
-        self._of: _OfWorker | _OfStream = (_OfStream if stream else _OfWorker)(attempt, worker)
-        self._clock = clock
-        self._rotate_bytes = rotate_bytes
-        self._rotate_ns = int(rotate_s * 1e9)
+        """Nothing is written yet.
+
+        Args:
+            store: The store of a run.
+            name: The owner of the segments, for messages.
+            header: What their headers say of the owner.
+            clock: The time. Age is measured by monotonic time, so setting the clock changes nothing but buckets.
+            rotate_bytes: Begin the next segment at so many bytes.
+            rotate_s: Begin the next segment after so many seconds.
+        """
+        self._store, self._name, self._owner, self._clock = store, name, header, clock
+        self._rotate_bytes, self._rotate_ns = rotate_bytes, rotate_s * 1e9
         self._path: str | None = None
-        self._size = 0
-        self._opened_ns = 0
-        self._bucket = 0
-        self._seq: int | None = 0 if first else None
+        self._size = self._opened_ns = self._bucket = 0
+        self._seq: int | None = None
         self._closed = False
         #: Bytes written so far, headers included.
         self.bytes_written = 0
         stay_with_run(store)
+
+    @abstractmethod
+    def _path_of(self, bucket: int, seq: int) -> str:
+        """The path of a segment."""
+
+    @abstractmethod
+    def _resume(self) -> tuple[int, int]:
+        """(next sequence number, its earliest bucket), behind the segments of an earlier process."""
 
     def write(self, frames: Sequence[bytes]) -> None:
         """Write encoded frames in one append or put; nothing happens without frames.
@@ -113,7 +74,7 @@ class SegmentWriter:
                 frames of that part twice.
         """
         if self._closed:
-            raise StoreError(f"the writer of {self._of.name} is closed; make a new one")
+            raise StoreError(f"the writer of {self._name} is closed; make a new one")
         data = b"".join(frames)
         if not data:
             return
@@ -140,17 +101,17 @@ class SegmentWriter:
     def _open(self, data: bytes) -> None:
         """Begin the next segment with a header and ``data``; it appears whole or not at all."""
         if self._seq is None:
-            self._seq, self._bucket = self._of.resume(self._store)
+            self._seq, self._bucket = self._resume()
         wall_ns, opened_ns = self._clock.time_ns(), self._clock.monotonic_ns()
         # Never back in time, even if the clock is set back: readers list from the newest buckets on.
         bucket = max(self._bucket, wall_ns // (layout.BUCKET_SECONDS * 1_000_000_000))
-        path = self._of.path(bucket, self._seq)
+        path = self._path_of(bucket, self._seq)
         content = self._header(wall_ns, opened_ns) + data
         try:
             self._store.write(path, content)
         except RunExistsError as error:
             raise RunExistsError(
-                f"{self._of.name} of {self._store.location} is also written by another process; give each process its "
+                f"{self._name} of {self._store.location} is also written by another process; give each process its "
                 "own rank"
             ) from error
         except NoRoomError:
@@ -166,11 +127,75 @@ class SegmentWriter:
     def _header(self, wall_ns: int, monotonic_ns: int) -> bytes:
         process = claim.this_process()
         header = {
-            "format": list(FORMAT_VERSION), **self._of.header, "seq": self._seq,
+            "format": list(FORMAT_VERSION), **self._owner, "seq": self._seq,
             "wall_ns": wall_ns, "monotonic_ns": monotonic_ns,
             "host": process.host, "boot_id": process.boot_id, "pid": process.pid,
         }  # fmt: skip
         return codec.encode_header(header)
+
+
+class SegmentWriter(_Segments):
+    """Writes frames of one worker into its segments; the worker must be claimed.
+
+    Args:
+        store: The store of a run.
+        attempt: The attempt.
+        worker: The worker.
+        clock: The time.
+        rotate_bytes: See :class:`_Segments`.
+        rotate_s: See :class:`_Segments`.
+        first: No process has written segments of this worker before: none are searched for.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        attempt: int,
+        worker: str,
+        *,
+        clock: Clock = time,
+        rotate_bytes: int = 8 << 20,
+        rotate_s: float = 60.0,
+        first: bool = False,
+    ) -> None:
+        self._attempt, self._worker = attempt, layout.check_worker(worker)
+        super().__init__(store, worker, {"attempt": attempt, "worker": worker}, clock, rotate_bytes, rotate_s)
+        self._seq = 0 if first else None
+
+    def _path_of(self, bucket: int, seq: int) -> str:
+        return layout.segment(self._attempt, bucket, self._worker, seq)
+
+    def _resume(self) -> tuple[int, int]:
+        names = (layout.parse_segment(entry.path) for entry in self._store.list(layout.segments(self._attempt)))
+        own = [name for name in names if name and name.worker == self._worker]
+        # Looked up after the listing: compacted segments are gone, and their numbers stay taken.
+        compacted = newest_generation(self._store)
+        covered = compacted.covered(self._attempt, self._worker) if compacted is not None else None
+        first = covered.segments if covered is not None else 0
+        return max([first, *(name.seq + 1 for name in own)]), max((name.bucket for name in own), default=0)
+
+
+class _FolderSegments(_Segments):
+    """Writes the segments of a stream or of the journal, which lie in one folder for all attempts."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        name: str,
+        header: Mapping[str, Any],
+        clock: Clock = time,
+        rotate_s: float = 60.0,
+    ) -> None:
+        self._folder = folder
+        super().__init__(store, name, header, clock, 8 << 20, rotate_s)
+
+    def _path_of(self, bucket: int, seq: int) -> str:
+        return layout.numbered(self._folder, seq)
+
+    def _resume(self) -> tuple[int, int]:
+        known = [layout.parse_numbered(self._folder, entry.path) for entry in self._store.list(self._folder)]
+        return max((seq for seq in known if seq is not None), default=-1) + 1, 0
 
 
 class StreamWriter(AbstractContextManager["StreamWriter"]):
@@ -194,7 +219,8 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
     def __init__(self, store: Store, attempt: int, stream: str, *, clock: Clock = time) -> None:
         self._store, self._clock, self._claim = store, clock, layout.stream_claim(stream)
         claim.take(store, self._claim, claim.this_process(), f"stream {stream} of {store.location}")
-        self._segments = SegmentWriter(store, attempt, stream, clock=clock, stream=True)
+        header = {"attempt": attempt, "stream": stream}
+        self._segments = _FolderSegments(store, layout.stream(stream), stream, header, clock)
         self._watermark_ns = 0
         self._stream, self._waiting, self._recorded, self._closed = stream, list[bytes](), 0, False
         #: Batches that were discarded because the store refused for too long.
@@ -259,12 +285,6 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
         self.close()
 
 
-def _next_number(store: Store, folder: str) -> int:
-    """The number behind those of the segments in a folder."""
-    known = [layout.parse_numbered(folder, entry.path) for entry in store.list(folder)]
-    return max((seq for seq in known if seq is not None), default=-1) + 1
-
-
 class JournalWriter(AbstractContextManager["JournalWriter"]):
     """The one writer of a run's journal. Thread-safe; holds the journal's lease from construction to :meth:`close`.
 
@@ -280,14 +300,8 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self._store = store
         self._lock = threading.Lock()
         self._closed = False
-        stay_with_run(store)
+        self._segments = _FolderSegments(store, layout.JOURNAL, "the journal", {}, rotate_s=math.inf)
         claim.take(store, layout.LEASE, claim.this_process(), f"the journal of {store.location}", gone)
-        try:
-            self._seq: int | None = _next_number(store, layout.JOURNAL)
-        except Exception:
-            claim.release(store, layout.LEASE)
-            raise
-        self._path: str | None = None
 
     def write(self, records: Sequence[Finding | RuleStatus | Observation | bytes]) -> None:
         """Append records, or their encoded frames, in one go and in order.
@@ -298,31 +312,17 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         Raises:
             StoreError: The store refused; the same records may be written again later.
         """
-        frames = [record if isinstance(record, bytes) else codec.encode_record(record) for record in records]
-        if not frames:
-            return
         with self._lock:
-            if self._closed:
-                raise StoreError("the journal is closed; open it again to write")
-            if self._path is not None and self._store.policy.segments_grow:
-                try:
-                    self._store.append(self._path, b"".join(frames))
-                except Exception:
-                    self._path = None  # as in SegmentWriter: never append behind a torn write
-                    raise
-                return
-            seq = _next_number(self._store, layout.JOURNAL) if self._seq is None else self._seq
-            path = layout.journal(seq)
-            header = {"format": list(FORMAT_VERSION), "seq": seq, "wall_ns": time.time_ns()}
-            self._seq = None  # if this fails, whether it arrived is unknown: continue behind it
-            self._store.write(path, b"".join([codec.encode_header(header), *frames]))
-            self._path, self._seq = path, seq + 1
+            self._segments.write(
+                [record if isinstance(record, bytes) else codec.encode_record(record) for record in records]
+            )
 
     def close(self) -> None:
         """Release the journal. A second call does nothing."""
         with self._lock:
             if not self._closed:
                 self._closed = True
+                self._segments.close()
                 with suppress(StoreError):  # a full disk: the lease ends with the process anyway
                     claim.release(self._store, layout.LEASE)
 

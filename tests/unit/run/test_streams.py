@@ -18,7 +18,6 @@ from watchglass.store import (
     FrameKind,
     LocalStore,
     RunReader,
-    SegmentWriter,
     StreamWriter,
     check_idle,
     compact,
@@ -295,7 +294,8 @@ def test_nonsense_in_a_stream_is_a_problem_and_the_rest_is_read(tmp_path: Path) 
     with StreamWriter(store, 0, "system", clock=Clock()) as writer:
         writer.write({SAMPLES: [sample(1, 7)]})
     nonsense = [encode_header({"attempt": "9"}), *(encode_frame(kind, b"[") for kind in (FrameKind.WATERMARK, 92))]
-    SegmentWriter(store, 0, "system", clock=Clock(), stream=True).write(nonsense)
+    with StreamWriter(store, 0, "system", clock=Clock()) as writer:
+        writer._segments.write(nonsense)
     with StreamWriter(store, 0, "system", clock=Clock()) as writer:
         writer.write({SAMPLES: [sample(150, 8)]})
     run = open_run(tmp_path / "run")

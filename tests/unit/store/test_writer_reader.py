@@ -132,7 +132,7 @@ def test_a_restarted_worker_goes_on_behind_its_segments(store):
 
 def test_two_writers_of_one_worker_are_refused(store):
     first, second = (SegmentWriter(store, 0, "worker_0", clock=Clock()) for _ in range(2))
-    second._seq, second._bucket = second._of.resume(store)
+    second._seq, second._bucket = second._resume()
     first.write([fact(0)])
     with pytest.raises(RunExistsError, match="another process"):
         second.write([fact(1)])
