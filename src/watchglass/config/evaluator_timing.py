@@ -12,7 +12,8 @@ class EvaluatorTiming:
     Attributes:
         lease_s: Wait for an evaluator of an earlier attempt to release the journal.
         silence_s: Silence after which a worker on another machine is lost, once the lifeline is closed.
-        unreachable_s: Wait for an unreachable store, once the run has ended.
+        unreachable_s: Wait for an unreachable store, once the lifeline is closed.
+        end_s: Wait for an unreachable store at the end of following.
         longest_retry_s: Longest pause between two tries of an unreachable store.
         settled_s: Silence after the end of a run that ended in order, before following ends.
         restarted_s: The same of a run that failed, and may be started again.
@@ -30,16 +31,15 @@ class EvaluatorTiming:
         again_s: Pause before a run is tried again whose store refused.
         held_s: Pause between looks at a run that another evaluator follows, in a folder and in an object store.
         member_end_s: Wait for a store that refuses at the end of one of many runs, while the others wait.
-        fleet_end_s: The same for all runs together, where following ends by itself.
         longest_rest_s: Longest pause between two turns of a quiet run, in a folder and in an object store.
         leased_s: Longest pause between two turns of any run, short enough to keep its lease.
-        shared_retry_s: Longest pause between two tries of a store that is unreachable for all runs.
         publish_s: Pause between publications of snapshots.
     """
 
     lease_s: float = 30.0
     silence_s: float = 60.0
     unreachable_s: float = 300.0
+    end_s: float = 60.0
     longest_retry_s: float = 30.0
     settled_s: float = 3.0
     restarted_s: float = 30.0
@@ -57,8 +57,6 @@ class EvaluatorTiming:
     again_s: float = 15.0
     held_s: tuple[float, float] = (2.0, 10.0)
     member_end_s: float = 5.0
-    fleet_end_s: float = 60.0
     longest_rest_s: tuple[float, float] = (5.0, 15.0)
     leased_s: float = 15.0
-    shared_retry_s: float = 30.0
     publish_s: float = 0.5

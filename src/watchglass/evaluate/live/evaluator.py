@@ -227,9 +227,8 @@ class Evaluator:
         """Evaluates the rest, writes final findings and statuses, waits for actions, and releases the lease.
 
         Args:
-            patience_s: How long to retry while the store is unreachable; a fifth of what
-                :attr:`EvaluatorTiming.unreachable_s` allows if None. Where the rest could not be read, the rules
-                stay in progress, so that no reader takes their statuses for final.
+            patience_s: How long to retry while the store is unreachable; :attr:`EvaluatorTiming.end_s` if None. If
+                the rest was not read, the rules stay in progress, so that no reader takes their statuses for final.
             action_patience_s: How long to wait for a delivery, once the run has ended;
                 :attr:`EvaluatorTiming.delivery_s` if None.
             pause: Waits so many seconds, or less; returns False to end waiting for the store and for deliveries.
@@ -237,7 +236,7 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        patience_s = self._timing.unreachable_s / 5 if patience_s is None else patience_s
+        patience_s = self._timing.end_s if patience_s is None else patience_s
         action_patience_s = self._timing.delivery_s if action_patience_s is None else action_patience_s
         insist = functools.partial(self._retry.insist, patience_s=patience_s, pause=pause)
         try:

@@ -75,22 +75,15 @@ class StoreRetry:
             pause: Waits so many seconds, or less; returns False to end the retries.
         """
         give_up_s = time.monotonic() + patience_s
-        while True:
-            error = ""
-            try:
-                self._up_to_date()
-                if work():
-                    self._since_s = None
-                    return True
-            except CompactedError:
-                self.outdated = True
+        while not self.attempt(work):
+            if self.outdated:
                 continue
-            except StoreError as refused:
-                error = str(refused)
             if time.monotonic() >= give_up_s or not pause(self._poll_s()):
-                self._report(f"not all steps were evaluated and written; to evaluate them: watchglass check. {error}")
+                self._report("not all steps were evaluated and written; to evaluate them: watchglass check")
                 self._since_s = time.monotonic() if self._since_s is None else self._since_s
                 return False
+        self.over()
+        return True
 
     def _up_to_date(self) -> None:
         if self.outdated:

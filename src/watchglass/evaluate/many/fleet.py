@@ -210,7 +210,7 @@ class Fleet:
             self._in_a_row.add(member)
             if len(self._in_a_row) >= _UNREACHABLE_IN_A_ROW or self._unreachable_since_s is not None:
                 self._unreachable_since_s = now_s if self._unreachable_since_s is None else self._unreachable_since_s
-                self._pause_s = min(self._timing.shared_retry_s, max(1.0, 2 * self._pause_s))
+                self._pause_s = min(self._timing.longest_retry_s, max(1.0, 2 * self._pause_s))
                 self._next_s = self._clock() + self._pause_s
             return
         self._in_a_row.clear()

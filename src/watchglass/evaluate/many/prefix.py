@@ -118,5 +118,5 @@ def follow_runs(
         try:
             left_off = take_turns(fleet.turn, is_idle, pause, timeout_s)
         finally:
-            fleet.close(left_off, 0.0 if left_off == INTERRUPTED else config.timing.fleet_end_s)
+            fleet.close(left_off, 0.0 if left_off == INTERRUPTED else config.timing.end_s)
         return fleet, left_off
