@@ -262,7 +262,7 @@ class FollowedWorker:
         """Reads what the view of the next queued step needs and is still in the store; no step is lost if it refuses.
 
         Args:
-            readable: What is needed of statistics.
+            readable: The statistics that are needed.
 
         Raises:
             StoreError, CompactedError: See :meth:`RunReader.poll`.
@@ -364,7 +364,7 @@ class Follower:
         self._quiet = False
         #: Whether to observe the workers that take part in a step; the caller writes these observations.
         self.notes = False
-        #: What is read of statistics, and which of it a rule may see: all, or what the rules of an engine declare.
+        #: The statistics that are read, and those that a rule may see: all, or those that rules of an engine declare.
         self.readable = Readable()
         self._streamed: Streamed | None = None
         self._store, self._attempt = store, attempt

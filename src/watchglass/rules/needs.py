@@ -75,9 +75,9 @@ class Needs:
     Attributes:
         role: Role of the tensors whose statistics (or units) are needed.
         module_kinds: Only of modules of these kinds; empty for all.
-        statistics: Names of the statistics that the rule reads, derived ones and ``"histogram"`` among them; it can
-            read these, and what is made of the same stored columns, and no others. Empty for all but histograms; a need
-            of ``units`` or ``raw`` then asks for none.
+        statistics: Names of the statistics that the rule reads, derived ones and ``"histogram"`` among them. It can
+            read only these, and others from the same stored columns. Empty for all but histograms; for a need of
+            ``units`` or ``raw``, empty for none.
         units: Bitmaps over units that are needed.
         facts: Kinds of facts, any of which will do.
         scalars: Names of scalars, any of which will do.

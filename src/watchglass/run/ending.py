@@ -20,7 +20,7 @@ class Ending(NamedTuple):
     """The end of the newest attempt.
 
     Attributes:
-        over: Whether no worker goes on: each has left, has ended with exit status 0, or is dead.
+        over: Whether all workers have ended: each has left, has ended with exit status 0, or is dead.
         failure: The reason for its failure; None where it has not failed, or has not ended.
         early: Failures of workers of a script that itself succeeded: it terminated them, or continued without them.
     """
@@ -49,10 +49,10 @@ def ending_of(run: Run) -> Ending:
     for earlier in range(launch, attempt) if failures else ():
         for name in run.workers:
             tables = run.worker(name).attempts.get(earlier)
-            failures += _told(name, tables.lifecycle if tables is not None else [])
+            failures += _failure_of(name, tables.lifecycle if tables is not None else [])
     early: list[Failure] = []
     waiting = False
-    gone = _gone(run, attempt)
+    dead = _dead(run, attempt)
     for name in run.workers:
         tables = run.worker(name).attempts.get(attempt)
         events = tables.lifecycle if tables is not None else []
@@ -61,8 +61,8 @@ def ending_of(run: Run) -> Ending:
             continue
         found = early if any(end.exit_status == 0 for end in _launches_of(name, ends)) else failures
         if events[-1].get("event") in ("left", "harvested") and any(event.get("event") == "left" for event in events):
-            found += _told(name, events)
-        elif name in gone:
+            found += _failure_of(name, events)
+        elif name in dead:
             if end is None:  # else its launcher has reported its end
                 found.append(Failure("lost", worker=name))
         else:
@@ -116,7 +116,7 @@ def _launch(run: Run, attempt: int) -> tuple[int, dict[int, LaunchEnd]]:
     return attempt, {}
 
 
-def _told(worker: str, events: list[dict[str, Any]]) -> list[Failure]:
+def _failure_of(worker: str, events: list[dict[str, Any]]) -> list[Failure]:
     """The failure that a worker left with; empty where it did not fail."""
     left = next((event for event in reversed(events) if event.get("event") == "left"), None)
     if left is None or left.get("status") != "failed":
@@ -125,14 +125,14 @@ def _told(worker: str, events: list[dict[str, Any]]) -> list[Failure]:
     return [replace(reported, worker=worker, wall_ns=reported.wall_ns or _integer(left.get("wall_ns")))]
 
 
-def _gone(run: Run, attempt: int) -> set[str]:
+def _dead(run: Run, attempt: int) -> set[str]:
     """Workers whose process is dead, as seen from this machine or by an evaluator."""
-    gone: set[str] = set()
+    dead: set[str] = set()
     for seen in run.journal.observations:
         if seen.attempt == attempt and seen.kind in ("worker_lost", "worker_returned"):
-            change = gone.add if seen.kind == "worker_lost" else gone.discard
+            change = dead.add if seen.kind == "worker_lost" else dead.discard
             change(str(seen.data.get("worker")))
-    return gone | set(run.lost if run.attempt == attempt else ())
+    return dead | set(run.lost if run.attempt == attempt else ())
 
 
 def _end_of(worker: str, events: list[dict[str, Any]], ends: dict[int, LaunchEnd]) -> LaunchEnd | None:

@@ -21,13 +21,13 @@ _SHOWN = 8
 
 
 class Table:
-    """Rows and columns of a run. They are read when they are first asked for, and stay as they were then.
+    """Rows and columns of a run. They are read when first needed, and do not change after that.
 
-    Anything that reads Arrow takes one as it is: ``polars.DataFrame(table)``, ``pyarrow.table(table)``.
+    Any program that reads Arrow takes a table: ``polars.DataFrame(table)``, ``pyarrow.table(table)``.
 
     Args:
-        name: What it is called in :meth:`sql`.
-        load: Gives it as a ``pyarrow.Table``; called when it is first needed.
+        name: Its name in :meth:`sql`.
+        load: Returns it as a ``pyarrow.Table``; called when first needed.
     """
 
     def __init__(self, name: str, load: Callable[[], pyarrow.Table]) -> None:

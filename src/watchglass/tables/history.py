@@ -31,7 +31,7 @@ BaselineKey = tuple[str, ...]
 class Phase:
     """Steps of one mode in a row, with the means of their scalars.
 
-    An EVAL phase is the evaluation after one TRAIN step; a TRAIN phase is the training between two evaluations.
+    An EVAL phase is the evaluation after one TRAIN step; a TRAIN phase is the stretch between two evaluations.
 
     Attributes:
         mode: TRAIN or EVAL.

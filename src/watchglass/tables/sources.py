@@ -34,11 +34,11 @@ _KEYS = tuple(field.name for field in STATISTICS.own if field.name not in STATIS
 
 
 class Wanted(NamedTuple):
-    """Which rows and columns are asked for.
+    """The requested rows and columns.
 
     Attributes:
-        ids: Of these tensors; None for all.
-        steps: Of these global steps, half-open; None for all.
+        ids: Rows of these tensors; None for all.
+        steps: Rows of these global steps, half-open; None for all.
         fields: The columns of ``values``.
         histograms: Also the histograms.
     """
@@ -50,12 +50,12 @@ class Wanted(NamedTuple):
 
 
 class LiveBatch:
-    """The rows of one STATISTICS frame; nothing of it is decoded before it is asked for, and then only that.
+    """The rows of one STATISTICS frame, of which only the requested columns are decoded.
 
     Args:
         frame: The frame.
-        payloads: Gives its payload.
-        problem: Called where it makes no sense; it then has no rows.
+        payloads: Returns its payload.
+        problem: Called where the frame is invalid; it then has no rows.
     """
 
     def __init__(self, frame: Frame, payloads: Payloads, problem: OnProblem) -> None:
@@ -97,7 +97,7 @@ class LiveBatch:
         return np.repeat(steps, np.diff(edges))
 
     def columns(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Some columns, read-only, n rows each; empty ones where the frame makes no sense."""
+        """Some columns, read-only, n rows each; empty ones where the frame is invalid."""
         kept = {name: self._payloads.decoded.get(self._token, name) for name in names}
         missing = [name for name, column in kept.items() if column is None]
         if missing:
@@ -107,7 +107,7 @@ class LiveBatch:
         return _no_columns(names) if self._damaged else kept
 
     def rows(self, fields: Sequence[str]) -> StatisticsBatch:
-        """All rows with some columns, without histograms, read-only; none where the frame makes no sense."""
+        """All rows with some columns, without histograms, read-only; none where the frame is invalid."""
         known: tuple[Sequence[str], StatisticsBatch] | None = self._payloads.decoded.get(self._token, "rows")
         if known is not None and known[0] == fields:
             return known[1]
@@ -179,20 +179,20 @@ class LiveBatch:
 
 
 class CompactedBlock:
-    """A contiguous block of steps in a Parquet file, read in part when asked for.
+    """A contiguous block of steps in a Parquet file, read in parts, on demand.
 
     Args:
         frame: The COMPACTED frame that stands in its place.
-        store: Where the file is.
-        payloads: Keeps what was read.
-        problem: Called where the file makes no sense; the block then has no rows.
+        store: The store of the file.
+        payloads: Keeps the rows that were read.
+        problem: Called where the file is invalid; the block then has no rows.
 
     Attributes:
         first: Least global step.
         last: Greatest global step.
 
     Raises:
-        DamagedDataError: The frame makes no sense.
+        DamagedDataError: The frame is invalid.
     """
 
     def __init__(self, frame: Frame, store: Store, payloads: Payloads, problem: OnProblem) -> None:

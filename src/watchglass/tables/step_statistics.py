@@ -34,15 +34,15 @@ def check_reduction(name: str) -> None:
 
 
 class Readable:
-    """Which statistics the views of a run hold, and which of them the rule that is asked may read. For one thread.
+    """The statistics that the views of a run hold, and those that the present rule may read. For one thread.
 
-    A rule sees the same whatever other rules are evaluated with it: what it has not declared is refused, also where
-    another rule needs it.
+    A rule sees the same data with any other rules: statistics that it has not declared are refused, also where another
+    rule needs them.
 
     Attributes:
-        fields: The stored columns that are read of each row; None where no row is.
-        histograms: Whether histograms are read before a rule is asked.
-        rule: Name of the rule that is asked.
+        fields: The stored columns that are read of each row; None where no rows are read.
+        histograms: Whether histograms are read before a rule is called.
+        rule: Name of the rule that is called.
         declared: What it may read: ``"ids"`` for any row at all, names of columns, ``"histogram"``; None for all.
     """
 
@@ -72,7 +72,7 @@ class Readable:
         )
 
 
-#: Where no rule is asked.
+#: For views without a rule.
 _EVERYTHING = Readable()
 
 
@@ -277,11 +277,11 @@ class Statistics:
         return found
 
     def part(self, key: Hashable, build: Callable[[], npt.NDArray[np.intp]]) -> Statistics:
-        """Some of the rows, chosen by what their tensors are, which steps have in common.
+        """Some of the rows, chosen by properties of their tensors, which steps have in common.
 
         Args:
-            key: Says which; the same rows of the same tensors are taken for the same key.
-            build: Gives the rows once, intp[m]. May look at the tensors and at nothing else.
+            key: Identifies the choice; the same key takes the same rows of the same tensors.
+            build: Returns the rows once, intp[m]. May look only at the tensors.
         """
         part = self.group.part(key, build)
         if part.is_whole:

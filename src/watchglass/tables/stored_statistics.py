@@ -18,7 +18,7 @@ from watchglass.tables.histograms import LazyHistograms
 from watchglass.tables.payloads import OnProblem, Payloads
 from watchglass.tables.sources import CompactedBlock, LiveBatch, Wanted, row_bytes
 
-#: Parts are there beside what is made of them: joined, and once more where they have to be put in order.
+#: Copies of rows in memory at the same time: the parts, the joined rows, and the sorted rows.
 _TOGETHER = 3
 #: Bytes of a range of rows in the index: two tuples, three numbers, a place in a dict.
 _RANGE_BYTES = 256
@@ -31,7 +31,7 @@ class StatisticsRows(NamedTuple):
 
     Attributes:
         ids: Tensor ids, uint32[n].
-        values: float64[n, fields], the columns that were asked for.
+        values: float64[n, fields], the requested columns.
         calls: uint32[n], tensors merged into each row.
         sampled: bool[n], whether a row is of a sample of the elements.
         histograms: Of the n tensors; None where no row has one.

@@ -53,7 +53,7 @@ class Engine:
             UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
         """
         self._guard = Guard(rule_timeout_s)
-        #: What rules read of statistics; whoever makes the views for this engine puts it into them.
+        #: The statistics that rules read; the follower that makes the views for this engine puts it into them.
         self.readable = Readable(None)
         with wakeable():
             self._runners = [RuleRunner(spec, calibration, self._guard, run_id, self.readable) for spec in rules]
