@@ -1,4 +1,4 @@
-"""Columns of rows of statistics by name, stored and derived, and the reductions that need the elements themselves."""
+"""Columns of statistics by name, stored and derived, and the reductions that need the elements."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def column(rows: Rows, name: str, fields: Sequence[str] = STATISTIC_FIELDS) -> C
 
 
 def derived(name: str, of: Callable[[str], Column]) -> Column:
-    """A derived column, worked out of those that ``of`` gives by name.
+    """A derived column, computed from the columns that ``of`` returns by name.
 
     Raises:
         InvalidValueError: There is no such column.
@@ -55,7 +55,7 @@ def derived(name: str, of: Callable[[str], Column]) -> Column:
 
 
 def stored_fields(names: Iterable[str]) -> tuple[str, ...]:
-    """The stored columns from which columns of these names are made, in their order; none for unknown names."""
+    """The stored columns from which these columns are computed, in their order; none for unknown names."""
     needed = {source for name in names for source in _stored(name)}
     return tuple(name for name in STATISTIC_FIELDS if name in needed)
 

@@ -1,4 +1,4 @@
-"""Elements of tensors as the numbers that statistics are of: dtypes, differences, scales, samples.
+"""Elements of tensors as numbers for statistics: dtypes, differences, scales, samples.
 
 Written once here in NumPy and once in the native kernel; both give the same bits. A tensor's elements become float32
 where its dtype fits into it, float64 elsewhere (:func:`numbers`).
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Dtypes that statistics can be taken of by pointer, by NumPy-style name, and their codes in the native kernel.
+#: Dtypes whose statistics can be computed from a pointer, by NumPy-style name, and their codes in the native kernel.
 DTYPE_CODES = {
     "float32": 0, "float64": 1, "float16": 2, "bfloat16": 3, "int64": 4, "int32": 5, "int16": 6, "int8": 7,
     "uint8": 8, "bool": 9, "uint16": 10, "uint32": 11, "uint64": 12, "complex64": 13, "complex128": 14,
@@ -20,7 +20,7 @@ DTYPE_CODES = {
 }  # fmt: skip
 
 _NAMES = {code: name for name, code in DTYPE_CODES.items()}
-#: How dtypes that NumPy does not have lie in memory.
+#: The memory layout of dtypes that NumPy lacks.
 _STORED = {"bfloat16": "uint16", "bool": "uint8"}
 _WIDE = {"float64", "int64", "int32", "uint32", "uint64", "complex64", "complex128"}
 
@@ -40,7 +40,7 @@ def read(pointer: int, count: int, code: int) -> NDArray[Any]:
     """
     name = _NAMES.get(code)
     if name is None:
-        raise ValueError(f"dtype code {code} is not one that statistics can be taken of")
+        raise ValueError(f"dtype code {code} is not supported by the kernel")
     dtype = np.dtype("uint8" if name.startswith("float8") else _STORED.get(name, name))
     if count == 0:
         return np.empty(0, dtype)
@@ -51,7 +51,7 @@ def read(pointer: int, count: int, code: int) -> NDArray[Any]:
 def numbers(
     elements: NDArray[Any], code: int, before: NDArray[Any] | None = None, scale: float | None = None
 ) -> NDArray[Any]:
-    """What statistics are of: ``(elements - before) / scale``, float32[n] or float64[n].
+    """The numbers whose statistics are computed: ``(elements - before) / scale``, float32[n] or float64[n].
 
     float64, complex numbers and integers of 32 and 64 bits are computed in float64, all others in float32, where they
     are exact. The difference and the quotient are rounded to that and not back to the tensor's own dtype. Of complex
@@ -82,7 +82,7 @@ def magnitudes(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def sample(count: int, seed: int) -> NDArray[np.int64] | None:
-    """Indices of the elements that a histogram of so many looks at, ascending; None for all of them.
+    """Indices of the elements that enter the histogram of so many elements, ascending; None for all.
 
     One run from each stratum, at a place drawn from the seed: every element is as likely to be looked at as any other.
     """
@@ -97,7 +97,7 @@ def sample(count: int, seed: int) -> NDArray[np.int64] | None:
 
 
 def sample_sizes(counts: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """How many elements :func:`sample` looks at, of tensors with so many: int64[n]."""
+    """The number of elements that :func:`sample` takes from tensors with so many: int64[n]."""
     runs = -(-counts // RUN)
     stratum = np.maximum(runs // STRATA, 1)
     strata = -(-runs // stratum)

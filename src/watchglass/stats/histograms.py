@@ -43,7 +43,7 @@ class Histograms:
 
     @classmethod
     def none(cls, n: int) -> Histograms:
-        """N times no histogram, the neutral element of :func:`merge_histograms`."""
+        """No histogram for each of n tensors, the neutral element of :func:`merge_histograms`."""
         return cls(np.zeros(n, np.uint64), np.zeros(n + 1, np.int64), np.zeros(0, np.int16), np.zeros(0, np.uint64))
 
     @classmethod
@@ -73,7 +73,7 @@ class Histograms:
         return self.keys[begin:end], self.counts[begin:end]
 
     def take(self, rows: ArrayLike) -> Histograms:
-        """Those of the given rows, indices int[k] or a mask bool[n], in that order."""
+        """The histograms of the given rows, indices int[k] or a mask bool[n], in that order."""
         index = np.arange(len(self))[np.asarray(rows) if np.size(rows) else np.zeros(0, np.int64)]
         sizes = np.diff(self.offsets)[index]
         offsets = _offsets(sizes)
@@ -126,7 +126,7 @@ def histograms_of(arrays: Sequence[NDArray[np.float64]]) -> Histograms:
 
 
 def merge_histograms(a: Histograms, b: Histograms) -> Histograms:
-    """Row by row the histogram of the elements of both; exact, in any order.
+    """The histogram of the elements of both, row by row; exact, in any order.
 
     Where the two were sampled at different rates, the result weighs elements by what was looked at.
 
@@ -170,7 +170,7 @@ def quantiles(histograms: Histograms, rows: Rows, q: ArrayLike) -> NDArray[np.fl
         raise InvalidValueError(f"quantiles must be from 0 to 1 but got {wanted.tolist()}")
     if len(histograms) != len(rows):
         raise InvalidValueError(
-            f"{count(len(histograms), 'histogram')} and {count(len(rows), 'row')} of statistics do not belong together"
+            f"{count(len(histograms), 'histogram')} and {count(len(rows), 'row')} of statistics do not match"
         )
     finite, zeros = finite_count(rows), rows[:, _ZERO]
     keys, weights, ends = _with_zeros(histograms, finite - zeros, zeros)

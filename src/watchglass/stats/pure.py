@@ -1,4 +1,4 @@
-"""What the native kernel does, in NumPy: for where the library is missing, and to test it against.
+"""The native kernel in NumPy: used where the library is missing, and as a reference for its tests.
 
 Counts, minima, maxima and histograms are the same bits; sums differ in their rounding.
 """

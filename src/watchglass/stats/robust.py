@@ -20,7 +20,7 @@ _LEAST_SPREAD = 0.01
 
 
 class RollingBaseline:
-    """What is usual for a positive series: median and median absolute deviation of log10 over its last values.
+    """The usual range of a positive series: median and median absolute deviation of log10 over its last values.
 
     Norms, losses and update ratios spread over decades and are skewed, hence the logarithm; medians, so that the very
     outliers looked for do not hide themselves. Values that are not positive and finite never enter.
@@ -75,7 +75,7 @@ class RollingBaseline:
 
 
 def median(values: Sequence[float] | NDArray[np.float64]) -> float:
-    """What ``numpy.median`` gives of finite numbers, bit by bit, several times as fast for as few as rules look at.
+    """The same bits as ``numpy.median`` of finite numbers, several times as fast for the few numbers of a rule.
 
     Raises:
         InvalidValueError: There is no value.

@@ -1,4 +1,4 @@
-"""Rows of statistics: the reference that every kernel is tested against, and the exact merge.
+"""Rows of statistics: the reference for the tests of every kernel, and the exact merge.
 
 A row is float64[11] with the columns of :data:`~watchglass.records.STATISTIC_FIELDS`; functions take any number of
 rows, ``[..., 11]``.
@@ -22,7 +22,7 @@ _ADDED = [_COUNT, _NAN, _POSINF, _NEGINF, _ZERO, _SUM, _ABS_SUM]
 
 
 def empty(*shape: int) -> Rows:
-    """Rows of no elements at all, the neutral element of :func:`merge`: float64[*shape, 11]."""
+    """Rows of no elements, the neutral element of :func:`merge`: float64[*shape, 11]."""
     rows = np.zeros((*shape, len(STATISTIC_FIELDS)))
     rows[..., _MIN] = rows[..., _MAX] = np.nan
     return rows
@@ -82,7 +82,7 @@ def merge(a: ArrayLike, b: ArrayLike) -> Rows:
         n_left, n_right = finite_count(left), finite_count(right)
         gap = right[..., _SUM] / n_right - left[..., _SUM] / n_left
         between = gap * gap * (n_left * n_right / (n_left + n_right))
-    # Where one side has no finite element its mean is 0/0, and there is nothing between the two.
+    # A side without a finite element has the mean 0/0, and contributes no difference of means.
     merged[..., _M2] = left[..., _M2] + right[..., _M2] + np.where((n_left > 0) & (n_right > 0), between, 0.0)
     return merged
 

@@ -1,4 +1,4 @@
-"""Where statistics of one worker come from: frames of live segments, and blocks of steps that were compacted."""
+"""The sources of one worker's statistics: frames of live segments, and compacted blocks of steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from watchglass.store import (
 )
 from watchglass.tables.payloads import OnProblem, Payloads, compacted_meanwhile, new_token
 
-#: Most rows of a block that are read at a time to be looked at step by step.
+#: Most rows of a block that are read at once, for a reader that goes step by step.
 _CHUNK_ROWS = 1 << 17
 _KEYS = tuple(field.name for field in STATISTICS.own if field.name not in STATISTIC_FIELDS)
 
@@ -72,12 +72,12 @@ class LiveBatch:
 
     @property
     def steps(self) -> NDArray[np.uint64]:
-        """The global step of each run of rows of one step."""
+        """The global step of each sequence of rows of one step."""
         return self._known[0]
 
     @property
     def _known(self) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
-        """:attr:`steps`, and where each begins, with the number of rows behind them."""
+        """:attr:`steps`, and the first row of each, with the number of rows at the end."""
         if self._stretches is None:
             self._decoded(())
         assert self._stretches is not None
@@ -85,7 +85,7 @@ class LiveBatch:
 
     @property
     def ranges(self) -> Iterator[tuple[int, int, int]]:
-        """(global step, first row, row behind the last) of each run of rows of one step."""
+        """(global step, first row, last row + 1) of each sequence of rows of one step."""
         steps, edges = self._known
         for step, edge in zip(steps.tolist(), pairwise(edges.tolist()), strict=True):
             yield step, *edge
@@ -120,7 +120,7 @@ class LiveBatch:
         return found
 
     def _decoded(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Columns of the payload, and which steps they are of and whether there are histograms; empty where damaged."""
+        """Columns of the payload, empty if damaged. The first call finds the steps and whether there are histograms."""
         if not self._damaged:
             try:
                 payload = self._payloads.get(self.frame)
@@ -136,11 +136,11 @@ class LiveBatch:
         return _no_columns(names)
 
     def may_have_histograms(self) -> bool:
-        """Whether its columns are there; that they make sense shows when they are decoded."""
+        """Whether it has the columns of histograms, which may still turn out invalid."""
         return len(self.steps) > 0 and self._has_histograms
 
     def histograms(self) -> Histograms | None:
-        """Those of all rows; None where no row has one."""
+        """The histograms of all rows; None where no row has one."""
         if not self.may_have_histograms():
             return None
         found: Histograms | None = self._payloads.decoded.get(self._token, "histograms")
@@ -155,7 +155,7 @@ class LiveBatch:
         return found
 
     def select(self, wanted: Wanted) -> StatisticsBatch | None:
-        """The rows that are wanted; None for none."""
+        """The requested rows; None for none."""
         if wanted.steps is not None:
             low, high = wanted.steps
             if not len(self.steps) or int(self.steps.max()) < low or int(self.steps.min()) >= high:
@@ -209,7 +209,7 @@ class CompactedBlock:
         self._payloads.decoded.drop(self._token, self._chunks)
 
     def select(self, wanted: Wanted) -> StatisticsBatch | None:
-        """The rows that are wanted, by tensor, then step; None for none."""
+        """The requested rows by tensor, then step; None for none."""
         steps = wanted.steps
         if self._damaged or (steps is not None and (self.last < steps[0] or self.first >= steps[1])):
             return None
@@ -278,7 +278,7 @@ def _no_columns(names: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _stretches(steps: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
-    """The step of each run of equal ones, and where each begins, with the number of all behind them."""
+    """The step of each sequence of equal steps, and the first row of each, with the number of rows at the end."""
     begins = np.flatnonzero(np.append(True, steps[1:] != steps[:-1])[: len(steps)])
     return steps[begins], np.append(begins, len(steps))
 

@@ -145,5 +145,5 @@ def test_without_a_histogram_there_are_no_quantiles():
 def test_quantiles_outside_zero_to_one_are_refused():
     with pytest.raises(InvalidValueError, match="from 0 to 1"):
         quantiles(Histograms.none(1), of_array([1.0])[None], [0.5, 50])
-    with pytest.raises(InvalidValueError, match="do not belong together"):
+    with pytest.raises(InvalidValueError, match="do not match"):
         quantiles(Histograms.none(2), of_array([1.0])[None], 0.5)

@@ -21,8 +21,8 @@ from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import Histograms, histograms_of
 from watchglass.store import LocalStore, ParquetStatistics, StatisticsBatch
 from watchglass.store.parquet import columns as parquet_columns, count_matrices
-from watchglass.store.parquet.guard import check_pages
 from watchglass.store.parquet.index import add_index, end_bytes, end_crc
+from watchglass.store.parquet.page_bounds import check_pages
 from watchglass.store.parquet.writing import encode_block, sorted_rows
 
 _numbers = itertools.count()

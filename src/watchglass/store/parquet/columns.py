@@ -1,4 +1,4 @@
-"""The columns of compacted statistics: what each is called, how it is typed and encoded, and what turns it back.
+"""The columns of compacted statistics: their names, types and encodings, and the inverse of each encoding.
 
 docs/run-format.md has them as a table.
 """
@@ -15,19 +15,19 @@ from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, STATISTICS
 from watchglass.store.encoding.rows import dtype_of
 from watchglass.store.encoding.statistics_batch import KEYS as KEYS_OF_ROWS
 
-#: Columns that each row has beside its statistics, with the dtypes that a batch has them in; first those of the order.
+#: The columns of a row beside its statistics, with their dtypes in a batch; first the columns of the sort order.
 KEYS: tuple[tuple[str, Any], ...] = tuple(
     (name, dtype_of(STATISTICS)[name]) for name in dict.fromkeys(("tensor_id", *KEYS_OF_ROWS))
 )
-#: In place of ``l2``, which four other columns nearly give.
+#: Stored instead of ``l2``, which other columns give up to rounding.
 L2_DIFFERENCE = "l2_difference"
 SEEN, STEPS, HISTOGRAM_KEYS, PLANES = "histogram_seen", "histogram_steps", "histogram_keys", "histogram_planes"
 HISTOGRAM = (SEEN, STEPS, HISTOGRAM_KEYS, PLANES)
-#: What has to be read to know ``l2``.
+#: The columns from which ``l2`` is restored.
 OF_L2 = ("count", "nan", "posinf", "neginf", "sum", "m2", L2_DIFFERENCE)
 
 Column: TypeAlias = NDArray[np.float64]
-#: The statistics that are kept as they are.
+#: The statistics that are stored unchanged.
 PLAIN = tuple(name for name in STATISTIC_FIELDS if name != "l2")
 #: Every column, in the order of the file.
 NAMES = (*(name for name, _ in KEYS), *PLAIN, L2_DIFFERENCE, *HISTOGRAM)
@@ -45,7 +45,7 @@ def schema() -> Any:
 
 
 def encodings() -> dict[str, str]:
-    """Parquet's encoding of each column; ``sampled`` has its only one."""
+    """Parquet's encoding of each column but ``sampled``, whose type has only one."""
     floats = {name: "BYTE_STREAM_SPLIT" for name in PLAIN if name not in COUNT_FIELDS}
     blobs = dict.fromkeys((HISTOGRAM_KEYS, PLANES), "DELTA_LENGTH_BYTE_ARRAY")
     numbers = {name: "DELTA_BINARY_PACKED" for name in NAMES if name not in (*floats, *blobs, "sampled")}
@@ -53,7 +53,7 @@ def encodings() -> dict[str, str]:
 
 
 def l2_difference(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How far the bits of ``l2`` are from those of what the other statistics give, int64[n].
+    """The difference between the bits of ``l2`` and of the value that the other statistics give, int64[n].
 
     Args:
         values: float64[n, 11].
@@ -71,7 +71,7 @@ def restored_l2(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
 def _expected_l2(
     count: Column, nan: Column, posinf: Column, neginf: Column, total: Column, m2: Column
 ) -> NDArray[np.float64]:
-    """``sqrt(m2 + sum * sum / n)``, 0 where that is no finite number; each operation rounds once, as IEEE 754 says."""
+    """``sqrt(m2 + sum * sum / n)``, 0 where that is not finite; each operation rounds once, as IEEE 754 says."""
     with np.errstate(all="ignore"):
         expected = np.sqrt(m2 + total * total / (count - nan - posinf - neginf))
     return np.where(np.isfinite(expected), expected, 0.0)

@@ -1,9 +1,9 @@
-"""Histograms of one tensor at many steps as a matrix, bins by steps, so that compression sees what hardly changes.
+"""Histograms of one tensor at many steps as a matrix, bins by steps, so that what hardly changes compresses well.
 
 Neighbouring steps of a tensor fill nearly the same bins with nearly the same counts. A matrix has a row for each key
-that occurs at any of its steps and a column for each step, 0 where that step has no such bin. What is kept are the
+that occurs at any of its steps and a column for each step, 0 where that step has no such bin. The file has the
 differences along each row, zigzag-coded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...) and split into planes of bytes,
-lowest first: high planes are nearly all 0. docs/run-format.md compares it with other ways.
+lowest first: high planes are nearly all 0. docs/run-format.md compares this with other encodings.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MAX_CELLS = 1 << 22
 MAX_GROUP_CELLS = 1 << 25
 #: Most steps of a matrix.
 MAX_STEPS = 1 << 16
-#: Steps of a matrix while cells are few: more gain nothing, and one step's histogram needs the whole matrix.
+#: Steps of a matrix, as far as its cells allow. More steps save nothing, and a reader of one step decodes the matrix.
 _STEPS = 1024
 _PLANES = 8
 
 
 class Matrix(NamedTuple):
-    """One matrix as it is kept.
+    """One matrix as the file has it.
 
     Attributes:
         steps: Number of its columns.
-        keys: Its keys, rising, as little-endian int16.
-        planes: Bytes of its cells, row after row: all lowest bytes, then all second ones, as many as are needed.
+        keys: Its keys, ascending, as little-endian int16.
+        planes: Bytes of its cells, row after row: all lowest bytes, then all second ones, up to the last that is not 0.
     """
 
     steps: int
@@ -44,11 +44,11 @@ class Matrix(NamedTuple):
 
 
 def encode(histograms: Histograms, runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Matrix]]:
-    """Matrices of histograms, each with the row at which it begins; together they cover the runs that have any bin.
+    """Matrices of histograms, each with its first row; together they cover the ranges that have any bin.
 
     Args:
         histograms: Of n rows.
-        runs: Half-open ranges of rows of one tensor each, in rising order.
+        runs: Half-open ranges of rows of one tensor each, in ascending order.
     """
     for begin, end in runs:
         at = begin
@@ -60,14 +60,14 @@ def encode(histograms: Histograms, runs: Sequence[tuple[int, int]]) -> Iterator[
 
 
 def decode(matrices: Sequence[tuple[int, Matrix]], seen: NDArray[np.uint64]) -> Histograms:
-    """The histograms that the matrices hold, of as many rows as ``seen`` has.
+    """The histograms in the matrices, of as many rows as ``seen`` has.
 
     Args:
-        matrices: Each with the row at which it begins; in rising order.
-        seen: Elements that each row's histogram looked at.
+        matrices: Each with its first row; in ascending order.
+        seen: Number of elements in the histogram of each row.
 
     Raises:
-        DamagedDataError: They cannot be what :func:`encode` gave.
+        DamagedDataError: They are no result of :func:`encode`.
     """
     sizes = np.zeros(len(seen), np.int64)
     keys, counts = [np.zeros(0, np.int16)], [np.zeros(0, np.uint64)]
@@ -91,7 +91,7 @@ def decode(matrices: Sequence[tuple[int, Matrix]], seen: NDArray[np.uint64]) -> 
 
 
 def _fitting(histograms: Histograms, begin: int, end: int) -> int:
-    """The row behind the last one that a matrix from ``begin`` on takes."""
+    """The last row + 1 of a matrix that begins at ``begin``."""
     stop = min(end, begin + _STEPS)
     while stop - begin > 1:
         keys = histograms.keys[histograms.offsets[begin] : histograms.offsets[stop]]
@@ -114,7 +114,7 @@ def _matrix(histograms: Histograms, begin: int, stop: int) -> Matrix:
 
 
 def _cells(matrix: Matrix) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """(keys, counts[keys, steps]) of a matrix, which may be anything."""
+    """(keys, counts[keys, steps]) of a matrix, which is checked."""
     steps, number = matrix.steps, len(matrix.keys) // 2
     cells = steps * number
     sound = 1 <= steps <= MAX_STEPS and number >= 1 and len(matrix.keys) % 2 == 0 and cells <= MAX_CELLS

@@ -1,8 +1,8 @@
-"""The index of a file of compacted statistics: where each column of each row group is, and which rows it has.
+"""The index of a file of compacted statistics: the place of each column of each row group, and the rows of the group.
 
-The footer of a Parquet file says so too, but Arrow ends the process over some footers that contradict themselves. So
-what is read of a foreign file is decided by these plain numbers, and Arrow is given no other bytes. The index lies
-between the last row group and the footer, where other readers of Parquet do not look.
+The footer of a Parquet file has these too, but Arrow ends the process over some contradictory footers. So the reader
+goes by these plain numbers, and gives Arrow no other bytes. The index lies between the last row group and the footer,
+where other readers of Parquet read nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from watchglass.errors import DamagedDataError
 from watchglass.store.parquet import columns as parquet_columns
 
 _MAGIC, _PARQUET = b"WGIX", b"PAR1"
-#: Bytes behind the index and behind the footer: a length and a magic number.
+#: Bytes after the index and after the footer: a length and a magic number.
 _END = 8
 #: Longest index and footer in bytes, together.
 MAX_END = 16 << 20
@@ -32,8 +32,8 @@ class Group:
     Attributes:
         rows: Number of its rows.
         tensor_ids: Least and greatest, both included.
-        global_steps: The same.
-        columns: Where each column is in the file, half-open, by its name.
+        global_steps: Least and greatest, both included.
+        columns: The bytes of each column in the file, half-open, by its name.
     """
 
     rows: int
@@ -43,7 +43,7 @@ class Group:
 
 
 def add_index(data: bytes) -> bytes:
-    """A Parquet file of ours with its index."""
+    """A Parquet file with its index added."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -64,17 +64,17 @@ def add_index(data: bytes) -> bytes:
 
 
 def end_bytes(tail: bytes, size: int) -> int:
-    """Bytes from the begin of the index to the end of a file; more than ``tail`` has where that is too short to say.
+    """Bytes from the start of the index to the end of a file; where ``tail`` is too short to tell, more than it has.
 
     Args:
         tail: The end of the file.
         size: Its length.
 
     Raises:
-        DamagedDataError: It is no such file.
+        DamagedDataError: It is no file of compacted statistics.
     """
     if len(tail) < _END or tail[-4:] != _PARQUET:
-        raise DamagedDataError(f"a file of {size} bytes is no Parquet file, or it is cut off")
+        raise DamagedDataError(f"a file of {size} bytes is no Parquet file, or is cut off")
     footer = _footer_bytes(tail)
     if footer + _END > min(size, MAX_END):
         raise DamagedDataError(f"a footer of {footer} bytes does not fit a file of {size}")
@@ -83,7 +83,7 @@ def end_bytes(tail: bytes, size: int) -> int:
     head = tail[len(tail) - footer - _END : len(tail) - footer]
     index = int.from_bytes(head[:4], "little")
     if head[4:] != _MAGIC or footer + _END + index > min(size, MAX_END):
-        raise DamagedDataError("it has no index: it is no file of compacted statistics")
+        raise DamagedDataError("it is no file of compacted statistics: it has no index")
     return footer + _END + index
 
 
@@ -96,18 +96,18 @@ def read_index(end: bytes, size: int) -> tuple[Group, ...]:
     """The index of a file.
 
     Args:
-        end: Its bytes from the begin of the index on.
+        end: Its bytes from the start of the index on.
         size: Its length.
 
     Raises:
-        DamagedDataError: It makes no sense.
+        DamagedDataError: It is invalid.
     """
     try:
         value = json.loads(end[: len(end) - _footer_bytes(end) - _END])
         names, rows = value["columns"], value["groups"]
         groups = tuple(_group(names, row, size - len(end)) for row in rows[:_MAX_GROUPS])
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise DamagedDataError(f"its index makes no sense ({str(error)[:80]})") from error
+        raise DamagedDataError(f"its index is invalid ({str(error)[:80]})") from error
     if len(rows) > _MAX_GROUPS:
         raise DamagedDataError(f"it has {len(rows)} row groups; at most {_MAX_GROUPS} are read")
     return groups
@@ -120,7 +120,7 @@ def _group(names: Any, row: Any, stop: int) -> Group:
     sound = all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) and len(ids) == len(steps) == 2
     sound = sound and all(start <= end <= stop for start, end in columns.values()) and rows <= MAX_GROUP_ROWS
     if not sound or not set(parquet_columns.NAMES) <= set(columns):
-        raise DamagedDataError("a row group is described wrongly")
+        raise DamagedDataError("the index describes an impossible row group")
     return Group(rows, (ids[0], ids[1]), (steps[0], steps[1]), columns)
 
 

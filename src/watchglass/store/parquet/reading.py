@@ -1,4 +1,4 @@
-"""Reading compacted statistics: of a Parquet file only the row groups and columns that are asked for."""
+"""Reads compacted statistics: from a Parquet file only the requested row groups and columns."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from watchglass.store.contract import Store
 from watchglass.store.encoding.arrow_columns import as_array
 from watchglass.store.encoding.statistics_batch import StatisticsBatch, matrix_of
 from watchglass.store.parquet import columns as parquet_columns, count_matrices
-from watchglass.store.parquet.guard import check_pages
 from watchglass.store.parquet.index import Group, end_bytes, read_index
+from watchglass.store.parquet.page_bounds import check_pages
 
 #: Bytes at the end of a file that are read first; the footer of most files is shorter.
 _TAIL = 1 << 16
 _MAX_COLUMNS = 256
 #: Most bytes that the columns read of a row group may take.
 MAX_GROUP_BYTES = 256 << 20
-#: Compressed bytes that are fetched in one go: stores that answer late are asked for several ranges at once.
+#: Compressed bytes that are fetched at once: a slow store is asked for several ranges together.
 _FETCH = 32 << 20
 
 
 class ParquetStatistics:
-    """A file of compacted statistics. Opening it reads its footer; for one thread; holds no open file.
+    """A file of compacted statistics. Opening it reads its footer. For one thread; holds no open file.
 
     Args:
-        store: Where it is.
+        store: The store of the file.
         path: The file.
         size: Its length in bytes.
-        footer_crc: CRC-32 of its index and footer, where that is known: all else has checksums of its own.
+        footer_crc: CRC-32 of its index and footer, where that is known; all else in the file has checksums.
 
     Attributes:
         rows: Number of rows.
@@ -76,7 +76,7 @@ class ParquetStatistics:
 
         Raises:
             InvalidValueError: A field is no statistic.
-            MissingFileError: The file has gone since it was opened.
+            MissingFileError: The file was removed since it was opened.
             DamagedDataError: It is damaged, or would take more memory than a file of statistics can.
         """
         wanted = tuple(STATISTIC_FIELDS if fields is None else fields)
@@ -91,7 +91,7 @@ class ParquetStatistics:
             with _damage(self._path):
                 table = self._file.read_row_group(group, columns=columns, use_threads=False)
                 if len(table) != self._groups[group].rows:
-                    raise DamagedDataError(f"a row group has {len(table)} rows and not those of the index")
+                    raise DamagedDataError(f"a row group has {len(table)} rows, other than its index")
                 part = _batch(table, wanted, histograms, ids, steps)
             if len(part):
                 parts.append(part)
@@ -111,7 +111,7 @@ class ParquetStatistics:
         return tail[-end_bytes(tail, self._size) :]
 
     def _open(self) -> None:
-        """Let Arrow read the footer. Never ask it for a row group or a column of that: see the module of the index."""
+        """Let Arrow read the footer. Never ask it for metadata of row groups or columns: see the module index."""
         import pyarrow.parquet as pq
 
         self._file = pq.ParquetFile(
@@ -120,7 +120,7 @@ class ParquetStatistics:
         )  # fmt: skip
         metadata = self._file.metadata
         if (metadata.num_row_groups, metadata.num_rows) != (len(self._groups), self.rows):
-            raise DamagedDataError(f"{metadata.num_rows} rows in its footer are not those of its index")
+            raise DamagedDataError(f"{metadata.num_rows} rows in its footer differ from its index")
         if not 1 <= metadata.num_columns <= _MAX_COLUMNS:
             raise DamagedDataError(f"it claims {metadata.num_columns} columns")
         self._check_columns(metadata.schema)
@@ -138,7 +138,7 @@ class ParquetStatistics:
                 raise DamagedDataError(f"its column {field.name!r} is {kind}")
 
     def _fetched(self, groups: list[int], columns: list[str]) -> Iterator[int]:
-        """The row groups, each once what is needed of it was fetched and found sound."""
+        """The row groups, each after its columns were fetched and checked."""
         at = 0
         while at < len(groups):
             batch, total = [groups[at]], self._size_of(groups[at], columns)
@@ -167,7 +167,7 @@ class ParquetStatistics:
         found = self._store.read_many([(self._path, start, stop) for start, stop in joined])
         for (start, stop), data in zip(joined, found, strict=True):
             if data is None:
-                raise MissingFileError(f"{self._path} in {self._store.location} has gone; open the run again")
+                raise MissingFileError(f"{self._path} in {self._store.location} was removed; open the run again")
             if len(data) != stop - start:
                 raise DamagedDataError(f"{self._path} is shorter than its {self._size} bytes")
             for first, last in ranges:
@@ -185,7 +185,7 @@ class ParquetStatistics:
 
 
 class _Ranges(io.RawIOBase):
-    """A file for Arrow: of its end, and of columns that were fetched and are read in one piece; nothing else."""
+    """A file for Arrow with only its end, and the fetched columns, each of which Arrow reads in one piece."""
 
     def __init__(self, size: int, end: bytes) -> None:
         self._size, self._at, self._end = size, 0, end
@@ -232,7 +232,7 @@ class _Ranges(io.RawIOBase):
 
 @contextmanager
 def _damage(path: str) -> Iterator[None]:
-    """Turn whatever Arrow makes of damaged bytes into one of our errors."""
+    """Turns any error that Arrow raises for damaged bytes into one of ours."""
     import pyarrow as pa
 
     try:
@@ -244,7 +244,7 @@ def _damage(path: str) -> Iterator[None]:
             raise
         raise DamagedDataError(f"{path}: {error}") from error
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, OverflowError, MemoryError) as error:
-        raise DamagedDataError(f"{path} is no sound Parquet file ({str(error)[:120]})") from error
+        raise DamagedDataError(f"{path} is no valid Parquet file ({str(error)[:120]})") from error
 
 
 def _columns_of(fields: tuple[str, ...], histograms: bool) -> list[str]:
@@ -269,7 +269,7 @@ def _batch(
     ids: NDArray[np.int64] | None,
     steps: tuple[int, int] | None,
 ) -> StatisticsBatch:
-    """The chosen rows of a row group."""
+    """The requested rows of a row group."""
     tensor_id, global_step = (_array(table, name) for name in ("tensor_id", "global_step"))
     ordered = (tensor_id[1:] > tensor_id[:-1]) | (
         (tensor_id[1:] == tensor_id[:-1]) & (global_step[1:] >= global_step[:-1])
@@ -290,10 +290,10 @@ def _batch(
 
 
 def _histograms(table: Any, rows: NDArray[np.intp]) -> Histograms:
-    """The histograms of some rows of a row group; only the matrices that have one of them are decoded."""
+    """The histograms of some rows of a row group; only matrices with at least one of these rows are decoded."""
     seen, steps = _array(table, parquet_columns.SEEN), _array(table, parquet_columns.STEPS)
     if len(seen) and int(seen.max()) >= 1 << 63:
-        raise DamagedDataError("a histogram has seen an impossible number of elements")
+        raise DamagedDataError("a histogram has an impossible number of elements")
     begins = np.flatnonzero(steps)
     ends = begins + steps[begins].astype(np.int64)
     needed = np.searchsorted(rows, ends) > np.searchsorted(rows, begins)
@@ -302,7 +302,7 @@ def _histograms(table: Any, rows: NDArray[np.intp]) -> Histograms:
         (begin, count_matrices.Matrix(int(steps[begin]), keys[begin].as_py(), planes[begin].as_py()))
         for begin in begins[needed].tolist()
     ]
-    # Rows that no decoded matrix has are left out below, whatever their histogram is.
+    # Rows outside the decoded matrices have wrong histograms here; none of them is taken.
     return count_matrices.decode(matrices, seen).take(rows)
 
 

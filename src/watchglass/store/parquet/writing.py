@@ -15,18 +15,18 @@ from watchglass.store.encoding.statistics_batch import StatisticsBatch
 from watchglass.store.parquet import columns as parquet_columns, count_matrices
 from watchglass.store.parquet.index import add_index
 
-#: Rows of a row group: what is read of a file, and decoded, to get at one tensor.
+#: Rows of a row group: a reader of one tensor reads and decodes this many.
 GROUP_ROWS = 16_384
-#: Zstandard level. See docs/run-format.md for what others give.
+#: Zstandard level. docs/run-format.md compares others.
 _LEVEL = 9
 _PAGE_BYTES = 8 << 20
 
 
 def encode_block(batch: StatisticsBatch) -> bytes:
-    """A file of the rows that :func:`sorted_rows` gave.
+    """A file of the rows of :func:`sorted_rows`.
 
     Raises:
-        InvalidValueError: There is no row, or a count is none.
+        InvalidValueError: There is no row, or a count is negative or NaN.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -50,7 +50,7 @@ def encode_block(batch: StatisticsBatch) -> bytes:
 
 
 def sorted_rows(batch: StatisticsBatch) -> StatisticsBatch:
-    """The rows by tensor, then step; of rows of one step, tensor and origin only the last."""
+    """The rows by tensor, then step; of several rows of one step, tensor and origin only the last."""
     order = np.lexsort((batch.global_step, batch.tensor_id))  # stable: rows of one step stay in the order of writing
     step, tensor, origin = (column[order] for column in (batch.global_step, batch.tensor_id, batch.origin))
     same = (step[1:] == step[:-1]) & (tensor[1:] == tensor[:-1])
@@ -68,7 +68,7 @@ def sorted_rows(batch: StatisticsBatch) -> StatisticsBatch:
 
 
 def _groups(batch: StatisticsBatch) -> Iterator[dict[str, Any]]:
-    """Columns of row groups."""
+    """The columns of each row group."""
     begin = 0
     while begin < len(batch):
         end = min(len(batch), begin + GROUP_ROWS)
@@ -92,7 +92,7 @@ def _flat_columns(batch: StatisticsBatch) -> dict[str, Any]:
 
 
 def _histogram_columns(batch: StatisticsBatch) -> dict[str, Any] | None:
-    """The columns of histograms; None where they take more than a row group may."""
+    """The columns of histograms; None where they exceed the limit of a row group."""
     rows = len(batch)
     histograms = batch.histograms if batch.histograms is not None else Histograms.none(rows)
     steps: NDArray[np.uint32] = np.zeros(rows, np.uint32)

@@ -1,7 +1,7 @@
-"""Bounds what decoding a Parquet file may allocate, before Arrow decodes it.
+"""Checks how much memory the pages of a Parquet file claim, before Arrow decodes them.
 
-The footer of a file says how large everything is, and each page says it once more in a header of its own; Arrow
-allocates what a page's header claims. This walks those headers (Thrift's compact protocol) and compares. See
+The footer of a file states all sizes, and each page repeats its size in a header. Arrow allocates the size in the
+header. So this module reads the headers (Thrift's compact protocol) and compares. See
 https://parquet.apache.org/docs/file-format/ and https://github.com/apache/thrift/blob/master/doc/specs
 """
 
@@ -13,7 +13,7 @@ from watchglass.errors import DamagedDataError
 
 _MAX_PAGES = 1 << 16
 _MAX_DEPTH = 8
-#: Fields of a page's header: what there is to know of a page.
+#: Numbers of the fields of a page's header.
 _UNCOMPRESSED, _COMPRESSED = 2, 3
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
 _NUM_VALUES = 1
@@ -23,12 +23,12 @@ def check_pages(chunk: bytes, *, values: int, max_bytes: int) -> int:
     """Bytes that the pages of one column of one row group take when decompressed.
 
     Args:
-        chunk: The pages, all of them.
-        values: How many values they must hold.
-        max_bytes: How many bytes they may take.
+        chunk: All pages.
+        values: The number of values that they must hold.
+        max_bytes: The most bytes that they may take.
 
     Raises:
-        DamagedDataError: They claim more, other numbers of values than the footer does, or are no pages.
+        DamagedDataError: They claim more bytes, another number of values than the footer, or are no pages.
     """
     position, total, found = 0, 0, 0
     for _ in range(_MAX_PAGES):
@@ -41,15 +41,15 @@ def check_pages(chunk: bytes, *, values: int, max_bytes: int) -> int:
         counted = inner if inner is not None else dictionary
         number = counted.get(_NUM_VALUES, -1) if isinstance(counted, dict) else -1
         if not (_is_count(uncompressed) and _is_count(compressed) and _is_count(number)):
-            raise DamagedDataError("a Parquet page has a header that makes no sense")
+            raise DamagedDataError("a Parquet page has an invalid header")
         if inner is not None:
             found += number
         total += uncompressed
         position += compressed
         if total > max_bytes or found > values or number > values:
-            raise DamagedDataError(f"Parquet pages would take {total} bytes or {found} values; more than there can be")
+            raise DamagedDataError(f"Parquet pages claim {total} bytes and {found} values, more than the file may have")
     if position != len(chunk) or found != values:
-        raise DamagedDataError(f"Parquet pages hold {found} values but the file says {values}")
+        raise DamagedDataError(f"Parquet pages hold {found} values but its footer states {values}")
     return total
 
 
@@ -58,7 +58,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _struct(data: bytes, position: int, depth: int) -> tuple[dict[int, Any], int]:
-    """The fields of a struct by number, as far as they are numbers or structs, and the position behind it."""
+    """The fields of a struct by number, if they are numbers or structs, and the position after it."""
     if depth > _MAX_DEPTH:
         raise DamagedDataError("a Parquet page has a header that is nested too deeply")
     fields: dict[int, Any] = {}
@@ -72,7 +72,7 @@ def _struct(data: bytes, position: int, depth: int) -> tuple[dict[int, Any], int
             field += delta
         else:
             field, position = _number(data, position)
-        if kind in (1, 2):  # true and false have no bytes of their own
+        if kind in (1, 2):  # true and false are in the type
             continue
         fields[field], position = _value(data, position, kind, depth)
 
