@@ -170,8 +170,8 @@ def quick(patience_s: float = 20.0) -> Timing:
 
 def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client of a bucket gives up after moments."""
-    soon = functools.partial(credentials.Patience, connect_s=1.0, request_s=5.0, retry_s=0.05)
-    monkeypatch.setattr(credentials, "Patience", soon)
+    soon = functools.partial(credentials.RequestPatience, connect_s=1.0, request_s=5.0, retry_s=0.05)
+    monkeypatch.setattr(credentials, "RequestPatience", soon)
 
 
 def train(hook: Hook, steps: range, *, size: int = 8, after: Callable[[int], None] = lambda step: None) -> list[float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from watchglass.store.media.credentials import Patience
+from watchglass.store.media.credentials import RequestPatience
 from watchglass.store.media.objects import PIECE, ObjectStore
 
 #: USD of a request, as the page says.
@@ -48,7 +48,7 @@ def test_the_formula_is_that_of_the_pace(page: str) -> None:
 
 
 def test_limits_are_those_of_the_code(page: str) -> None:
-    patience = Patience()
+    patience = RequestPatience()
     limits = f"waits {patience.connect_s:g} seconds for a connection and {patience.request_s:g} for an answer"
     assert limits in page
     assert f"tries again for {patience.retry_s:g} seconds" in page

@@ -30,7 +30,7 @@ from watchglass import Hook
 from watchglass.capture.limits import CaptureLimits
 from watchglass.record import harvest
 from watchglass.store import layout, open_store, read_claims, spool_exists
-from watchglass.store.media.credentials import Patience
+from watchglass.store.media.credentials import RequestPatience
 from watchglass.store.media.objects import ObjectStore
 from watchglass.store.policy import OBJECTS
 from watchglass.store.spool import folder as spool_folder, sending
@@ -404,7 +404,7 @@ def test_a_store_that_is_away_for_longer_than_a_call_tries_with_pauses_as_they_a
     losses = train(hook, range(5))
     until(lambda: arrived(faulty))
     s3_proxy.cut()
-    end, number = time.monotonic() + 1.5 * Patience().retry_s, 5
+    end, number = time.monotonic() + 1.5 * RequestPatience().retry_s, 5
     while time.monotonic() < end:
         losses += train(hook, range(number, number + 1), after=lambda step: time.sleep(0.02))
         number += 1

@@ -159,7 +159,7 @@ def test_a_damaged_journal_does_not_hide_its_next_segment(store):
     for name in "ab":
         with JournalWriter(store) as journal:
             journal.write([RuleStatus(name, Status.STOPPED)])
-    path = store.root / layout.journal(0)
+    path = store.root / layout.numbered(layout.JOURNAL, 0)
     path.write_bytes(path.read_bytes()[:-5] + b"xxxxx")
     reader = RunReader(store)
     assert len(reader.journal()) == 1

@@ -16,7 +16,8 @@ from failing import Guard, Poisoned, Training, network, to_nan
 from fake_device import FakeDevice, OnDevice, move
 from watchglass import open_run
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.record import OpenStep, Recorder
+from watchglass.record import OpenStep
+from watchglass.record.step_queue import StepQueue
 
 LATE = "on a device the loss is read late, when the update has changed the weights"
 
@@ -51,13 +52,13 @@ def waits() -> Iterator[list[str]]:
 @pytest.fixture(autouse=True)
 def recorder_is_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the recorder's thread finds out of a step is known as the step is handed over."""
-    put = Recorder.put
+    put = StepQueue.put
 
-    def at_once(self: Recorder, step: OpenStep) -> None:
+    def at_once(self: StepQueue, step: OpenStep) -> None:
         step.facts()
         put(self, step)
 
-    monkeypatch.setattr(Recorder, "put", at_once)
+    monkeypatch.setattr(StepQueue, "put", at_once)
 
 
 def facts_of(path: Path, training: DeviceTraining, spoilt: set[int], steps: int) -> list[dict[str, Any]]:

@@ -88,10 +88,9 @@ class Recorder:
         self._wake = threading.Event()
         self.flight = FlightRecorder()
         self._queue = StepQueue(queue_bytes, self.flight, self._wake)
-        #: Methods of the queue itself: the training thread calls the first at every steady step.
-        self.put_row, self.add_tensor, self.add_fact = (
-            self._queue.put_row, self._queue.add_tensor, self._queue.add_fact,
-        )  # fmt: skip
+        #: Methods of the queue itself: the training thread calls the first two at every step.
+        self.put, self.put_row = self._queue.put, self._queue.put_row
+        self.add_tensor, self.add_fact = self._queue.add_tensor, self._queue.add_fact
         self._kept: tuple[list[OpenStep | SteadyRow], list[TensorInfo]] = ([], [])
         self._whole_kept = 0
         self._backlog = Backlog(queue_bytes)
@@ -136,10 +135,6 @@ class Recorder:
     def drop(self) -> None:
         """Count a step that the caller discards."""
         self._queue.dropped["steps"] += 1
-
-    def put(self, step: OpenStep) -> None:
-        """Queue a finished step, without the parts that do not fit."""
-        self._queue.put(step)
 
     def urgent(self) -> None:
         """Write the queue now instead of at the next interval."""

@@ -134,11 +134,6 @@ def retention(attempt: int, worker: str) -> str:
     return f"control/retention/{attempt:04}/{check_worker(worker)}"
 
 
-def journal(seq: int) -> str:
-    """A segment of the evaluator's journal."""
-    return numbered(JOURNAL, seq)
-
-
 def is_stream(name: str) -> bool:
     """Whether a folder right below :data:`STREAMS` can be a stream."""
     return _NAME.match(name) is not None

@@ -74,7 +74,7 @@ def test_an_object_store_gets_one_object_for_all_that_waits(store: Objects) -> N
         entry.path
         for entry in store.list(layout.JOURNAL)
         if layout.parse_numbered(layout.JOURNAL, entry.path) is not None
-    ] == [layout.journal(0)]
+    ] == [layout.numbered(layout.JOURNAL, 0)]
     journal.close()
 
 
@@ -188,7 +188,7 @@ def test_who_was_taken_for_gone_notices_and_ends(store: Objects) -> None:
     journal.close = lambda: None  # type: ignore[method-assign]
     lease = json.loads(store.read(layout.LEASE))
     store.write(f"{layout.LEASE}.1", json.dumps({**lease, "host": "elsewhere", "pid": 77}).encode())
-    store.write(layout.journal(1), b"")  # what the other one has written meanwhile
+    store.write(layout.numbered(layout.JOURNAL, 1), b"")  # what the other one has written meanwhile
     journal.write([LOST])
     with pytest.raises(RunExistsError, match="was taken over by process 77 on elsewhere"):
         journal.flush()

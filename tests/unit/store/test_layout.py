@@ -15,7 +15,7 @@ def test_segments_parse_back():
 def test_the_other_names_are_as_documented():
     assert layout.worker_claim(0, "worker_1") == "attempts/0000/workers/worker_1.json"
     assert layout.tensors(0, "worker_1", 2) == "attempts/0000/tensors/worker_1-00000002.safetensors"
-    assert layout.parse_numbered(layout.JOURNAL, layout.journal(4)) == 4
+    assert layout.parse_numbered(layout.JOURNAL, layout.numbered(layout.JOURNAL, 4)) == 4
     assert layout.control_request("stop", 1) == "control/stop/0001/0000/request"
     assert layout.control_seen("stop", 1, 0, "worker_0") == "control/stop/0001/0000/seen/worker_0"
     assert layout.control_commit("stop", 1) == "control/stop/0001/0000/commit"

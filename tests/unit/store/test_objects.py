@@ -19,14 +19,14 @@ from servers.proxy import Proxy
 from waiting import PATIENCE_S, until
 from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import Store, open_store
-from watchglass.store.media.credentials import Patience
+from watchglass.store.media.credentials import RequestPatience
 from watchglass.store.media.objects import PIECE, ObjectStore
 
 #: Tries are soon given up; one that is answered has the time that a busy server takes.
-IMPATIENT = Patience(retry_s=0.6)
+IMPATIENT = RequestPatience(retry_s=0.6)
 
 
-def impatient(location: str, patience: Patience = IMPATIENT) -> ObjectStore:
+def impatient(location: str, patience: RequestPatience = IMPATIENT) -> ObjectStore:
     """A store that gives up within a second or two."""
     store = open_store(location)
     assert isinstance(store, ObjectStore)
@@ -151,7 +151,7 @@ def test_a_lost_answer_does_not_win_a_race(
 ) -> None:
     """A second try that finds the object of somebody else has lost, also where the bytes are the same."""
     s3_proxy.refuse(500, "InternalError")
-    store = impatient(s3_location, Patience(retry_s=PATIENCE_S, first_pause_s=0.05, longest_pause_s=0.05))
+    store = impatient(s3_location, RequestPatience(retry_s=PATIENCE_S, first_pause_s=0.05, longest_pause_s=0.05))
     lost: list[str] = []
 
     def write() -> None:

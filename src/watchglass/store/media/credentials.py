@@ -33,7 +33,7 @@ _INDIRECT = (
 
 
 @dataclass(frozen=True)
-class Patience:
+class RequestPatience:
     """How long one call of an object store may take; a caller that can wait longer retries.
 
     Attributes:
@@ -51,7 +51,7 @@ class Patience:
     longest_pause_s: float = 3.0
 
 
-def connector(scheme: str, bucket: str, patience: Patience) -> Callable[[float, bool], Client]:
+def connector(scheme: str, bucket: str, patience: RequestPatience) -> Callable[[float, bool], Client]:
     """A factory of clients for one bucket or container; it looks nothing up before it is called.
 
     Args:

@@ -39,10 +39,10 @@ def open_store(location: str, *, quick: bool = False) -> Store:
     if not scheme:
         return LocalStore(local_path(location))
     bucket, prefix = _bucket_and_prefix(scheme, location)
-    from watchglass.store.media.credentials import Patience, connector
+    from watchglass.store.media.credentials import RequestPatience, connector
     from watchglass.store.media.objects import ObjectStore
 
-    patience = Patience(**_QUICK) if quick else Patience()
+    patience = RequestPatience(**_QUICK) if quick else RequestPatience()
     plain = f"{scheme}://{bucket}/{prefix}" if prefix else f"{scheme}://{bucket}"
     return ObjectStore(plain, prefix, connector(scheme, bucket, patience), patience)
 

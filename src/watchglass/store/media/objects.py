@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.store.contract import Buffer, Content, Store, StoredObject, check_path, check_range, is_path
-from watchglass.store.media.credentials import Patience
+from watchglass.store.media.credentials import RequestPatience
 from watchglass.store.media.parallel import at_once
 from watchglass.store.media.request_failures import FailureKind, understood
 from watchglass.store.media.requests import ChangedError, OutOfRangeError, Requests
@@ -34,7 +34,7 @@ class ObjectStore(Store):
     write carries a random mark in the object's metadata, and a retry that finds its own mark has succeeded.
 
     A call tries again for a few seconds where that may help, then raises: see
-    :class:`~watchglass.store.media.credentials.Patience`.
+    :class:`~watchglass.store.media.credentials.RequestPatience`.
 
     A process that was forked from one that has used an object store cannot use any: the client's threads are not there.
     It gets a :class:`~watchglass.errors.ForkedError` at once.
@@ -51,11 +51,11 @@ class ObjectStore(Store):
         location: str,
         prefix: str,
         connect: Callable[[float, bool], Client],
-        patience: Patience | None = None,
+        patience: RequestPatience | None = None,
     ) -> None:
         self.location = location
         self._prefix = check_path(prefix, folder=True)
-        self._requests = Requests(location, connect, patience or Patience())
+        self._requests = Requests(location, connect, patience or RequestPatience())
         self._doubts = UncertainWrites()
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError, WatchglassError
-from watchglass.store.media.credentials import Patience
+from watchglass.store.media.credentials import RequestPatience
 from watchglass.store.media.request_failures import FailureKind, RequestFailure, understood
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Requests:
         patience: How long a call may take; also an attribute.
     """
 
-    def __init__(self, location: str, connect: Callable[[float, bool], Client], patience: Patience) -> None:
+    def __init__(self, location: str, connect: Callable[[float, bool], Client], patience: RequestPatience) -> None:
         self._location = location
         self._connect = connect
         self.patience = patience
