@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import watchglass
 from fake_device import FakeDevice, OnDevice, move
 from train_twice import Watch, trained_twice
-from watchglass import Run, open_run
+from watchglass import Mode, Run, open_run
 from watchglass.capture import update_copies
 from watchglass.capture.pytorch import reduce
 from watchglass.capture.pytorch.device import torch_statistics
@@ -274,7 +274,8 @@ def test_a_bounded_capture_changes_nothing(tmp_path: Path) -> None:
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         return [list(delta.values()) for delta in map(_tensors, train(model, optimizer, steps=24))], model, optimizer
 
-    trained_twice(tmp_path, training, capture_memory_bytes=600)
+    run = trained_twice(tmp_path, training, capture_memory_bytes=600)
+    assert run.steps(Mode.TRAIN) == list(range(24))
 
 
 def _tensors(delta: dict[str, np.ndarray[Any, Any]]) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from torch import nn
 
 from train_twice import Watch, batch, trained_twice
+from watchglass import Mode
 
 
 class Loop:
@@ -187,11 +188,13 @@ courses = st.lists(st.tuples(st.sampled_from([0, 1, 2, 18]), oddities), min_size
 def test_any_loop_is_recorded_alike_and_left_alone(tmp_path: Path, course: Course) -> None:
     """Watched in three ways, it must be to the last bit what it is bare: ``trained_twice`` compares."""
     shutil.rmtree(tmp_path / "any", ignore_errors=True)
-    trained_twice(tmp_path / "any", training_of(course), discovered=not ELSEWHERE & {odd for _, odd in course})
+    run = trained_twice(tmp_path / "any", training_of(course), discovered=not ELSEWHERE & {odd for _, odd in course})
+    assert run.steps(), "nothing was compared"
 
 
 @pytest.mark.parametrize("odd", ODD)
 def test_each_oddity_amid_plain_steps(tmp_path: Path, odd: str) -> None:
     """Alone, at the start, on the fast path, twice in a row, and before an evaluation; compared as above."""
     course = [(2, odd), (18, odd), (0, odd), (18, odd), (1, "evaluate")]
-    trained_twice(tmp_path, training_of(course), discovered=odd not in ELSEWHERE)
+    run = trained_twice(tmp_path, training_of(course), discovered=odd not in ELSEWHERE)
+    assert len(run.steps(Mode.TRAIN)) >= 18, "the fast path was not reached"

@@ -200,7 +200,8 @@ def test_a_file_in_the_working_directory_takes_no_modules_place(action: Write, t
     (tmp_path / "elsewhere" / "deliver.py").write_text(code)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     command = [sys.executable, f"{tmp_path}/elsewhere/deliver.py"]
-    subprocess.run(command, cwd=tmp_path, env=environ, check=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_input_that_it_asks_for_is_empty(action: Write) -> None:
@@ -210,5 +211,5 @@ def test_input_that_it_asks_for_is_empty(action: Write) -> None:
 def test_it_ends_by_itself_where_nobody_is_left_to_end_it(action: Write) -> None:
     courier = Courier(action("while True: time.sleep(1)"), example_event(), 0.5)
     process = psutil.Process(courier.pid)
-    until(lambda: process.status() == psutil.STATUS_ZOMBIE)
+    assert until(lambda: process.status() == psutil.STATUS_ZOMBIE)
     courier.end()

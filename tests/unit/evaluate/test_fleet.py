@@ -309,6 +309,7 @@ def test_runs_that_write_faster_than_they_are_read_keep_no_other_from_being_foll
     monkeypatch.setattr(Evaluator, "turn", lambda evaluator, *args: turn(evaluator, *args) or True)
     with following(tmp_path, heard) as fleet:
         turn_until(fleet, lambda: len(heard.followed) == 12)
+    assert heard.followed == [f"run{number:02}" for number in range(12)]
 
 
 def test_a_quiet_run_of_a_bucket_costs_few_requests_a_minute(

@@ -129,6 +129,7 @@ def test_a_run_that_is_removed_before_its_turn_is_nobodys_business(tmp_path: Pat
         assert (heard.left_out, heard.followed, fleet.members) == ({}, [], [])
         build_run(tmp_path / "run", HEALTHY)
         turn_until(fleet, lambda: heard.ends)
+        assert heard.followed == ["run"]
 
 
 # ---------------------------------------------------------------- refused
@@ -147,7 +148,8 @@ def test_a_run_that_refuses_while_it_sleeps_keeps_no_other_from_being_found(
         with RunBuilder(tmp_path / "a") as builder:
             builder.step(HEALTHY[0])
             heard.ends.clear()
-            turn_until(fleet, lambda: heard.followed == ["a", "b", "a"])
+            turn_until(fleet, lambda: len(heard.followed) == 3)
+        assert heard.followed == ["a", "b", "a"]
 
 
 def test_a_store_that_refuses_once_a_run_was_judged_loses_no_verdict(

@@ -217,6 +217,7 @@ def test_attempts_come_to_their_end(run_path: Path) -> None:
                 builder.step(step)
             builder.leave()
     same_as_here(Processes(), run_path)
+    assert {found.attempt for found in open_run(run_path).journal.findings} == {0, 1, 2}
 
 
 def test_a_training_is_stopped_by_who_follows_it(run_path: Path) -> None:
