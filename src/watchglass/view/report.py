@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _STYLE_IN_SCRIPT = re.compile(r"""createElement\("style"\);\w+\.id="\w+",\w+\.textContent='([^'\\]*)'""")
 _SYMBOLS = {"error": "✖", "warning": "▲", "info": "●", "": "✔"}
 
-#: Most rows of the findings table; nobody reads more of them one by one.
+#: Most rows of the findings table; a reader does not go through more of them one by one.
 _MAX_FINDINGS = 500
 #: Evidence of at most this many sentences is shown unfolded.
 _OPEN_EVIDENCE = 6
