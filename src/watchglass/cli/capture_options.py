@@ -92,7 +92,9 @@ def given_settings(
     if overhead_budget is not None:
         settings["overhead_budget"] = parse_percent(overhead_budget)
     table = parse_collections(collections or ())
-    for name in filter(None, (part.strip() for text in save_raw or () for part in text.split(","))):
+    for name in (part.strip() for text in save_raw or () for part in text.split(",")):
+        if not name:
+            raise InvalidValueError(f"--save-raw must name collections, such as weights,biases, but got {save_raw}")
         table.setdefault(name, {})["save_raw"] = True
     if table:
         settings["collections"] = table

@@ -80,7 +80,7 @@ def _check_script(target: str) -> None:
     path = Path(target)
     if path.is_dir():
         if not (path / "__main__.py").is_file():
-            raise LaunchError(f"{target} is a folder without a __main__.py; name the script to run")
+            raise LaunchError(f"{target or path.cwd()} is a folder without a __main__.py; name the script to run")
         return
     if not path.exists():
         raise MissingFileError(f"script {target} does not exist in {Path.cwd()}{near_file(path)}")

@@ -70,6 +70,12 @@ def script(tmp_path: Path) -> Path:
         ),
         (["run", "--collection", "weights:reductions=mean,medium", "train.py"], "but got 'medium' (did you mean"),
         (["run", "--save-raw", "weigths", "train.py"], "--save-raw weigths is invalid: collection 'weigths' selects"),
+        (
+            ["run", "--save-raw", "weights,", "train.py"],
+            "--save-raw must name collections, such as weights,biases, but",
+        ),
+        (["run", "--save-raw", "", "train.py"], "but got ['']"),
+        (["run", ""], "is a folder without a __main__.py; name the script to run"),
         (["run", "--save-raw", "weigths", "train.py"], '(did you mean "weights"?)'),
         (
             ["run", "--config", "late.toml", "--save-raw", "weigths", "train.py"],
