@@ -157,11 +157,9 @@ class CallOrder:
             self._others += 1
 
     def _recent(self) -> dict[Order, int]:
-        reported = self._reported
+        before = self._reported
         return {
-            order: times - reported.get(order, 0)
-            for order, times in self._times.items()
-            if times != reported.get(order)
+            order: times - before.get(order, 0) for order, times in self._times.items() if times != before.get(order)
         }
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 _log = logging.getLogger("watchglass")
 
 
+@dataclass(slots=True, eq=False)
 class DeferredNumbers:
     """Numbers that the recorder's thread computes from others once they have come from their device.
 
     Args:
-        make: Waits for them and computes.
+        resolve: Waits for them and computes.
         nbytes: Bytes on the host until then.
     """
 
-    __slots__ = ("nbytes", "resolve")
-
-    def __init__(self, make: Callable[[], Any], nbytes: int = 0) -> None:
-        self.resolve = make
-        self.nbytes = nbytes
+    resolve: Callable[[], Any]
+    nbytes: int = 0
 
 
 class DeferredFact:

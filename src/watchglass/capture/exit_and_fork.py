@@ -8,11 +8,10 @@ import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from watchglass.capture.guard import harmless
-from watchglass.capture.process_failure import exit_text, failure_from, keep_interrupt, report, uncaught
+from watchglass.capture.process_failure import exit_text, keep_interrupt, report, uncaught
 
 if TYPE_CHECKING:
     from watchglass.capture.hook import Hook
@@ -49,7 +48,7 @@ def _end(watcher: Hook) -> None:
     # An exception that was not caught: Python has printed and kept it.
     error = uncaught()
     try:
-        _close(watcher, error, getattr(sys, "last_traceback", None))
+        watcher.__exit__(None, error, getattr(sys, "last_traceback", None))
     finally:
         keep_interrupt(error)
 
@@ -58,12 +57,7 @@ def _end_of_child(watcher: Hook) -> None:
     # multiprocessing finalizes while the exception is on its way, and prints it afterwards.
     error = sys.exc_info()[1]
     report(error, trains=watcher.started)
-    _close(watcher, error, None)
-
-
-def _close(watcher: Hook, error: BaseException | None, trace: TracebackType | None) -> None:
-    failure = failure_from(error, trace)
-    watcher.close("failed" if failure is not None else None, failure)
+    watcher.__exit__(None, error, None)
 
 
 def _forget(watcher: Hook, end: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from watchglass.capture.module_places import Place
 
 
+@dataclass(slots=True, eq=False)
 class Look:
     """The smallest and the largest value of a tensor, both NaN where it holds one.
 
@@ -19,12 +20,9 @@ class Look:
         coming: Both on their device; None once they are on the host.
     """
 
-    __slots__ = ("coming", "high", "low")
-
-    def __init__(self, low: float = math.nan, high: float = math.nan, coming: Any = None) -> None:
-        self.low = low
-        self.high = high
-        self.coming = coming
+    low: float = math.nan
+    high: float = math.nan
+    coming: Any = None
 
     @property
     def bad(self) -> bool:

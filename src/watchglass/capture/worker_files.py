@@ -165,8 +165,10 @@ class WorkerOpening:
         for tries in itertools.count(1):
             if self._place is None:
                 name: str | None = worker
-                if given is not None:
-                    name = _beside(store, given, ended=True) if alone else _unclaimed(store, given, worker)
+                if given is not None and alone:
+                    name = _beside(store, given, ended=True)
+                elif given is not None and claims_of_worker(store, given, worker):
+                    name = None
                 attempt = given
                 if attempt is None or name is None:
                     attempt = _attempt(store, worker, alone=alone)
@@ -191,11 +193,6 @@ class WorkerOpening:
         names, folder = rings.names if rings is not None else (), spool.folder if spool is not None else ""
         claim = replace(this_process(), rings=names, spool=folder)
         return _WorkerPlace(label["attempt"], worker, rings, spool, claim)
-
-
-def _unclaimed(store: Store, attempt: int, worker: str) -> str | None:
-    """A worker that no process has been in an attempt, else None."""
-    return None if claims_of_worker(store, attempt, worker) else worker
 
 
 def _beside(store: Store, attempt: int, *, ended: bool) -> str | None:

@@ -20,12 +20,8 @@ Begin = Callable[[tuple[Any, ...], dict[str, Any]], bool]
 End = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 
-def _never() -> bool:
-    return False
-
-
 def around(
-    original: Callable[..., Any], begin: Begin, end: End, *, bypass: Callable[[], bool] = _never
+    original: Callable[..., Any], begin: Begin, end: End, *, bypass: Callable[[], bool] = lambda: False
 ) -> Callable[..., Any]:
     """``original`` with calls before and after it; the original is called exactly once, whatever happens.
 

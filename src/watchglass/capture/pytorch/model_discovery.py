@@ -64,9 +64,8 @@ class Discovery:
         hook = current.hook
         guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
         self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
-        hook.detach_with(
-            register_module_module_registration_hook(hook.guard.shielded(current.models.parents.note)).remove
-        )
+        note = hook.guard.shielded(current.models.parents.note)
+        hook.detach_with(register_module_module_registration_hook(note).remove)
         note_parameter = hook.guard.shielded(current.models.parents.note_parameter)
         hook.detach_with(register_module_parameter_registration_hook(note_parameter).remove)
         hook.detach_with(_OPTIMIZER_MADE.listen(hook.guard, after=hook.guarded(self._optimizer_made)))

@@ -269,9 +269,8 @@ class RootCalls:
             self._returned(output)
             return
         if step is not None and current.events.each_forward_ended:
-            self._notify(
-                [*current.events.each_forward_ended], ForwardCall(step, forward, root, arguments, None, output)
-            )
+            call = ForwardCall(step, forward, root, arguments, None, output)
+            self._notify([*current.events.each_forward_ended], call)
         current.loss = current.output = None
         if isinstance(output, torch.Tensor):
             tensors = [("", output)]

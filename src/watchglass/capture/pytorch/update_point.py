@@ -7,7 +7,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,17 +33,17 @@ from watchglass.records import Mode, Role, series_name
 _MOST_TRIES = 8
 
 
+@dataclass(eq=False)
 class ScriptOptimizer:
     """Stands for the lines of a script that change parameters, where other parts expect an optimizer."""
 
-    def __init__(self, parameters: Callable[[], list[Tensor]]) -> None:
-        self._parameters = parameters
-        self.state: dict[Any, Any] = {}
+    parameters: Callable[[], list[Tensor]]
+    state: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """All parameters that are there now, as one group."""
-        return [{"params": self._parameters()}]
+        return [{"params": self.parameters()}]
 
 
 class UpdatePoint:

@@ -28,7 +28,7 @@ from watchglass.capture.pytorch.device.tensor_groups import groups, joined_histo
 from watchglass.capture.pytorch.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
-    from watchglass.capture.pytorch.device.triton_statistics import Gathering, LaunchPlan, LaunchPlans, Size
+    from watchglass.capture.pytorch.device.triton_statistics import Gathering, ReadPlan, ReadPlans, Size
 
 __all__ = ["DeviceRows", "DeviceStatistics"]
 
@@ -68,7 +68,7 @@ class DeviceStatistics:
         self._time = DeviceTime(self._spent)
         self._open: dict[Any, Gathering] = {}
         self._rooms: dict[Any, Size] = {}
-        self._plans: dict[torch.device, LaunchPlans] = {}
+        self._plans: dict[torch.device, ReadPlans] = {}
         self._triton: Any = None
         self._failed = False
 
@@ -135,13 +135,13 @@ class DeviceStatistics:
         with torch.cuda.device(device if stream else -1):
             if plans is None:
                 self._triton.prepare(device)
-                plans = self._plans[device] = self._triton.LaunchPlans(self._holder(device))
+                plans = self._plans[device] = self._triton.ReadPlans(self._holder(device))
             plan = plans.of(read.values, read.older, read.histograms, stream)
             while (found := self._room((device, stream), plan).add(plan, read.scale, read.seed)) is None:
                 pass
         return found[0], found[1] if read.histograms else None
 
-    def _room(self, key: Any, plan: LaunchPlan) -> Gathering:
+    def _room(self, key: Any, plan: ReadPlan) -> Gathering:
         """The gathering of a stream, with space for the plan."""
         gathering = self._open.get(key)
         if gathering is not None and gathering.has_room(plan.needed):

@@ -61,7 +61,7 @@ class _Launch(NamedTuple):
     owners: Tensor
 
 
-class LaunchPlan(NamedTuple):
+class ReadPlan(NamedTuple):
     """What reads the tensors of a call.
 
     Attributes:
@@ -79,7 +79,7 @@ class LaunchPlan(NamedTuple):
     nbytes: int
 
 
-class LaunchPlans:
+class ReadPlans:
     """Plans for tensors that were looked at before; the oldest make room. For the training's thread.
 
     Args:
@@ -88,12 +88,10 @@ class LaunchPlans:
 
     def __init__(self, hold: Callable[[int], None]) -> None:
         self._hold = hold
-        self._kept: dict[Any, LaunchPlan] = {}
+        self._kept: dict[Any, ReadPlan] = {}
         self._bytes = 0
 
-    def of(
-        self, tensors: Sequence[Tensor], before: Sequence[Tensor] | None, histograms: bool, stream: Any
-    ) -> LaunchPlan:
+    def of(self, tensors: Sequence[Tensor], before: Sequence[Tensor] | None, histograms: bool, stream: Any) -> ReadPlan:
         """The plan for contiguous tensors on the device of this stream."""
         addresses = [tensor.data_ptr() for tensor in tensors]
         older = [] if before is None else [tensor.data_ptr() for tensor in before]
@@ -138,7 +136,7 @@ class Gathering:
         # Rows, then bins.
         self._results = torch.zeros(size.rows * _ROW + (size.bins + 1) // 2, dtype=torch.float64, device=device)
         self.nbytes = self._shares.nbytes + self._joins.nbytes + self._results.nbytes
-        self._added: list[tuple[LaunchPlan, int]] = []
+        self._added: list[tuple[ReadPlan, int]] = []
         self._values: DeviceRows | None = None
         self._received: tuple[Rows, Histograms] | None = None
 
@@ -149,7 +147,7 @@ class Gathering:
         )
 
     def add(
-        self, plan: LaunchPlan, scale: Tensor | float | None, seed: int
+        self, plan: ReadPlan, scale: Tensor | float | None, seed: int
     ) -> tuple[DeferredNumbers, DeferredNumbers] | None:
         """Launch what reads the tensors of a plan, for which there is room; None where it has been sent meanwhile.
 
@@ -245,7 +243,7 @@ def _join(shares: Tensor, joins: Tensor, rows: Tensor, number: int) -> None:
 def _planned(
     addresses: list[int], older: list[int], elements: list[int], names: list[str], histograms: bool,
     device: torch.device,
-) -> LaunchPlan:  # fmt: skip
+) -> ReadPlan:  # fmt: skip
     count = np.array(elements, np.int64)
     wide = np.array([name in _WIDE for name in names])
     widths = np.where(wide, histogram_width(True), histogram_width(False)) * histograms
@@ -271,7 +269,7 @@ def _planned(
         launches.append(_Launch(name, bool(older), aligned, _there(table, device), _there(owners, device)))
         shares_before += int(shares.sum())
         nbytes += table.nbytes + owners.nbytes
-    return LaunchPlan(Size(len(count), shares_before, int(widths.sum())), launches, count, widths, nbytes)
+    return ReadPlan(Size(len(count), shares_before, int(widths.sum())), launches, count, widths, nbytes)
 
 
 def _looking(size: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -90,9 +90,8 @@ class NextStepsWatch:
 
     def loss_failed(self, step: OpenStep, loss: float) -> None:
         """The loss is not finite, and its backward has not run yet."""
-        seen = [
-            trace.seen for other, trace in self._traces if other is self._current.forward or not other.backpropagated
-        ]
+        last = self._current.forward
+        seen = [trace.seen for forward, trace in self._traces if forward is last or not forward.backpropagated]
         looks = [look for each in seen for look in each.looks]
         if any(look.coming is not None for look in looks):
             self.losses.append(loss)
