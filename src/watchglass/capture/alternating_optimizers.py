@@ -23,16 +23,16 @@ _Kind = tuple[int, frozenset[int]]
 
 @dataclass(slots=True)
 class _Model:
-    """What is known of one model.
+    """State of one model.
 
     Attributes:
-        steps: How many TRAIN steps of it are over.
-        kinds: What updated it so far.
-        last: What updated it last; None before the first step.
+        steps: Number of its TRAIN steps that are over.
+        kinds: Kinds of its steps so far.
+        last: Kind of its last step; None before the first.
         alternates: Whether something that had updated it came back after something else: an optimizer that takes the
             place of another for good, as in the next phase of a run, takes no turns with it.
         planned: The last step that the plan named, by its own number; -1 before the first.
-        captured: What updated it in the steps captured since.
+        captured: Kinds of the steps captured since.
         owed: A step that was due and went by, by its own number; -1 for none.
     """
 

@@ -1,18 +1,18 @@
 """The overhead budget: the captures that a run can pay for.
 
-Allowed is an allowance for the start of a run plus a share of its time. Two things follow from it, both from what is
-measured (callbacks, the recorder's thread, devices):
+The budget is an allowance for the start of a run plus a share of its time. The measured cost (callbacks, the recorder's
+thread, devices) gives two spacings:
 
 * *The interval*, which the share alone pays for: the smallest power of two at which the extra cost of a captured step,
   spread over the interval, stays within the share. Changes are rare (one octave of hysteresis).
 * *The thinning*, which the allowance pays for: the first 32 steps, then eight captures in each doubling of the step
-  number, so that a run has captures to look at however short it is. No doubling may use more than a quarter of what is
-  left; where eight captures would, there are four, two or one (and 16, 8 or 4 at the start).
+  number, so that even a short run has captures. No doubling may use more than a quarter of the remaining budget. Where
+  eight captures would, there are four, two or one (and 16, 8 or 4 at the start).
 
-A step is captured at whichever of the two is denser, and only if what is left pays for it. The first capture imports,
-compiles and reads the module tree: it is a cost of the start, and the second one sets the price. Both spacings are
-powers of two on multiples of the step number, so what a rank with dearer captures takes is a subset of what one with
-cheaper captures takes.
+A step is captured at the denser of the two spacings, and only if the remaining budget pays for it. The first capture
+imports, compiles and reads the module tree: it is a cost of the start, and the second one sets the price. Both spacings
+are powers of two on multiples of the step number. So the captures of a rank with a higher cost are a subset of those of
+a rank with a lower cost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections import deque
 from statistics import fmean, median
 
-#: Nanoseconds that watching may take beside its share of the run's time: most of what it costs, it costs at the start.
+#: Nanoseconds that watching may take beside its share of the run's time: most of the cost comes at the start.
 ALLOWANCE_NS = 500_000_000
 #: Captures in each doubling of the step number, as a power of two.
 _DENSEST = 3
 #: TRAIN steps at the start that are all captured where the allowance pays for it.
 STARTUP_STEPS = 4 << _DENSEST
-#: A doubling of the step number may use this part of what is left.
+#: A doubling of the step number may use one part in this number of the remaining budget.
 _DOUBLINGS = 4
 #: The first captures pay for reading the module tree and for cold caches; they do not count.
 _WARMUP_CAPTURES = 4
@@ -36,7 +36,7 @@ _MIN_CAPTURES = 4
 #: Of steps that are not captured the first few are looked at, and then one in this number.
 _MIN_IDLE, _SAMPLED = 4, 8
 MAX_INTERVAL = 4096
-#: Most that a step on the fast path costs, as a share of what an idle step costs on the full path.
+#: Most that a step on the fast path costs, as a share of an idle step on the full path.
 _FAST_SHARE = 0.25
 #: Parts of the allowance and of the share that remain for captures even where imports, and bookkeeping at every step,
 #: use more than the rest.
@@ -51,11 +51,11 @@ class Budget:
     Args:
         share: Share of the run's time that watching may cost, in (0, 1].
         fixed: An interval that is not to be changed, or None.
-        allowance_ns: What it may cost beside that share.
+        allowance_ns: Allowed cost beside that share.
 
     Attributes:
         interval: The interval that the share pays for, :data:`MAX_INTERVAL` while that is not known; or the fixed one.
-        cost_ns: What callbacks have taken so far.
+        cost_ns: Time of callbacks so far.
         train_ns: How long the run has trained so far.
         step_ns: Smoothed length of a TRAIN step, nanoseconds.
         captures: TRAIN steps captured so far.
@@ -74,7 +74,7 @@ class Budget:
         self._planned: deque[bool] = deque(maxlen=_CAPTURE_WINDOW)
         self._step_ns: deque[int] = deque(maxlen=_WINDOW)
         self._background_ns: deque[float] = deque(maxlen=_WINDOW)
-        # What each of the last captures cost, the first ones too; and all of them together.
+        # Cost of each of the last captures, the first ones included; and of all together.
         self._each_ns: deque[float] = deque(maxlen=_CAPTURE_WINDOW)
         self._captures_ns = 0.0
         self._elsewhere_ns = 0.0
@@ -109,13 +109,13 @@ class Budget:
         return -(-step // spacing) * spacing
 
     def pays(self) -> bool:
-        """Whether what is left pays for one more capture."""
+        """Whether the remaining budget pays for one more capture."""
         return self.fixed is not None or self._price_ns() <= self.left_ns()
 
     def left_ns(self) -> float:
-        """What captures may still cost: what is allowed by now, less what everything has cost.
+        """The remaining budget for captures: the budget by now, less all cost so far.
 
-        Imports and bookkeeping at every step are not ours to thin out; a part of what is allowed is kept from them.
+        Imports and bookkeeping at every step cannot be thinned out; a part of the budget is reserved from them.
         """
         shared_ns = self.share * self.train_ns
         others_ns = self.cost_ns + self._elsewhere_ns - self._captures_ns
@@ -129,7 +129,7 @@ class Budget:
 
     @property
     def knows_idle(self) -> bool:
-        """Whether enough steps were seen at which nothing was captured to know what such a step costs."""
+        """Whether enough steps without a capture were measured to know their cost."""
         return len(self._idle_ns) >= _MIN_IDLE
 
     def spent(
@@ -149,18 +149,18 @@ class Budget:
         """A TRAIN step is over; returns whether the interval or the thinning changed.
 
         Args:
-            cost_ns: What our callbacks took of it.
-            step_ns: What it took, they included.
+            cost_ns: Time of our callbacks in it.
+            step_ns: Its time, callbacks included.
             captured: Whether anything was captured at it.
             chosen: Whether :meth:`due` chose it; a collection with a fixed interval is not the budget's choice.
             step: Its number.
             planned: Whether this is the step that was due, and not one captured beside it, of an optimizer that takes
                 turns with another.
-            background_ns: What our own thread has worked for captures since the last one.
-            device_ns: What devices work for a capture, as far as is known by now. The training may have to wait for
+            background_ns: Work of our thread for captures since the last one.
+            device_ns: Work of devices for a capture, as far as known by now. The training may have to wait for
                 all of it.
-            standing_ns: What our thread works for every step, captured or not.
-            elsewhere_ns: What our thread and devices have worked so far, for whatever.
+            standing_ns: Work of our thread for every step, captured or not.
+            elsewhere_ns: All work of our thread and of devices so far.
         """
         self.cost_ns += cost_ns
         self.train_ns += step_ns
@@ -215,7 +215,7 @@ class Budget:
         return True
 
     def goes_on_from(self, before: Budget) -> None:
-        """Take over what was spent and allowed so far, of a budget that another configuration replaces."""
+        """Take over the cost and time so far of the budget that this one replaces."""
         self.cost_ns, self.train_ns, self.captures = before.cost_ns, before.train_ns, before.captures
         self._captures_ns, self._elsewhere_ns = before._captures_ns, before._elsewhere_ns
         self._each_ns.extend(before._each_ns)
@@ -228,7 +228,7 @@ class Budget:
         self._each_ns.append(extra_ns)
 
     def _price_ns(self) -> float:
-        """What a capture costs: the least of few, as whatever disturbs them only adds to it."""
+        """Cost of a capture: the least of few, since disturbances only add to it."""
         return min(self._each_ns, default=0.0)
 
     def _thin(self) -> bool:
@@ -274,5 +274,5 @@ class Budget:
         return interval
 
     def _idle(self) -> float:
-        """What an idle step costs on the full path: the least of few, as whatever disturbs them only adds to it."""
+        """Cost of an idle step on the full path: the least of few, since disturbances only add to it."""
         return min(self._idle_ns, default=0)

@@ -39,7 +39,7 @@ class CallOrder:
         self._updated = False
         # Whether the beginning of the round was missed.
         self._partial = False
-        #: What to call once when a round is over.
+        #: Called once when a round is over.
         self.when_over: Callable[[], None] | None = None
         # Optimizers that are stepping, inside one another, and where in the order the outermost began.
         self._stepping: list[int] = []

@@ -30,7 +30,7 @@ class Cost:
     """Keeps account of one training run. For the training's thread.
 
     Args:
-        plan: Its budget learns what each step cost, and chooses the interval.
+        plan: Its budget learns the cost of each step, and chooses the interval.
         recorder: Its thread's time is part of the cost.
         report_ns: Time between two facts on the cost so far.
 

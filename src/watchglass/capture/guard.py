@@ -139,7 +139,7 @@ class Guard:
     def is_lent(self) -> bool:
         """Whether the training's thread waits for the one that asks, which autograd has started.
 
-        Threads of the script go on by themselves meanwhile, and train nothing that is watched.
+        Threads of the script go on by themselves, and train nothing that is watched.
         """
         return self.waiting and not _is_of_the_script(threading.get_ident())
 

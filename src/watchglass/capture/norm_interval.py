@@ -9,7 +9,7 @@ class NormInterval:
     """Chooses the TRAIN steps, beside those that are captured, at which the norm is taken. For the training's thread.
 
     Args:
-        plan: Its budget is what the norm has a share of.
+        plan: The norm takes a share of its budget.
         share: That share.
         longest: The longest interval, in steps.
     """

@@ -22,7 +22,7 @@ from watchglass.config import (
 )
 from watchglass.records import Mode, Reduction, Role
 
-#: What :meth:`Plan.next_due` answers for "never".
+#: The answer of :meth:`Plan.next_due` for "never".
 NEVER = 1 << 62
 
 #: Single steps of a collection that its description names.
@@ -70,7 +70,7 @@ class Plan:
     belongs to, are numbers, and what is kept of it is looked up by the bits they have in common.
 
     Args:
-        config: What is kept and when.
+        config: The collections and their schedules.
         rank: This process's rank, asked where only one rank keeps tensors, when the first training step opens.
     """
 
@@ -152,7 +152,7 @@ class Plan:
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def keep(self, name: str, role: Role, place: Place = NOWHERE, tags: tuple[str, ...] = ()) -> Keep | None:
-        """What to keep of a tensor at the step that opened last, None for nothing.
+        """The form in which to keep a tensor at the step that opened last, None for none.
 
         Args:
             name: Its name; everything else is looked at only when the name is new.
@@ -170,11 +170,11 @@ class Plan:
 
     @property
     def answers(self) -> Mapping[str, Keep | None]:
-        """What :meth:`keep` has answered so far, by name, for the step that opened last."""
+        """The answers of :meth:`keep` so far, by name, for the step that opened last."""
         return self._view.keeps
 
     def keep_saved(self, name: str, tags: tuple[str, ...] = (), role: Role = Role.CUSTOM) -> Keep | None:
-        """What to keep of a tensor that the script itself saves now, None for nothing.
+        """The form in which to keep a tensor that the script itself saves now, None for none.
 
         It is always kept, with two exceptions: a collection that names it, or that it is saved under, has a schedule;
         or this worker keeps no tensors.
@@ -191,7 +191,7 @@ class Plan:
         return role in self._view.roles
 
     def wants_tag(self, tag: str) -> bool:
-        """Whether a collection that is due asks for what carries a tag, so that computing it is worth it."""
+        """Whether a collection that is due asks for a tag, so that its tensors must be computed."""
         return tag in self._view.tags
 
     def collections_of(

@@ -18,7 +18,7 @@ from watchglass.errors import TrainingStopped
 from watchglass.records import Failure
 from watchglass.store import redacted
 
-#: Characters of a message, of a line of code, and of what is looked at to make them.
+#: Characters of a message, of a line of code, and of the text from which they are made.
 _MESSAGE, _SOURCE, _LOOKED_AT = 500, 200, 20_000
 #: Frames of a traceback that are looked at, from the innermost on.
 _MOST_FRAMES = 1_000
@@ -102,7 +102,7 @@ def _message(error: BaseException) -> str:
 
 
 def _line(text: str, most: int) -> str:
-    """In one line, without what looks like a secret: that goes before the line is cut, which could cut a secret."""
+    """In one line, without possible secrets: these are removed before the line is cut, which could split one."""
     line = redacted(" ".join(text.split()))
     return line if len(line) <= most else line[: most - 1] + "…"
 

@@ -66,7 +66,7 @@ class Resumption:
         self._begin: tuple[int | None, str] | None = None
 
     def settle(self, start: int | None, source: str) -> None:
-        """Begin at ``start``; at 0 where it is None, since it is not known. What comes later changes nothing."""
+        """Begin at ``start``, at 0 for None (not known). Later calls change nothing."""
         if self.open:
             self.open = False
             self._settled(start, source)
@@ -112,7 +112,7 @@ class Resumption:
         return True
 
     def release(self) -> None:
-        """Queue what was held back, unless it has to wait longer."""
+        """Queue the steps that were held back, unless they must wait longer."""
         if self._recorder.started and not self.waiting:
             for step in self._held:
                 self._recorder.put(step)
@@ -131,7 +131,7 @@ class Resumption:
 
     def _settled(self, start: int | None, source: str) -> None:
         if start is not None and not 0 <= start < _MOST_STEPS:
-            start = None  # what is called so need not be a counter
+            start = None  # another value under the name of a counter
         if start:
             self._clock.resume(start)
             for step in self._held:

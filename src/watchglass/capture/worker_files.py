@@ -53,7 +53,7 @@ _PACKAGES = (
     "torch", "numpy", "lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "timm", "xgboost",
 )  # fmt: skip
 _MOST_FLUSHES = 10_000_000
-#: Of the time between two flushes on an object store, what lies between them although the second is urgent.
+#: Share of the flush interval of an object store that passes even before an urgent flush.
 _URGENT_SHARE = 0.2
 
 
@@ -303,7 +303,7 @@ class WorkerWriter:
         self.rings = rings
         self._raw = None
         if raw_keep_bytes is not None:
-            from watchglass.store import RawRetention  # here, for what it imports
+            from watchglass.store import RawRetention  # here: its imports are large
 
             self._raw = RawRetention(store, attempt, worker, raw_keep_bytes)
         self._store = store

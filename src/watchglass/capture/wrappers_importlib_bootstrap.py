@@ -61,7 +61,7 @@ def around(
         return result
 
     name = getattr(original, "__name__", "call")
-    # What a traceback shows.
+    # The name that a traceback shows.
     call.__code__ = call.__code__.replace(co_name=name)
     return functools.wraps(original)(call)
 

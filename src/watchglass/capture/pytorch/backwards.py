@@ -56,7 +56,7 @@ class Backwards:
             or current.is_of_another(function, (*arguments, *kwargs.values()))
         ):
             return
-        # A model may compute its loss itself; what that is given is worth the same, what it returns is an output.
+        # A model may compute its loss itself; then its arguments count as well, and its result is an output.
         inside = current.forward_depth > 0
         evaluating, step = clock.evaluation is not None, clock.train
         due = clock.evaluation.due if clock.evaluation is not None else step is not None and step.due
@@ -68,7 +68,7 @@ class Backwards:
                 if isinstance(forward.state, ForwardState):
                     forward.state.loss_call = (function, arguments[1:], kwargs)
             if not due and forward.training:
-                return  # what its backward starts from is recorded at every step
+                return  # the start of its backward is recorded at every step
         predictions = arguments[0] if arguments else kwargs.get("input")
         target = arguments[1] if len(arguments) > 1 else kwargs.get("target")
         if due:
@@ -129,10 +129,10 @@ class Backwards:
             self._scaled[id(scaled)] = (weakref.ref(scaled), given.detach())
 
     def before_backward(self, tensors: Any, gradients: Any, chosen: bool) -> None:
-        """A backward begins. What it starts from is a loss of the gradients that it contributes to.
+        """A backward begins. It starts from a loss of the gradients that it contributes to.
 
         Args:
-            tensors: What it starts from.
+            tensors: The tensors that it starts from.
             gradients: Those that it was given, or None.
             chosen: Whether it is only for some tensors.
         """
@@ -145,7 +145,7 @@ class Backwards:
             return
         roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
         self.on_begin(roots)
-        # On devices a backward runs on threads of autograd's, and with it whatever it calls: an optimizer, for one.
+        # On devices a backward runs on autograd's threads, with all that it calls, such as an optimizer.
         current.in_backward = current.hook.guard.waiting = True
         self._trained_before = []
         self._chained = False
@@ -208,7 +208,7 @@ class Backwards:
         self.on_end()
 
     def _record_handwritten(self, loss: Tensor, value: Any, made: Expression) -> None:
-        """Record what evaluations have of a loss that the script writes with tensor operations."""
+        """Record the part of a handwritten loss that evaluations have, too."""
         forward = self._current.forward
         if type(value) is not float and made.divisor != 1:
             with torch.no_grad():

@@ -18,7 +18,7 @@ PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, to
 
 
 class Settings(NamedTuple):
-    """Settings of PyTorch that choose what a forward on the CPU computes. Gradients are on: others are not repeated."""
+    """Settings of PyTorch that affect a forward on the CPU. Gradients are on: other forwards are not repeated."""
 
     autocast: torch.dtype | None
     deterministic: bool
@@ -37,7 +37,7 @@ class Settings(NamedTuple):
     def applied(self) -> Iterator[None]:
         """Inside, the settings are these."""
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        # Without its cache of converted weights: what a re-run puts there the training would find.
+        # Without its cache of converted weights: the training would find the entries of a re-run.
         autocast = torch.autocast("cpu", self.autocast, enabled=self.autocast is not None, cache_enabled=False)
         torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
         try:
@@ -67,10 +67,10 @@ class ForwardState:
         states: States of the generators that it may draw from, before it.
         draws: From which ones it is known to draw.
         most_bytes: Outputs, and gradients of outputs, that are larger are not kept.
-        outputs: What it returned, by path, where that is small.
-        gradients: What the loss's backward gave for each output, where that is small.
+        outputs: Its small outputs, by path.
+        gradients: Small gradients of the loss for its outputs, by path.
         loss_call: Name, further arguments and keyword arguments of the loss function that was given its output.
-        loss: What its backward started from; None where that is not known.
+        loss: The value that its backward started from; None where it is not known.
     """
 
     root: nn.Module

@@ -37,7 +37,7 @@ _LOOKED_THROUGH = 1 << 20
 _MOST_NODES, _LOOKS = 2048, 3
 #: Backwards in a row with an update behind each, after which a device is not asked again; and before it how often.
 _HABIT, _QUESTIONS = 8, 64
-#: Backwards without an update, after which what their forwards recorded is dropped.
+#: Backwards without an update, after which records of their forwards are dropped.
 _MOST_KEPT = 256
 
 
@@ -258,7 +258,7 @@ class HandwrittenUpdates:
         return found
 
     def _is_handwritten(self) -> bool:
-        """Whether changed weights are an update, and not what a script does before its optimizer's first step."""
+        """Whether changed weights are an update, and no change by a script before its optimizer's first step."""
         self._changes += 1
         if self.found:
             return True

@@ -80,7 +80,7 @@ class Expressions:
         """The expression of a loss; None where it holds other operations or parameters.
 
         Args:
-            loss: What a backward starts from.
+            loss: The start of a backward.
             node: Autograd's node that made it, before it was scaled.
             output: Finds outputs of the model.
         """
@@ -217,12 +217,12 @@ def _summed(node: Any, number: int, reading: _Reading) -> tuple[int, int] | None
 
 
 class Following:
-    """Follows what a script makes of the outputs of one call of a model in an evaluation.
+    """Follows the operations of a script on the outputs of one call of a model in an evaluation.
 
     Args:
-        expressions: What is known of the training's losses.
+        expressions: Expressions of the training's losses.
         expression: That of the model.
-        tensors: What the model returned, with paths.
+        tensors: Outputs of the model, with paths.
         found: Called with what a loss was reduced from, the loss, and whether that is the only one so far.
     """
 

@@ -118,7 +118,7 @@ def of_node(node: Any) -> Operation | None:
 
 
 def saved_constants(operation: Operation, node: Any) -> tuple[Any, ...] | None:
-    """What an operation was given besides tensors, from its node; None where that is no plain value."""
+    """Arguments of an operation besides tensors, from its node; None for one that is no plain value."""
     try:
         values = [getattr(node, constant.saved, constant.default) for constant in operation.constants]
     except RuntimeError:
@@ -225,7 +225,7 @@ class OperationObserver:
 _lock = threading.RLock()
 _all: list[OperationObserver] = []
 _attending: tuple[OperationObserver, ...] = ()
-#: What is wrapped: how to restore it, by owner and name. Wrappers are kept: to make one takes longer than to set it.
+#: Functions that restore wrapped operations, by owner and name. Wrappers are kept: making one is slow.
 _undo: dict[tuple[str, str], Callable[[], bool]] = {}
 _wrappers: dict[tuple[str, str], tuple[Any, Any]] = {}
 _OWNERS: dict[str, Any] = {"tensor": torch.Tensor, "torch": torch, "functional": nn.functional}

@@ -1,4 +1,4 @@
-"""What of a model's outputs the training starts its backwards from: in an evaluation, the same is the loss.
+"""Outputs of a model from which backwards start in training: in an evaluation, the same outputs are the loss.
 
 Language models compute their loss themselves and return it beside the logits (nanoGPT, Hugging Face); so does a
 criterion that the script wrote as a module. In training such an output is marked in autograd's graph, and found again
@@ -60,7 +60,7 @@ class LossOutputs:
         self._expressions: weakref.WeakKeyDictionary[nn.Module, Expression | None] = weakref.WeakKeyDictionary()
         # Outputs were marked since the last backward; all of a model's.
         self._marked = self._all_marked = False
-        # What loss functions returned inside the forward that is under way.
+        # Results of loss functions inside the open forward.
         self._computed: list[weakref.ref[Tensor]] = []
 
     def returned(
@@ -70,7 +70,7 @@ class LossOutputs:
 
         Args:
             module: It.
-            tensors: With their paths in what it returned.
+            tensors: Its outputs with their paths.
             again: Look again at a module whose loss is known.
             model: Whether it is one of the models that are trained: then a loss may be made of its outputs.
         """
@@ -133,7 +133,7 @@ class LossOutputs:
         return None if known is None else expression
 
     def expression_of(self, module: nn.Module) -> Expression | None:
-        """How the script makes the training's loss of what a model returns, if it does."""
+        """How the script makes the training's loss of a model's outputs, if it does."""
         return self._expressions.get(unwrap(module))
 
     def knows(self, module: nn.Module) -> bool:
@@ -154,7 +154,7 @@ class LossOutputs:
             kept.append((forward, numbers))
 
     def forget(self) -> None:
-        """The first update is over: what was kept is recorded as it is."""
+        """The first update is over: record the kept values unchanged."""
         if self._kept:
             self._kept.clear()
 
@@ -168,7 +168,7 @@ class LossOutputs:
             self._computed.append(weakref.ref(result))
 
     def loss_of(self, module: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> Any:
-        """The loss among what a module returned in an evaluation, a float or a readback of one; None for none.
+        """The loss among the outputs of a module in an evaluation, a float or a readback of one; None for none.
 
         Of a module that was not trained yet, what a loss function inside of it returned.
         """

@@ -1,4 +1,4 @@
-"""Losses and accuracy, from what the loss functions were given and returned."""
+"""Losses and accuracy, from the arguments and results of loss functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from watchglass.capture.pytorch.device.readback import DeviceRows
 #: Loss functions whose predictions can be compared with class labels.
 _BY_CLASS = ("cross_entropy", "nll_loss")
 BY_SIGN = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
-#: Loss functions with a term for each element of what they compare.
+#: Loss functions with a term for each compared element.
 _BY_ELEMENT = (
     *BY_SIGN, "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "soft_margin_loss",
     "hinge_embedding_loss",

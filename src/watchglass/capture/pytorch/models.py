@@ -28,7 +28,7 @@ class Models:
         # Those without numbers, and how many of them there have been.
         self._waiting: list[ModuleTree] = []
         self._waited = 0
-        # What has become of provisional numbers.
+        # Final numbers by provisional ones.
         self._numbers: dict[int, int] = {}
         #: Called with a model's tree, None where that is gone, its provisional number and the one that it gets.
         self.on_numbered: Callable[[ModuleTree | None, int, int], None] = lambda tree, provisional, number: None
@@ -38,7 +38,7 @@ class Models:
         self.seen = 0
         # Trained tensors that belong to no module, by identity.
         self._loose: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}
-        #: How often something was added: what was looked up before may be found now.
+        #: Number of additions: after one, a failed look-up may succeed.
         self.additions = 0
 
     def __iter__(self) -> Iterator[ModuleTree]:

@@ -1,4 +1,4 @@
-"""What a forward is watched with: hooks on the outermost module, and, at captured steps only, on all modules."""
+"""Hooks on all modules, during forwards of captured steps only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BLIND = (
 
 
 def first_tensor(arguments: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Tensor | None:
-    """The first tensor that a module was given: its length is what the call counts in averages."""
+    """The first tensor among the arguments of a module: its length is the weight of the call in averages."""
     if arguments and isinstance(arguments[0], Tensor):
         return arguments[0]
     return next((tensor for _, tensor in tensors_in((arguments, kwargs), 1)), None)
@@ -79,7 +79,7 @@ class ModuleCapture:
 
     @property
     def on(self) -> bool:
-        """Whether it is switched on, if only for what is called from compiled code."""
+        """Whether it is switched on, if only for calls from compiled code."""
         return self._records is not None or self.compiled.on
 
     def switch_on(self, records: CapturedRecords, root: nn.Module) -> None:
@@ -197,14 +197,14 @@ class ModuleCapture:
         version = version_of(tensor)
         seen = self._seen.get(id(tensor))
         if seen is not None and seen[1] == version and not (is_model and self._hook.plan.wants_tag("model_output")):
-            # A container returns what its last child returned; what was overwritten since is something new.
+            # A container returns the output of its last child; an overwritten tensor is a new one.
             return
         is_relu = place.kind is ModuleKind.RECTIFIER
         tags = ("relu_output",) if is_relu else ("model_output",) if is_model else ()
         axis = unit_axis(place.module_type, tensor.dim())
         item = Item(tensor, place.named("output", path), place, tags, axis)
         if self._saving.keep(Role.OUTPUT, item) is None:
-            # Not seen, either: the container that returns it may be what was asked for.
+            # Not marked as saved: the container that returns it may be wanted.
             return
         self._seen[id(tensor)] = (tensor, version)
         if is_relu:

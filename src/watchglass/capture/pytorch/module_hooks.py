@@ -1,9 +1,9 @@
 """Hooks on single modules, and how they stay out of all that is saved, copied and sent to other processes.
 
 A module is pickled and copied with the tables that hold its hooks, each an ``OrderedDict``. While a module has a hook
-of ours, ``copyreg``, the standard library's registry of how objects are pickled and deep-copied, has an entry for that
-type: a table with entries of ours is taken for one without them. So what ``torch.save``, ``pickle``, ``copy.deepcopy``
-and multiprocessing make of a watched module is what they make of one that is not watched, to the byte.
+from us, ``copyreg``, the standard library's registry of how objects are pickled and deep-copied, has an entry for that
+type: a table with our entries is pickled without them. So ``torch.save``, ``pickle``, ``copy.deepcopy`` and
+multiprocessing make the same of a watched module as of an unwatched one, to the byte.
 ``copy.copy`` hands the tables over as they are; for its sake the same is done to what ``Module.__getstate__`` returns.
 """
 
@@ -29,7 +29,7 @@ _Table = OrderedDict[int, Any]
 #: Tables with our entries, by identity, and the keys of these entries.
 _tables: dict[int, tuple[weakref.ref[_Table], set[int]]] = {}
 _undo: list[Callable[[], None]] = []
-#: What a hook is pickled as where it cannot be left out: see :class:`Unsaved`.
+#: Stand-in for a pickled hook that cannot be left out: see :class:`Unsaved`.
 STAND_IN = (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
@@ -69,7 +69,7 @@ class Unsaved(functools.partial[Any]):
 
 
 def unsaved(handle: RemovableHandle) -> Callable[[], None]:
-    """Keep the hook of this handle out of copies of its module; returns what takes the hook off."""
+    """Keep the hook of this handle out of copies of its module; returns a function that removes the hook."""
     references = (handle.hooks_dict_ref, *handle.extra_dict_ref)
     tables = [table for reference in references if (table := reference()) is not None and handle.id in table]
     entries = []

@@ -17,7 +17,7 @@ _WRAPPERS = frozenset(
     {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper", "OptimizedModule"}
 )
 
-#: What the names of classes begin with that PyTorch derives from a module's own, at run time.
+#: Prefixes of classes that PyTorch derives from a module's class at run time.
 _DERIVED = ("Parametrized", "FSDP", "Replicate")
 
 #: Axis that counts units (neurons, channels) in the output of a module, by class name.
@@ -27,7 +27,7 @@ _CHANNEL_SECOND = ("Conv", "BatchNorm", "InstanceNorm", "GroupNorm")
 WEIGHTED = (ModuleKind.LINEAR, ModuleKind.CONVOLUTION)
 
 _MODULES = "torch.nn.modules."
-#: What classes of PyTorch are, by the module that defines them.
+#: Kinds of PyTorch's classes, by the module that defines them.
 _BY_FILE = {
     "activation": ModuleKind.ACTIVATION, "batchnorm": ModuleKind.NORMALIZATION, "container": ModuleKind.CONTAINER,
     "conv": ModuleKind.CONVOLUTION, "dropout": ModuleKind.DROPOUT, "instancenorm": ModuleKind.NORMALIZATION,
@@ -52,7 +52,7 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
 
 
 def type_name(module: nn.Module) -> str:
-    """Name of a module's class, without what PyTorch derives from it to change how the module acts.
+    """Name of a module's class, without the classes that PyTorch derives from it at run time.
 
     ``torch.nn.utils.parametrize`` makes a ``ParametrizedLinear`` of a Linear, ``fully_shard`` an ``FSDPLinear``.
     """
@@ -63,7 +63,7 @@ def type_name(module: nn.Module) -> str:
 
 
 def kind_of(module: nn.Module) -> ModuleKind:
-    """What a module is: that of the first class of PyTorch that it is derived from, else whether it holds others."""
+    """Kind of a module: that of the first class of PyTorch that it is derived from, else whether it holds others."""
     for cls in type(module).__mro__:
         found = _BY_CLASS.get(cls)
         if found is None and cls.__module__.startswith(_MODULES):
@@ -74,7 +74,7 @@ def kind_of(module: nn.Module) -> ModuleKind:
 
 
 def inside(module: nn.Module) -> list[nn.Module]:
-    """What is inside a wrapper, outermost first: further wrappers, then the module; nothing for any other module."""
+    """The content of a wrapper, outermost first: further wrappers, then the module; empty for other modules."""
     found: list[nn.Module] = []
     while type(module).__name__ in _WRAPPERS:
         inner = next(module.children(), None)

@@ -48,7 +48,7 @@ class Loss:
 
 
 #: Where a gradient on a device was changed between two backwards: what there is of it, on its way to the host. If that
-#: is all zero, what was before is void.
+#: is all zero, earlier losses no longer count.
 _Cut = DeviceRows
 
 
@@ -84,7 +84,7 @@ class _Followed:
         return None if parameter is None else parameter.grad
 
     def note(self, *, known: bool = True) -> None:
-        """Remember the gradient as it is, or that it has one whose state is not known."""
+        """Note the present gradient, or that it has one whose state is not known."""
         gradient = self.gradient if known else None
         self._had = gradient is not None or not known
         if gradient is None:
@@ -170,7 +170,7 @@ class Objectives:
         # Of each optimizer, with the number of its parameters and of changes to what is followed.
         self._of_optimizers = weakref.WeakKeyDictionary[Optimizer, tuple[int, int, list[_Followed]]]()
         self._changes = 0
-        # Of all backwards since the last update, whatever they contributed to.
+        # Of all backwards since the last update.
         self._recent: list[Loss] = []
         self._running: Loss | None = None
         self._updated = False
@@ -184,7 +184,7 @@ class Objectives:
                 followed.losses = [*self._recent] if followed.gradient is not None else []
 
     def begin(self, value: Any, weight: float, *, plain: bool) -> None:
-        """A backward begins; ``value`` is what it starts from, None where that is no loss."""
+        """A backward begins from ``value``, None where that is no loss."""
         if self._updated:
             self._updated = False
             self._recent, self.backwards = [], 0
@@ -229,7 +229,7 @@ class Objectives:
         return self._objectives(followed)
 
     def recent(self) -> dict[int, Objective]:
-        """The objective of all backwards since the last update, whatever they contributed to."""
+        """The objective of all backwards since the last update."""
         return {0: Objective([self._recent])} if self._recent and not self._updated else {}
 
     def updated(self, optimizer: Optimizer) -> None:
@@ -249,7 +249,7 @@ class Objectives:
     def restore(self, optimizer: Optimizer | None, value: float, weight: float, backwards: int) -> None:
         """Add backwards since the last update that were not followed; their losses add up to ``value``.
 
-        They contributed to the gradients of ``optimizer``; where that is gone, of whatever there is.
+        They contributed to the gradients of ``optimizer``; without it, of all optimizers.
         """
         loss = Loss(0, value, weight)
         self._recent, self.backwards, self._updated = [loss], backwards, False

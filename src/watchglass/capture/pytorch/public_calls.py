@@ -76,7 +76,7 @@ class PublicCall:
     """One public function, or several that a listener takes for one.
 
     Args:
-        owners: Finds what is wrapped: (owner, attribute).
+        owners: Finds the functions to wrap: (owner, attribute).
         nest: Shared with functions whose calls inside this one are not reported.
         inner: Whether nested calls are all reported.
         active: For a function that every step calls: it is reported only while a hook is active.

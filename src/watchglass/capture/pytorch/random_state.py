@@ -67,7 +67,7 @@ class Habits:
         self._looks: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
 
     def of(self, root: nn.Module) -> Draws:
-        """What is known of a model."""
+        """The known draws of a model."""
         return self._known.get(root, NONE)
 
     def begin(self, root: nn.Module) -> Randomness:
@@ -78,7 +78,7 @@ class Habits:
         return (self.of(root)._replace(framework=True) if looks % _RARELY == 0 else self.of(root)).states()
 
     def end(self, root: nn.Module, before: Randomness) -> Draws:
-        """That forward has ended; returns what it drew from."""
+        """That forward has ended; returns the generators that it drew from."""
         looks = self._looks[root] = self._looks.get(root, 0) + 1
         if looks <= _LOOKS or before.framework is not None:
             self._known[root] = before.drawn()
@@ -87,7 +87,7 @@ class Habits:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Whatever is drawn inside, all generators are afterwards as if it had not been."""
+    """Restore all generators after the block."""
     before = ALL.states()
     try:
         yield

@@ -72,7 +72,7 @@ def plain(tensor: Tensor) -> Tensor | None:
         # Codes with their scales beside them, as optimizers of eight bits keep their state.
         tensor = tensor.dequantize()
     if tensor.is_neg() or tensor.is_conj():
-        # What is in memory has another sign.
+        # The values in memory have another sign.
         tensor = tensor.resolve_neg().resolve_conj()
     if tensor.is_cpu and tensor.numel() and not tensor.data_ptr():
         # The kernel would read from nowhere.

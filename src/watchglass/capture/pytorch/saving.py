@@ -56,7 +56,7 @@ class Saving:
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
-        #: What is read of tensors that live on a device; sent to the host when a step ends.
+        #: Statistics of tensors on devices; sent to the host when a step ends.
         self.on_device = DeviceStatistics(hook.cost)
         hook.on_finished.append(lambda step: self.on_device.send())
         self._seed = 0
@@ -110,7 +110,7 @@ class Saving:
             return []
 
     def _saved(self, records: CapturedRecords, role: Role, items: Sequence[Item], scale: Tensor | None) -> list[int]:
-        # Runs for every tensor of a captured step: what was answered before is looked up here, not asked for.
+        # Runs for every tensor of a captured step: known answers are looked up here.
         keeps, known = self._hook.plan.answers, self._ids[role]
         given_up = role in self._given_up
         ids: list[int] = []
@@ -165,7 +165,7 @@ class Saving:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            # Whatever the tensor's own class makes of being read.
+            # The class of the tensor may raise anything.
             if item.name not in self._unreadable:
                 self._unreadable.add(item.name)
                 reason = (str(error).splitlines() or [type(error).__name__])[0]

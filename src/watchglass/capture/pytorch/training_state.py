@@ -22,7 +22,7 @@ from watchglass.record import Forward, OpenStep
 
 #: TRAIN steps without a new model after which none is expected.
 _ALL_CALLED = 4
-#: What runs while a module is called.
+#: The code that runs while a module is called.
 _CALL: types.CodeType = nn.Module.__call__.__code__
 
 
@@ -33,7 +33,7 @@ class TrainingState:
     Attributes:
         hook: Where everything goes.
         models: The models that are watched.
-        events: What the adapter's parts listen to.
+        events: The events of the adapter's parts.
         sources: Which outputs of modules are losses.
         forward: The last outermost forward.
         inputs: Number of elements of the first tensor that it was given.
@@ -43,14 +43,14 @@ class TrainingState:
         update_depth: Optimizers that are stepping, inside one another.
         in_closure: The stepping optimizer calls its closure: forwards inside it belong to its step.
         quiet_steps: TRAIN steps since a new model was seen.
-        output: What the last forward returned, when that was one tensor.
-        loss: What a loss function made of exactly that tensor.
+        output: The output of the last forward, when that was one tensor.
+        loss: The result of a loss function for exactly that tensor.
         outputs: All tensors that the last forward of an evaluation returned.
         observes_others: Calls of other models are observed since that forward; not where there is compiled code.
         called_another: Another model was called since that forward: a loss made of other tensors is not its own.
         own_losses: Loss functions that were given the output of that forward.
         recomputed: Whether a backward was seen to call models or to run others inside it.
-        objectives: What each model is trained on.
+        objectives: The losses that each model is trained on.
         every_gradient: Whether the gradients of steps that are not captured are looked at as well.
         foreign: Optimizers of parameters that belong to no watched model.
         silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
@@ -120,12 +120,12 @@ class TrainingState:
         return False
 
     def returned_any_of(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether the last forward of an evaluation returned one of these, or what one of them is a view of."""
+        """Whether the last forward of an evaluation returned one of these, or the base of one of them."""
         outputs = [output for reference in self.outputs if (output := reference()) is not None]
         return bool(outputs) and any(_share(tensor, output) for tensor in tensors for output in outputs)
 
     def is_of_another(self, function: str, arguments: Iterable[Any]) -> bool:
-        """Whether what a loss function makes of these is the loss of another model than the one that was called last.
+        """Whether the loss of these arguments belongs to another model than the one that was called last.
 
         Where calls of others are not observed, it is if the function was given what that model returned before, and is
         given something else now.

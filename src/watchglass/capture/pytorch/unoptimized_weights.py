@@ -45,7 +45,7 @@ class UnoptimizedWeights:
         self._saving = saving
         self._optimizers = optimizers
         self._captures = self._turn = 0
-        # Ahead of what sends a step's readings of devices to the host.
+        # Before the numbers of a step are sent from devices to the host.
         hook.on_finished.insert(0, self._finished)
 
     def _finished(self, step: OpenStep) -> None:

@@ -27,7 +27,7 @@ from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.training_state import TrainingState
 
-#: Calls of modules that are looked at after one forward of a watched model: what lies behind them is no evaluation.
+#: Most observed calls of other modules after a forward of a watched model: later ones belong to no evaluation.
 _MOST_CALLS = 1 << 14
 
 
@@ -45,7 +45,7 @@ class UnwatchedModels:
         self._calls = 0
         # Modules that are a part of the training of a watched model.
         self._ours: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        # What the optimizers hold, by identity, and for how many groups and parameters that was looked up.
+        # Parameters of the optimizers, by identity, with the numbers of groups and parameters at the look-up.
         self._held: set[int] = set()
         self._looked_up: list[tuple[int, int]] = []
         hook = current.hook

@@ -85,7 +85,7 @@ class UpdatePoint:
         self._weights_read: OpenStep | None = None
         self._late_gradients: OpenStep | None = None
         current.hook.on_finished.append(self._record_left)
-        # The step that was updated last, and what the gradients of each model were of.
+        # The step that was updated last, and the objectives of each model.
         self._objectives: tuple[int, dict[int, Objective]] = (-1, {})
 
     def optimizers(self) -> list[Optimizer]:
@@ -285,7 +285,7 @@ class UpdatePoint:
     def _take_loose(self, optimizer: Optimizer) -> bool:
         """Take the parameters of an optimizer for those of no module: an image, a vector of weights.
 
-        Not beside an optimizer of a model: what it makes is no step of the training.
+        Not beside an optimizer of a model: its updates are no steps of the training.
         """
         if self._optimizers:
             return False

@@ -30,7 +30,7 @@ Evaluations = Mapping[str, Mapping[str, Sequence[Any]]]
 
 
 class Rounds:
-    """Opens and closes a TRAIN step per round, and an EVAL step for what was evaluated on other data.
+    """Opens and closes a TRAIN step per round, and an EVAL step for evaluations on other data.
 
     Args:
         hook: The hook that records.

@@ -1,1 +1,1 @@
-"""What compiled code calls and updates: seen only where it was prepared for before it was compiled."""
+"""Calls and updates inside compiled code: observed only after preparation before the compilation."""

@@ -25,7 +25,7 @@ from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.module_tree import compiled_parts, is_wrapper, runs_compiled, unwrap, wraps_compiled
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 
-#: Whether compiled code is to hand over what its modules return. The compiler guards on it: a plain global.
+#: Whether compiled code is to hand over outputs of modules. The compiler guards on it: a plain global.
 _capturing = False
 
 _numbers = itertools.count()
@@ -71,7 +71,7 @@ class ModuleHook:
         number: Of the :class:`CompiledModules` that put it on.
         index: Of the module there.
         entry: Whether it is called as the module is, or as the module returns.
-        directly: Called where the module runs as it is, not compiled.
+        directly: Called where the module runs without compilation.
     """
 
     def __init__(self, number: int, index: int, entry: bool, directly: Callable[..., None]) -> None:
@@ -118,7 +118,7 @@ class CompiledModules:
         self._reported: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Made when they are needed: this imports the compiler.
         self._directly: list[Any] = []
-        #: Whether modules hand over what they return.
+        #: Whether modules hand over their outputs.
         self.on = False
         #: Whether compiled code has handed over anything since the switch.
         self.in_code = False
@@ -127,7 +127,7 @@ class CompiledModules:
         _all[self._number] = self
 
     def add(self, root: nn.Module, *, inputs: bool) -> None:
-        """Put hooks on a module and all below it that have none yet, for what they are given as well if so asked."""
+        """Put hooks on a module and all below it that have none yet, for their inputs too where these are wanted."""
         if not self._directly:
             directly = map(self._guard.shielded, (self._returned_directly, self._entered_directly))
             self._directly += map(torch.compiler.disable, directly)
@@ -177,7 +177,7 @@ class CompiledModules:
         return bool(self._roots)
 
     def switch(self, on: bool) -> None:
-        """Hand over what modules return from the next call on, or no more; compiles a second graph the first time."""
+        """Hand over outputs of modules from the next call on, or stop; compiles a second graph the first time."""
         global _capturing
         if on:
             self._reported.clear()
@@ -191,7 +191,7 @@ class CompiledModules:
         return [part for part in compiled_parts(root) if not any(map(self._reported.__contains__, _inside(part)))]
 
     def observe(self, index: int, entry: bool, values: dict[str, Tensor], grad: bool) -> None:
-        """Compiled code hands over what a module was given or returned, by path."""
+        """Compiled code hands over inputs or outputs of a module, by path."""
         module = self._modules[index]()
         if not self.on or module is None or captured():
             return

@@ -47,7 +47,7 @@ class Account(Protocol):
 
 
 class _Read(NamedTuple):
-    """What is read together: tensors of one device, the rest as of :meth:`DeviceStatistics.summaries`."""
+    """Tensors of one device that are read together; other fields as in :meth:`DeviceStatistics.summaries`."""
 
     values: list[Tensor]
     older: list[Tensor] | None
@@ -102,7 +102,7 @@ class DeviceStatistics:
         return DeferredNumbers(functools.partial(joined_rows, rows, owners)), joined
 
     def send(self) -> None:
-        """Send what has been gathered to the host, as a step ends; never raises."""
+        """Send the gathered numbers to the host, as a step ends; never raises."""
         for key in list(self._open):
             self._close(key)
         self._time.turn()

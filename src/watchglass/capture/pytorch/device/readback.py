@@ -97,13 +97,13 @@ class DeviceTime:
         self._spans.append((begin, end))
 
     def turn(self) -> None:
-        """A step is over: what was launched in it, if anything was, has been sent."""
+        """A step is over: its launches, if any, have been sent."""
         if self._worked:
             self._worked = False
             self._turn = (self._turn + 1) % _TIMED
 
     def read(self) -> None:
-        """Report what is over. For the recorder's thread."""
+        """Report finished measurements. For the recorder's thread."""
         while self._spans and self._spans[0][1].query():
             begin, end = self._spans.popleft()
             self._report(_TIMED * int(1e6 * begin.elapsed_time(end)))
@@ -136,7 +136,7 @@ def histograms_from(counts: NDArray[np.int32], widths: NDArray[np.int64], seen: 
 
 
 def _recorded(device: torch.device) -> Any:
-    """An event after what is on its way from a device; None for one whose copies are over when they return."""
+    """An event after the copies on their way from a device; None for a device with synchronous copies."""
     if device.type == "mps":
         event = torch.mps.Event()
         event.record()

@@ -22,12 +22,12 @@ _KNOWN = {getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, name)}
 
 
 class TensorGroup(NamedTuple):
-    """What is looked at together.
+    """Tensors that are read together.
 
     Attributes:
         parts: Tensors, and their older values where there are some.
         owners: Of which tensor of the call each is a part.
-        nbytes: What :meth:`flat` copies.
+        nbytes: Bytes that :meth:`flat` copies.
     """
 
     parts: list[tuple[Tensor, Tensor | None]]

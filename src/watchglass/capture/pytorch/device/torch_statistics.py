@@ -70,8 +70,8 @@ def summaries(
         before: The same.
         scale: Everything is divided by this number.
         histograms: Whether to make them.
-        seed: Draws what histograms look at.
-        time: Measures what is launched.
+        seed: Draws the elements for histograms.
+        time: Measures the launches.
     """
     elements = [tensor.numel() for tensor in tensors]
     pairs = [(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
@@ -107,7 +107,7 @@ def _binned(counts: DeviceRows, widths: Sequence[int], elements: Sequence[int], 
 
 
 def peak_bytes(tensors: Sequence[Tensor], *, histograms: bool = True) -> int:
-    """What :func:`summaries` holds on the device at most."""
+    """Most bytes that :func:`summaries` holds on the device."""
     blocks = sum(max(1, -(-tensor.numel() // _BLOCK)) for tensor in tensors)
     bins = sum(_width(tensor) for tensor in tensors) if histograms else 0
     return min(blocks, _BLOCKS) * _BLOCK * _BYTES + 2 * blocks * len(STATISTIC_FIELDS) * 8 + 4 * bins
@@ -119,7 +119,7 @@ def _width(tensor: Tensor) -> int:
 
 
 def _blocks(pairs: Sequence[tuple[Tensor, Tensor | None]], scale: Tensor | float | None) -> Iterator[Tensor]:
-    """What :func:`_reduced` finds of all blocks of all tensors, in their order; an empty tensor has one."""
+    """The results of :func:`_reduced` for all blocks of all tensors, in order; an empty tensor has one."""
     total = sum(max(1, -(-tensor.numel() // _BLOCK)) for tensor, _ in pairs)
     device = pairs[0][0].device
     extreme = any(tensor.dtype in (torch.float64, torch.complex128) for tensor, _ in pairs)
@@ -294,7 +294,7 @@ def _signed(bits: int) -> int:
 
 
 def _dtype(tensor: Tensor) -> torch.dtype:
-    """What a tensor's elements are computed in."""
+    """The dtype in which a tensor's elements are computed."""
     return _accumulator(tensor.device) if tensor.dtype in _WIDE else torch.float32
 
 

@@ -2,7 +2,7 @@
 
 # Triton reads annotations too, as names that a kernel may not know.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# What a kernel is compiled for is written in capitals, as everywhere in Triton.
+# Compile-time constants of a kernel are written in capitals, as everywhere in Triton.
 # ruff: noqa: N803
 
 from __future__ import annotations

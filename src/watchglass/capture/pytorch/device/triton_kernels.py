@@ -14,7 +14,7 @@ Infinities, zeros and keys are recognised by bits, which no mode of arithmetic c
 
 # Triton reads annotations too, as names that a kernel may not know.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# What a kernel is compiled for is written in capitals, as everywhere in Triton.
+# Compile-time constants of a kernel are written in capitals, as everywhere in Triton.
 # ruff: noqa: N803
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RUNS = tl.constexpr(64)
 _HALF = tl.constexpr(0xFFFF)
 
 
-# What differs from call to call must not be compiled for.
+# Values that differ from call to call must not be compile-time constants.
 @triton.jit(do_not_specialize=["first_share", "first_row", "first_bin", "seed"])
 def summarise(
     table, owners, shares, joins, counts, scale, first_share, first_row,
@@ -55,10 +55,10 @@ def summarise(
         joins: int64[.., 2], for each row its first share and how many there are.
         counts: int32[..], bins.
         scale: float64[1], looked at where SCALED.
-        first_share: What the table counts rows of shares from.
-        first_row: What it counts rows from.
-        first_bin: What it counts bins from.
-        seed: Draws what histograms look at.
+        first_share: Offset of the table's rows of shares.
+        first_row: Offset of its rows.
+        first_bin: Offset of its bins.
+        seed: Draws the elements for histograms.
         STORED: How elements lie in memory.
         KIND: Name of the dtype.
         WIDE: Whether elements are computed in float64.

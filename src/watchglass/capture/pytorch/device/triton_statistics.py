@@ -62,14 +62,14 @@ class _Launch(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """What reads the tensors of a call.
+    """The launches that read the tensors of a call.
 
     Attributes:
-        needed: What it needs.
+        needed: Its need of memory.
         launches: One for each variant of the kernel.
         elements: Their number, int64[n].
         widths: Bins of each, int64[n].
-        nbytes: What is held on the device.
+        nbytes: Bytes that are held on the device.
     """
 
     needed: Size
@@ -121,7 +121,7 @@ class Gathering:
 
     Args:
         device: Where the tensors live; the CPU where Triton's interpreter stands in for a GPU.
-        stream: What the tensors are computed on, None on the CPU.
+        stream: The stream on which the tensors are computed, None on the CPU.
         size: Its capacity.
         time: Measures the launches.
     """
@@ -149,12 +149,12 @@ class Gathering:
     def add(
         self, plan: ReadPlan, scale: Tensor | float | None, seed: int
     ) -> tuple[DeferredNumbers, DeferredNumbers] | None:
-        """Launch what reads the tensors of a plan, for which there is room; None where it has been sent meanwhile.
+        """Launch the reads of a plan, which fit; None if this gathering has been sent in between.
 
         Args:
             plan: The tensors; they may be freed, and changed, by later work on the same stream.
             scale: Everything is divided by this number.
-            seed: Draws what histograms look at.
+            seed: Draws the elements for histograms.
         """
         with self._lock:
             if self.sent:
@@ -225,12 +225,12 @@ class Gathering:
             with self._time.span(self._results.device):
                 _join(self._shares, self._joins, self._results, self.used.rows)
             self._values = DeviceRows(self._results[:used])
-        # Whatever gets this memory next on this stream comes after the copy.
+        # The next use of this memory on this stream comes after the copy.
         del self._shares, self._joins, self._results
 
 
 def prepare(device: torch.device) -> None:
-    """Compile what sending needs; raises here what would be raised there."""
+    """Compile the kernels for sending, so that a failure raises here and not there."""
     nothing = torch.zeros(2 * _ROW, dtype=torch.float64, device=device)
     _join(nothing, nothing.view(torch.int64), nothing, 1)
 

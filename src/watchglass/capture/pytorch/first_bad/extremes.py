@@ -29,12 +29,12 @@ def look_at(tensor: Tensor) -> Look | None:
                 return Look(float(low), float(high))
             return Look(coming=torch.stack((low, high)).to(_widest(value)))
     except Exception:
-        # Inside a transform of torch.func, for instance, no value can be read. Whatever it is, a hook must not raise.
+        # Inside a transform of torch.func, for instance, no value can be read. A hook must never raise.
         return None
 
 
 def bring_back(looks: Iterable[Look]) -> Callable[[], None]:
-    """Start to bring what is on devices to the host, in one copy for each; what comes back waits until it is there."""
+    """Start one copy to the host for each device; the returned function waits for all of them."""
     groups: dict[torch.device, tuple[list[Look], list[Tensor]]] = {}
     for look in looks:
         if look.coming is not None:

@@ -94,7 +94,7 @@ class FirstBadModule:
             self._later(step, "loss", lambda: _LOSS if _failed(loss) else None)
 
     def each_update_began(self, step: OpenStep, scaled: bool) -> None:
-        """Gradients are final: on a device this is the last moment for what was looked at in this step."""
+        """Gradients are final: on a device this is the last moment to send the extremes of this step."""
         coming, self._coming = self._coming, None
         if not self._done and coming is not None and coming.ready and _failed(coming):
             # The training itself has waited for its loss. This is where a re-run on a device belongs.

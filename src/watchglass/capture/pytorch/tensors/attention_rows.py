@@ -33,7 +33,7 @@ def rows_of_attention(
         key: The same; of heads there may be fewer, each for as many heads of the query.
         mask: True where attention may go, or what is added to the logits.
         causal: Whether no query sees a key beyond its own position.
-        scale: What logits are multiplied with; ``1 / sqrt(size)`` when not given.
+        scale: Factor of the logits; ``1 / sqrt(size)`` when not given.
 
     Raises:
         ValueError: More than four axes, or heads that do not fit.

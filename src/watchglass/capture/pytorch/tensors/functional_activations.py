@@ -29,7 +29,7 @@ _TAGS = {**dict.fromkeys(RELU_NODES, "relu_input"), "TanhBackward0": "tanh_input
 
 #: Nodes that only rearrange values.
 REARRANGED = ("View", "Reshape", "Unsafe", "Permute", "Transpose", "Squeeze", "Unsqueeze", "TBackward0")
-#: What may lie between an activation and the module that shows it.
+#: Nodes that may lie between an activation and the module that shows it.
 _BETWEEN = (*REARRANGED, "MaxPool", "MulBackward0", "NativeDropout")
 #: Where several such come together, as in gates and residual connections.
 _JOINED = (*_BETWEEN, "AddBackward0", "SubBackward0", "CatBackward0", "StackBackward0")
@@ -90,7 +90,7 @@ class _Returned(NamedTuple):
 
 
 class FunctionalActivations:
-    """Saves inputs of functional activations as ``fc1.relu_input``: what ``fc1`` returned went into a ReLU."""
+    """Saves inputs of functional activations as ``fc1.relu_input``: the output of ``fc1`` went into a ReLU."""
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
         self._plan = hook.plan

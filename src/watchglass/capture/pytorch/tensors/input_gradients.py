@@ -30,7 +30,7 @@ class _Watched:
         self.records = records
         self.name = name
         self.place = place
-        #: What has arrived of it, summed over backwards.
+        #: The gradient so far, summed over backwards.
         self.gradient: Tensor | None = None
         self.handle = observe_gradient(tensor, guard, self._arrived)
 
