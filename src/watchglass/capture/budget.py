@@ -24,8 +24,6 @@ from statistics import fmean, median
 ALLOWANCE_NS = 500_000_000
 #: Captures in each doubling of the step number, as a power of two.
 _DENSEST = 3
-#: TRAIN steps at the start that are all captured where the allowance pays for it.
-STARTUP_STEPS = 4 << _DENSEST
 #: A doubling of the step number may use one part in this number of the remaining budget.
 _DOUBLINGS = 4
 #: The first captures pay for reading the module tree and for cold caches; they do not count.

@@ -18,15 +18,10 @@ if TYPE_CHECKING:
 
 
 _watchers: list[Hook] = []
-_registered = False
 
 
 def close_at_exit(watcher: Hook) -> None:
     """Close a watcher when the process ends, also in a child of multiprocessing, which runs no ``atexit``."""
-    global _registered
-    if not _registered:
-        _registered = True
-        os.register_at_fork(after_in_child=harmless(_report_fork))
     _watchers.append(watcher)
     exit_text.open()
     end = functools.partial(harmless(_end), watcher)
@@ -71,3 +66,6 @@ def _forget(watcher: Hook, end: Callable[[], None]) -> None:
 def _report_fork() -> None:
     for watcher in _watchers:
         watcher.forked()
+
+
+os.register_at_fork(after_in_child=harmless(_report_fork))

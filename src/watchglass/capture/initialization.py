@@ -38,8 +38,4 @@ def _spread_of(numbers: Symmetry | None) -> dict[str, Any]:
     if numbers is None:
         return {}
     identical, constant, spread = map(float, numbers.resolve() if hasattr(numbers, "resolve") else numbers)
-    return {
-        "identical_rows": identical,
-        "constant": bool(constant),
-        "std": spread if math.isfinite(spread) else None,
-    }
+    return {"identical_rows": identical, "constant": bool(constant), "std": spread if math.isfinite(spread) else None}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from watchglass.capture.budget import ALLOWANCE_NS, MAX_INTERVAL, STARTUP_STEPS, Budget
+from watchglass.capture.budget import ALLOWANCE_NS, MAX_INTERVAL, Budget
 
 US, MS = 1_000, 1_000_000
 
@@ -122,7 +122,7 @@ def test_all_steps_at_the_start_are_captured_then_eight_of_each_doubling_then_mu
     training = Training(Budget(0.01), capture_ns=constant(2 * MS)).run(3000)
     interval = training.budget.interval
     assert interval == 64
-    assert training.captured[:STARTUP_STEPS] == list(range(32))
+    assert training.captured[:32] == list(range(32))
     for begin in (32, 64, 128, 256):
         assert [step for step in training.captured if begin <= step < 2 * begin] == [
             *range(begin, 2 * begin, begin // 8)
@@ -302,7 +302,7 @@ def test_steps_on_the_shortest_path_are_counted() -> None:
 
 def test_nothing_is_known_of_idle_steps_before_some_were_seen() -> None:
     budget = Budget(0.01)
-    for _ in range(STARTUP_STEPS):
+    for _ in range(32):
         assert not budget.knows_idle
         budget.spent(MS, 5 * MS, captured=True, chosen=True)
     for number in range(4):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from watchglass.capture.budget import STARTUP_STEPS
 from watchglass.capture.module_places import Place
 from watchglass.capture.plan import NEVER, Keep, Plan
 from watchglass.config import Collection, SessionConfig
@@ -87,7 +86,7 @@ def test_the_budget_chooses_training_steps_only() -> None:
 def test_the_next_due_step_follows_the_budget() -> None:
     watched = plan("weights")
     watched.budget.interval = 32
-    assert [watched.next_due(step) for step in (0, 5, STARTUP_STEPS - 1)] == [0, 5, STARTUP_STEPS - 1]
+    assert [watched.next_due(step) for step in (0, 5, 31)] == [0, 5, 31]
     assert [watched.next_due(step) for step in (31, 33, 65, 257)] == [31, 36, 72, 288]
     watched.budget.interval = 64
     assert [watched.next_due(step) for step in (257, 513)] == [288, 576]
