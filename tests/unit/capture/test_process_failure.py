@@ -35,7 +35,7 @@ def test_type_message_and_line_of_the_user() -> None:
     assert failure is not None
     assert (failure.kind, failure.type) == ("exception", "json.decoder.JSONDecodeError")
     assert failure.message.startswith("Expecting property name")
-    assert Path(failure.file).name == "test_failing.py"
+    assert Path(failure.file).name == "test_process_failure.py"
     assert failure.source == 'json.loads("{")'
 
 
