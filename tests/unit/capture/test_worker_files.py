@@ -356,7 +356,7 @@ def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) 
         try:
             writer.write([b"ours"])
         except RunExistsError as error:
-            return "give each a rank" in str(error)
+            return "give each process its own rank" in str(error)
         return False
 
     until(refused)
