@@ -78,7 +78,7 @@ def test_a_script_names_sets_as_the_command_line_does() -> None:
     assert [spec.name for spec in rule_specs(["trees", "DeadRelu:window=16"])] == names("trees,DeadRelu")
     assert rule_specs("DeadRelu:window=16")[0].parameters == {"window": "16"}
     assert rule_specs([]) == ()
-    for wrong, message in (("llm:window=1", "is a rule set"), ("default,system", "holds no rule"), ([3], "but got 3")):
+    for wrong, message in (("llm:window=1", "is a rule set"), ("default,system", "is empty in"), ([3], "but got 3")):
         with pytest.raises(InvalidValueError, match=message):
             rule_specs(wrong)
     with pytest.raises(InvalidValueError, match="calibration must be one of default, sagemaker but got 'sagemakr'"):
