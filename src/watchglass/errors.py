@@ -12,6 +12,10 @@ class WatchglassError(Exception):
     The command line prints it as one line and exits with 2.
     """
 
+    def __str__(self) -> str:
+        # Some builtins format their arguments, FileNotFoundError as errno and strerror; this is a complete sentence.
+        return str(self.args[0]) if self.args else ""
+
 
 class InvalidValueError(WatchglassError, ValueError):
     """A value that an option, parameter or record does not allow."""
@@ -36,16 +40,9 @@ class EndOfRunError(UnknownNameError):
 class MissingFileError(WatchglassError, FileNotFoundError):
     """A script, rule file or run that does not exist at the given place."""
 
-    def __str__(self) -> str:
-        # FileNotFoundError formats its arguments as errno and strerror; this message is a complete sentence.
-        return str(self.args[0]) if self.args else ""
-
 
 class RunExistsError(WatchglassError, FileExistsError):
     """A run, attempt, worker or object that exists already and is not overwritten."""
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
 
 
 class NotARunError(WatchglassError, ValueError):
@@ -66,9 +63,6 @@ class CompactedError(WatchglassError, RuntimeError):
 
 class StoreError(WatchglassError, OSError):
     """The store refused or failed: read-only, full, unreachable."""
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
 
 
 class ForkedError(StoreError):

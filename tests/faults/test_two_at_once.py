@@ -43,7 +43,7 @@ def test_of_five_launches_at_once_one_trains_and_four_are_refused(processes: Pro
         assert out == ""
         (line,) = err.splitlines()
         assert line.startswith("watchglass: error: here is being trained by process ")
-        assert line.endswith("(attempt 0); wait for it to end, or name another run with --run")
+        assert line.endswith("(attempt 0); wait for its end, or name another run with --run")
     assert open_run(tmp_path / "here").attempts == [0]
 
 
@@ -71,7 +71,9 @@ def test_two_scripts_that_watch_themselves(processes: Processes, tmp_path: Path)
         status, out, err = ended(processes.start(*words, cwd=tmp_path))
         assert status != 0
         assert out == ""
-        assert f"by process {pid}, which is running (attempt 0)" in err.splitlines()[-1]
+        last = err.splitlines()[-1]
+        assert f"by process {pid}" in last
+        assert "(attempt 0)" in last
     (tmp_path / "end").touch()
     assert ended(first)[0] == 0
     assert ended(processes.start("train.py", "5", NEVER, "0", cwd=tmp_path))[0] == 0

@@ -99,7 +99,7 @@ def test_it_finds_what_a_local_one_finds_and_what_check_finds(
     status, _, err = ended(training)
     assert status == 0
     assert f"to evaluate it: watchglass follow {s3_location}" in err
-    assert f"for the verdict: watchglass check {s3_location}" in err
+    assert f"to get the verdict: watchglass check {s3_location}" in err
     status, out, err = ended(follower)
     assert status == 1
     assert "watchglass: the run has ended: finished" in err

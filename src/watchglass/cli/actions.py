@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from watchglass import evaluate, view
+from watchglass.cli.evaluator_options import Actions
 from watchglass.cli.failure import COULD_NOT, print_note
 from watchglass.cli.shared_options import ActionsFile
 from watchglass.cli.terminal import stdout_console, working
@@ -23,15 +24,7 @@ Name = Annotated[
 ]
 Resend = Annotated[
     bool,
-    typer.Option("--resend", help="Send the dead letters of a run again: events that an action could not deliver."),
-]
-Actions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--action",
-        metavar="NAME[:PARAM=VALUE]",
-        help="With --resend: action that sends them, in addition to those of watchglass.toml. Repeatable.",
-    ),
+    typer.Option("--resend", help="Send the dead letters of a run again."),
 ]
 
 
@@ -43,7 +36,8 @@ def actions(
 ) -> int:
     """List the actions, or document one action and its parameters.
 
-    With --resend, send the dead letters of a run again: events that an action could not deliver.
+    With --resend, send the dead letters of a run again: events that an action could not deliver. The actions of
+    watchglass.toml and of --action send them.
     """
     if resend:
         return _resend(name, action or [], config)

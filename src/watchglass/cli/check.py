@@ -58,7 +58,7 @@ def check(
         bool,
         typer.Option(
             "--allow-unfinished",
-            help="Exit with 0 also for a run without findings that failed, is running or is damaged.",
+            help="Exit with 0 also if a run without findings failed, is running or is damaged.",
         ),
     ] = False,
     causes: Causes = None,

@@ -26,12 +26,12 @@ _DAY_NS = 86_400_000_000_000
 def compact(
     run: RunPath,
     keep_raw_days: Annotated[
-        float | None, typer.Option("--keep-raw-days", metavar="DAYS", help="Remove raw tensors older than this.")
+        float | None, typer.Option("--keep-raw-days", metavar="DAYS", help="Remove raw tensors older than DAYS.")
     ] = None,
     keep_raw_bytes: Annotated[
         str | None,
         typer.Option(
-            "--keep-raw-bytes", metavar="SIZE", help="Remove the oldest raw tensors beyond this size: 500MB, 2GiB."
+            "--keep-raw-bytes", metavar="SIZE", help="Remove the oldest raw tensors beyond SIZE: 500MB, 2GiB."
         ),
     ] = None,
     force: Force = False,

@@ -27,43 +27,29 @@ _LAST_PORT = 65_535
 _RunOrPrefix = Annotated[
     str,
     typer.Argument(
-        metavar="RUN",
-        help="Location of a run that exists or will exist, or a folder or prefix of runs: s3://BUCKET/runs.",
+        metavar="RUN", help="Location of a run, now or later, or a folder or prefix of runs: s3://BUCKET/runs."
     ),
 ]
 _Wait = Annotated[
-    float, typer.Option("--wait", metavar="S", help="Longest wait for the run and its first step, in seconds.")
+    float, typer.Option("--wait", metavar="S", help="Wait at most S seconds for the run and its first step.")
 ]
 _Timeout = Annotated[
-    float | None,
-    typer.Option("--timeout", metavar="S", help="Stop following after this many seconds. [default: no limit]"),
+    float | None, typer.Option("--timeout", metavar="S", help="Stop following after S seconds. [default: no limit]")
 ]
 _UntilIdle = Annotated[
     float | None,
-    typer.Option(
-        "--until-idle",
-        metavar="S",
-        help="For a prefix: end when all runs have ended and no run has started for this many seconds. "
-        "[default: follow until Ctrl-C or --timeout]",
-    ),
+    typer.Option("--until-idle", metavar="S", help="Stop following a prefix when no run was active for S seconds."),
 ]
 _LostAfter = Annotated[
     float,
-    typer.Option(
-        "--lost-after",
-        metavar="S",
-        help="A worker on another machine counts as lost after this many seconds without records.",
-    ),
+    typer.Option("--lost-after", metavar="S", help="A worker on another machine is lost after S seconds of silence."),
 ]
 _MetricsPort = Annotated[
     int | None,
     typer.Option("--metrics-port", metavar="PORT", help="Port for Prometheus metrics; 0 selects a free port."),
 ]
 _MetricsHost = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics-host", metavar="ADDRESS", help="Address for the metrics. [default: 127.0.0.1, this machine only]"
-    ),
+    str | None, typer.Option("--metrics-host", metavar="ADDRESS", help="Address for metrics. [default: 127.0.0.1]")
 ]
 
 

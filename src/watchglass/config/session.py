@@ -76,18 +76,14 @@ class SessionConfig(SaveSettings):
             for mode in MODE_NAMES:
                 merged = self._merged(collection, mode)
                 if merged is not None and merged.empty and merged.end != 0:
+                    own, modes = f"collections.{collection.name}.", f"modes.{mode}."
                     raise ParameterError(
                         "SessionConfig",
                         f"collections.{collection.name}",
                         f"keeps no step in mode {mode}: together with the settings of the whole run, start_step "
                         f"is {merged.start}, end_step {merged.end} and save_interval "
                         f"{merged.interval or 'left to the budget'}; to keep nothing use end_step = 0",
-                        related=[
-                            f"{place}{name}"
-                            for of in ("", f"collections.{collection.name}.")
-                            for place in (of, f"{of}modes.{mode}.")
-                            for name in STEP_SETTINGS
-                        ],
+                        related=[place + name for place in ("", modes, own, own + modes) for name in STEP_SETTINGS],
                     )
 
     @classmethod
