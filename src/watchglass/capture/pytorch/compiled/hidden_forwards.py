@@ -82,7 +82,7 @@ class HiddenForwards:
             step.records.facts.append(("not_capturable", "calls are not observed", {"modules": names}))
             _log.warning(
                 "watchglass: activations of %s are not capturable: its calls cannot be observed: a function that calls "
-                "it was compiled and called before, it is TorchScript, or its forward is called directly; call "
-                "watchglass.watch before the function's first call, and the module itself",
+                "it was compiled and called before, it is TorchScript, its forward is called directly, or an autograd "
+                "function calls it; where possible, call watchglass.watch before all of these, and the module itself",
                 ", ".join(names) or "the model",
             )
