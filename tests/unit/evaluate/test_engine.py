@@ -238,8 +238,8 @@ def test_why_a_rule_starves_is_worked_out_when_something_changes(
 ) -> None:
     """An evaluator asks where rules stand after every look, of however many workers."""
     said: list[NeedSeen] = []
-    say = NeedSeen._say
-    monkeypatch.setattr(NeedSeen, "_say", lambda self: (said.append(self), say(self))[1])
+    say = NeedSeen._worked_out
+    monkeypatch.setattr(NeedSeen, "_worked_out", lambda self: (said.append(self), say(self))[1])
     engine = Engine(rules("Hungry", "Steady"))
     for view in views_of(build_run(run_path, losses(100), workers=3)):
         feed(engine, view)
