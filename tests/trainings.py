@@ -142,3 +142,20 @@ def modules(models: int) -> dict[str, ModuleKind]:
     """:data:`MODULES` of so many models."""
     others = {f"model_{n}.{path}": kind for n in range(2, models + 1) for path, kind in MODULES.items()}
     return {**MODULES, **others}
+
+
+def constant_loss(value: float) -> Callable[[int], float]:
+    """A loss that stays where it is."""
+    return lambda step: value
+
+
+def initialization(same: tuple[str, ...]) -> dict[str, object]:
+    """The fact about the initial weights, of which those of some layers are all the same."""
+    rows = {
+        f"{name}.weight": {
+            "identical_rows": 1.0 if name in same else 1 / 16, "constant": name in same, "std": 0.1, "fan_in": 16,
+            "fan_out": 16, "shape": [16, 16],
+        }
+        for name in ("stem", "middle", "readout")
+    }  # fmt: skip
+    return {"tensors": rows}

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from trainings import MODULES, training, with_evaluations
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Finding, Mode, RuleStatus
+from watchglass.rules import find_rule
 from watchglass.testing import Step, build_run
+from watchglass.testing.rule_suite import RuleSuite
 
 Losses = Callable[[int], Mapping[str, float]]
 FALLING: Callable[[int], float] = lambda n: 2.0 * 0.99**n  # noqa: E731
 RISING: Callable[[int], float] = lambda n: 1.0 if n < 60 else 1.0 + (n - 60) / 100  # noqa: E731
+
+
+class TestOverfit(RuleSuite):
+    rule = find_rule("Overfit")
+    modules = MODULES
+
+    def sick(self) -> Sequence[Step]:
+        return with_evaluations(training(400), lambda n: 0.8 if n < 100 else 0.8 + (n - 100) / 400)
+
+    def healthy(self) -> Sequence[Step]:
+        # A gap that stays, with some noise; the training loss goes on falling.
+        return with_evaluations(training(800), lambda n: 0.3 + 2 * 0.97**n + 0.01 * (n % 3))
 
 
 def judged(path: Path, train: Losses, evaluate: Losses, captured: int = 1) -> tuple[list[Finding], RuleStatus]:

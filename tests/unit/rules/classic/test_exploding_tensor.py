@@ -1,0 +1,74 @@
+"""ExplodingTensor: what is infinite or not a number, and the first module that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainings import ALWAYS, MODULES, training
+from watchglass.evaluate import replay
+from watchglass.records import Severity
+from watchglass.rules import default_rules, find_rule
+from watchglass.testing import Step, build_run
+from watchglass.testing.rule_suite import RuleSuite
+
+
+def _diverging(step: int) -> float:
+    return 2.3 if step < 20 else 2.3 * 3.0 ** (step - 20) if step < 30 else float("nan")
+
+
+class TestExplodingTensor(RuleSuite):
+    rule = find_rule("ExplodingTensor")
+    modules = MODULES
+    severity = Severity.ERROR
+
+    def sick(self) -> Sequence[Step]:
+        return training(60, loss=_diverging)
+
+    def healthy(self) -> Sequence[Step]:
+        # A scaler that looks for its scale, and masks of negative infinity, are how things are meant to work.
+        steps = training(60, due=ALWAYS)
+        facts = {"step_skipped": {}, "nonfinite_gradients": {"tensors": ["gradient/stem.weight"]}}
+        steps[2] = Step(scalars={"loss": 2.0, "gradient_norm": float("inf")}, facts=facts)
+        mask = np.where(np.eye(4) > 0, 0, -np.inf).astype(np.float32)
+        steps[5] = Step(scalars={"loss": 2.0}, statistics={"mask.output": mask})
+        return steps
+
+
+def test_the_first_bad_module_is_named_without_help(run_path: Path) -> None:
+    def poison(step: int, arrays: dict[str, np.ndarray]) -> None:
+        if step >= 5:
+            for name in ("middle.output", "curve.output", "readout.output"):
+                arrays[name][0, 0] = np.nan
+
+    steps = training(10, loss=lambda n: 2.3 if n < 5 else float("nan"), change=poison, due=ALWAYS)
+    (finding,) = replay(build_run(run_path, steps, modules=MODULES), default_rules()[:1]).findings
+    assert (finding.step, finding.last_step, finding.count) == (5, 9, 5)
+    assert finding.tensors[0] == "middle.output"
+    assert finding.evidence["where"] == "forward"
+    assert "overflow_in_module" in finding.causes
+
+
+def test_what_capture_found_out_wins(run_path: Path) -> None:
+    fact = {
+        "level": "rerun", "where": "input", "module": "stem", "module_type": "Linear", "tensor": "stem.input.0",
+        "sentence": "the batch holds NaN.", "refused": "",
+    }  # fmt: skip
+    steps = training(10, loss=lambda n: 2.3 if n < 5 else float("nan"), facts={5: {"first_bad_module": fact}})
+    (finding,) = replay(build_run(run_path, steps, modules=MODULES), default_rules()[:1]).findings
+    assert finding.message == "the loss became NaN at step 5: the batch holds NaN"
+    assert finding.causes[0] == "bad_data"
+
+
+def test_weights_that_were_bad_before_are_never_blamed_on_the_first_layer(run_path: Path) -> None:
+    def poison(step: int, arrays: dict[str, np.ndarray]) -> None:
+        if step >= 5:
+            for name in arrays:
+                arrays[name][0] = np.nan
+
+    steps = training(10, loss=lambda n: 2.3 if n < 5 else float("nan"), change=poison, due=ALWAYS)
+    (finding,) = replay(build_run(run_path, steps, modules=MODULES), default_rules()[:1]).findings
+    assert finding.evidence["where"] == "weights"
+    assert finding.causes[0] == "poisoned_weights"

@@ -1,0 +1,40 @@
+"""PoorWeightInitialization: units that are alike, and scales that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainings import MODULES, initialization, training
+from watchglass.evaluate import replay
+from watchglass.records import Severity
+from watchglass.rules import find_rule
+from watchglass.testing import Step, build_run
+from watchglass.testing.rule_suite import RuleSuite
+
+
+class TestPoorWeightInitialization(RuleSuite):
+    rule = find_rule("PoorWeightInitialization")
+    modules = MODULES
+    severity = Severity.ERROR
+
+    def sick(self) -> Sequence[Step]:
+        return training(20, facts={0: {"initialization": initialization(same=("stem", "middle", "readout"))}})
+
+    def healthy(self) -> Sequence[Step]:
+        # A last layer of zeros is on purpose.
+        return training(20, facts={0: {"initialization": initialization(same=("readout",))}})
+
+
+def test_rounding_behind_dead_units_is_no_bad_scale(run_path: Path) -> None:
+    constant_output = np.full((8, 8), 0.1, dtype=np.float32) + np.float32(1e-8)
+    steps = [
+        Step(
+            scalars={"loss": 2.3},
+            statistics={"stem.output": np.random.default_rng(0).normal(size=(8, 8)), "readout.output": constant_output},
+            facts={"initialization": initialization(())},
+        )
+    ]
+    assert replay(build_run(run_path, steps, modules=MODULES)).findings == ()

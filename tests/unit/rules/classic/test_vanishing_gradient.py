@@ -1,0 +1,62 @@
+"""VanishingGradient: gradients that shrink over the layers, and what takes from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from trainings import MODULES, constant_loss, training
+from watchglass.diagnose import diagnose
+from watchglass.evaluate import replay
+from watchglass.records import ModuleKind
+from watchglass.rules import find_rule
+from watchglass.testing import Step, build_run
+from watchglass.testing.rule_suite import RuleSuite
+
+
+class TestVanishingGradient(RuleSuite):
+    rule = find_rule("VanishingGradient")
+    modules: ClassVar = {**MODULES, "bend": ModuleKind.SATURATING, "curve": ModuleKind.SATURATING}
+
+    def sick(self) -> Sequence[Step]:
+        return training(60, loss=constant_loss(2.3), gradient=lambda n, i: 1e-2 * 1e-3 ** (2 - i))
+
+    def healthy(self) -> Sequence[Step]:
+        # A modest slope over the layers, and everything small at convergence, the first layer most of all.
+        return training(600, gradient=lambda n, i: 1e-2 * 0.1 ** (2 - i) * 0.98**n)
+
+
+def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:
+    """Six layers of unit gain with activations that are functions, of a given derivative, and so no modules."""
+    random = np.random.default_rng(3)
+    names = [f"part{i}" for i in range(6)]
+    steps = []
+    for _ in range(10):
+        arrays = {}
+        for i, name in enumerate(names):
+            arrays[f"{name}.weight"] = random.normal(size=(32, 32)) / np.sqrt(32)
+            arrays[f"gradient/{name}.weight"] = random.normal(size=(32, 32)) * derivative ** (5 - i)
+        units = {f"{name}.input.0": [False] * 32 for name in names[1:]} if rectified else {}
+        small = {name: array.astype(np.float32) for name, array in arrays.items()}
+        steps.append(Step(scalars={"loss": 2.3, "learning_rate": 0.1}, statistics=small, units=units))
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("derivative", "rectified", "cause"),
+    [
+        (0.2, False, "deep_saturating_activations"),
+        (0.2, True, "vanishing_over_depth"),
+    ],
+)
+def test_functional_sigmoids_show_in_what_they_take_from_the_gradient(
+    run_path: Path, derivative: float, rectified: bool, cause: str
+) -> None:
+    modules = {f"part{i}": ModuleKind.LINEAR for i in range(6)}
+    run = build_run(run_path, _stack(derivative, rectified=rectified), modules=modules)
+    (diagnosis,) = diagnose(replay(run).findings)
+    assert diagnosis.causes[0].cause.id == cause
