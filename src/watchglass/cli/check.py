@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from watchglass import view
-from watchglass.cli.evaluator_options import Calibration, Causes, Rules, RuleTimeout, asked_of_explain, evaluator_config
+from watchglass.cli.evaluator_options import Calibration, Causes, Rules, RuleTimeout, evaluator_config, explain_options
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
 from watchglass.cli.shared_options import Engine, FailOn, PricePerHour, RayAddress, check_choice, check_engine
 from watchglass.cli.terminal import print_verdict, stdout_console
@@ -98,7 +98,7 @@ def check(
     )  # fmt: skip
     verdicts, many = replayed_all(config, on_ray=engine == "ray", address=ray_address)
     report = _Report(
-        verdicts, many, view.Terms(fail_on, allow_unfinished), asked_of_explain(rules, calibration, causes), config
+        verdicts, many, view.Terms(fail_on, allow_unfinished), explain_options(rules, calibration, causes), config
     )
     _print(report, output_format, target, quiet=quiet)
     return concluded(verdicts, report.terms)
@@ -111,14 +111,14 @@ class _Report(NamedTuple):
         verdicts: One for each run.
         many: Whether the location is a folder of runs, with any number of runs.
         terms: Which findings count.
-        asked: The options for ``explain`` that give the same verdicts.
+        options: The options for ``explain`` that give the same verdicts.
         config: The configuration of the evaluation.
     """
 
     verdicts: Sequence[Verdict]
     many: bool
     terms: view.Terms
-    asked: Sequence[str]
+    options: Sequence[str]
     config: EvaluatorConfig
 
 
@@ -179,7 +179,7 @@ def _print_text(report: _Report, console: Console) -> None:
     for verdict in report.verdicts:
         if report.many and not console.is_terminal:  # where the frame has no title
             console.file.write(f"{view.printable(verdict.run)}\n")
-        print_verdict(console, verdict, report.asked)
+        print_verdict(console, verdict, report.options)
         if report.many:
             console.file.write("\n")
     if report.many:

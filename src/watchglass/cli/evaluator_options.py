@@ -54,7 +54,7 @@ RuleTimeout = Annotated[
 ]
 
 
-def asked_of_explain(rules: Sequence[str] | None, calibration: str, causes: Sequence[str] | None) -> list[str]:
+def explain_options(rules: Sequence[str] | None, calibration: str, causes: Sequence[str] | None) -> list[str]:
     """The options for ``explain`` that give the same verdict as these options, ``["--rules", "llm"]``."""
     given = [("--rules", rule) for rule in rules or ()] + [("--causes", file) for file in causes or ()]
     if calibration != "default":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from watchglass import evaluate, view
 from watchglass.cli.check import concluded
-from watchglass.cli.evaluator_options import asked_of_explain
+from watchglass.cli.evaluator_options import explain_options
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
 from watchglass.cli.terminal import print_table, print_verdict, stdout_console
 from watchglass.cli.verdicts import verdict_on
@@ -30,7 +30,7 @@ def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, e
         name: Name of the run among many; "" for a single run.
     """
     try:
-        told = verdict_on(open_run(config.run), evaluation, config)
+        verdict = verdict_on(open_run(config.run), evaluation, config)
     except WatchglassError as error:
         found = counts(evaluation.findings, fail_on)
         print_error(f"{f'[{name}] ' if name else ''}no verdict, only the findings above: {error}")
@@ -39,11 +39,11 @@ def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, e
         console = stdout_console()
         if name:
             console.file.write(f"[{view.printable(name)}]\n")
-        print_verdict(console, told, asked_of_explain(None, "default", config.causes))
+        print_verdict(console, verdict, explain_options(None, "default", config.causes))
         if name:
             console.file.write("\n")
             console.file.flush()
-    status = concluded([told], view.Terms(fail_on))
+    status = concluded([verdict], view.Terms(fail_on))
     return status if ended or status == FINDINGS else COULD_NOT
 
 

@@ -36,7 +36,7 @@ def rm(
             if not yes:
                 _ask(store, removal)
             with working(f"removing {store.location}"):
-                check_idle(store, even_if_unseen=force)  # a reader may have begun while the user was asked
+                check_idle(store, even_if_unseen=force)  # a reader may have begun while the user answered
                 remove(store, removal)
             typer.echo(f"{printable(store.location)} removed ({size(removal.bytes)})")
             if removal.foreign:

@@ -226,7 +226,7 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
         # The launcher alone knows it; it is not written into the run.
         verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
         if not after.quiet:
-            print_verdict_beside(verdict, evaluator_options.asked_of_explain(None, "default", evaluator.causes))
+            print_verdict_beside(verdict, evaluator_options.explain_options(None, "default", evaluator.causes))
     if after.report is not None and run is not None and verdict is not None:
         print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
 

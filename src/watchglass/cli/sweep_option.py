@@ -77,7 +77,7 @@ def _range(text: str, parameter: ParameterInfo) -> list[str | float | int]:
         values = [low * (high / low) ** share for share in shares]
     else:
         values = [low + (high - low) * share for share in shares]
-    # Of what a logarithm left behind nobody wants to read seventeen digits.
+    # Round off the last digits, which are errors of the logarithm.
     rounded = [float(f"{value:.6g}") for value in values]
     if "whole" in parameter.type:
         return list(dict.fromkeys(round(value) for value in rounded))

@@ -19,8 +19,8 @@ from watchglass.store import layout, open_store
 
 def verdict_on(run: Run, evaluation: Evaluation | None, config: EvaluatorConfig) -> Verdict:
     """The verdict on a run, with its location as configured; ``evaluation`` None takes the evaluator's findings."""
-    told = diagnose.verdict(run, evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
-    return replace(told, run=config.run)
+    verdict = diagnose.verdict(run, evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
+    return replace(verdict, run=config.run)
 
 
 def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | None = None) -> tuple[Run, Verdict]:
@@ -89,8 +89,8 @@ def replayed_all(
         try:
             verdicts.append(judge(run))
         except Exception as error:  # an error in one run must not end the evaluation of the others
-            told = in_a_line(error)
-            problem = f"{type(error).__name__}: {told}" if isinstance(error, WatchglassError) else told
+            message = in_a_line(error)
+            problem = f"{type(error).__name__}: {message}" if isinstance(error, WatchglassError) else message
             verdicts.append(Verdict(run, "unreadable", (), (), (), problems=(problem,)))
     return verdicts, True
 

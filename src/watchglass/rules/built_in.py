@@ -11,7 +11,7 @@ class BuiltInRule(NamedTuple):
     """Where a built-in rule is, and which sets hold it.
 
     Attributes:
-        module: Its module in this package, imported when the rule is first asked for.
+        module: Its module in this package, imported on first use of the rule.
         sets: Names of its sets in :data:`~watchglass.rules.registry.RULE_SETS`, except ``"all"``, which has every rule.
             Rules of ``"default"`` are evaluated when the user names none; each declares ``default = True``. The sets
             are listed here, so that a training process plans its capture without importing the rules.

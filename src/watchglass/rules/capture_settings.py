@@ -96,14 +96,14 @@ def capture_of(
     base = base or (Collection(_EVERY_STEP),)
     wanted: dict[str, _Wanted] = {}
     for need in needs:
-        for asked in _asked(need):
-            wanted.setdefault(asked.name, asked).join(asked)
+        for part in _wanted_by(need):
+            wanted.setdefault(part.name, part).join(part)
     collections = {collection.name: collection for collection in base}
-    for asked in wanted.values():
-        before, whole = collections.get(asked.whole), wanted.get(asked.whole)
-        in_base = before is not None and asked.modes <= {Mode.TRAIN} and not asked.raw
-        if not in_base and (asked is whole or whole is None or not asked.is_within(whole)):
-            collections[asked.name] = asked.collection(before is not None, intervals)
+    for part in wanted.values():
+        before, whole = collections.get(part.whole), wanted.get(part.whole)
+        in_base = before is not None and part.modes <= {Mode.TRAIN} and not part.raw
+        if not in_base and (part is whole or whole is None or not part.is_within(whole)):
+            collections[part.name] = part.collection(before is not None, intervals)
     settings: dict[str, Any] = {"collections": list(collections.values())}
     facts = facts_for((kind for need in needs for kind in need.facts), default=default)
     if facts is not None:
@@ -159,7 +159,7 @@ class _Wanted:
         return Collection(self.name, roles=built_in.roles, modes=modes or None, **selects)
 
 
-def _asked(need: Needs) -> list[_Wanted]:
+def _wanted_by(need: Needs) -> list[_Wanted]:
     """The collections of one need."""
     modes = {mode for mode in need.modes if mode is not Mode.GLOBAL} or {Mode.TRAIN, Mode.EVAL}
     intervals: dict[Mode, int] = {mode: need.max_interval or _INTERVAL for mode in modes if mode in _MODES}

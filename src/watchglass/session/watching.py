@@ -103,11 +103,11 @@ def watch(
     elif launch is not None and not FRAMEWORKS[owner.name].discovers and not environment.disabled():
         hook = hook_of_launch(launch, owner, settings)
     else:
-        asked = _Asked(
+        call = _WatchCall(
             owner, run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=actions,
             config_file=config_file, **settings,
         )  # fmt: skip
-        hook = asked.begin(_default_run(runs))
+        hook = call.begin(_default_run(runs))
     if hook.active:
         attach(hook, owner, model)
     return hook
@@ -144,13 +144,13 @@ def xgboost_callback(
     with importing("xgboost_callback needs XGBoost", "xgboost"):
         from watchglass.capture.xgboost import XGBoostCallback
     owner = framework("xgboost")
-    asked = _Asked(owner, **watching)
+    call = _WatchCall(owner, **watching)
 
     def begin() -> Hook:
         launch = SessionConfig.from_env()
         if launch is None or environment.disabled():
-            return asked.begin(_unused(_default_run(runs)))
-        hook = hook_of_launch(launch, owner, asked.settings)
+            return call.begin(_unused(_default_run(runs)))
+        hook = hook_of_launch(launch, owner, call.settings)
         if hook.stopping and not hook.active:
             raise TrainingStopped("the run was stopped")
         return hook
@@ -162,7 +162,7 @@ def xgboost_callback(
     return XGBoostCallback(begin, end, train=train, loss=loss)
 
 
-class _Asked:
+class _WatchCall:
     """The arguments of a call of ``watch``, validated at once; ``begin`` makes the hook of the run."""
 
     def __init__(

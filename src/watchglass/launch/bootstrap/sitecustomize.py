@@ -39,7 +39,7 @@ class _FrameworkFinder:
             return None
 
     def _around(self, name, path, target):
-        self.waiting.discard(name)  # before the others are asked: they may import, and so come back here
+        self.waiting.discard(name)  # before the other finders run: they may import, and so come back here
         if not self.waiting:
             sys.meta_path.remove(self)
         for finder in list(sys.meta_path):
@@ -106,10 +106,10 @@ def _call_session(name, begun_s):
 
 def _take_first():
     """The process id of this process where it is the first of its launch, else None; marks it so for the children."""
-    told = os.environ.get("WATCHGLASS_FAILURES", "")
-    if told[:1] != "+":
+    variable = os.environ.get("WATCHGLASS_FAILURES", "")
+    if variable[:1] != "+":
         return None
-    os.environ["WATCHGLASS_FAILURES"] = told[1:]
+    os.environ["WATCHGLASS_FAILURES"] = variable[1:]
     return os.getpid()
 
 

@@ -63,8 +63,8 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
         _check_keys("", data, _SECTIONS if own else _SECTIONS[_OWN:])
         sections = {name: _table(name, data.get(name, {})) for name in _SECTIONS[_OWN:]}
         placeholders = {**before.placeholders, **_placeholders(sections["placeholders"], before.placeholders)}
-        told = _entries("symptoms", sections["symptoms"], before.symptoms)
-        symptoms = {**before.symptoms, **{name: Symptom(name, **row) for name, row in told.items()}}
+        rows = _entries("symptoms", sections["symptoms"], before.symptoms)
+        symptoms = {**before.symptoms, **{name: Symptom(name, **row) for name, row in rows.items()}}
         groups = _groups(sections["groups"], symptoms)
         found = _entries("causes", sections["causes"], before.causes)
         new = {
