@@ -15,7 +15,7 @@ from watchglass.store import Claim, Store, layout
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """What the evaluator may know of a worker.
+    """The progress of a worker as the evaluator knows it.
 
     Attributes:
         name: ``"worker_0"``.

@@ -17,7 +17,7 @@ _log = logging.getLogger("watchglass")
 
 
 class Mailbox(Protocol):
-    """Where committed changes come from."""
+    """A source of committed changes."""
 
     def poll(self, train_step: int) -> list[Commit]:
         """Changes committed since the last call; ``train_step`` is the last one that this worker has seen."""

@@ -1,4 +1,4 @@
-"""What a recorder writes to, and what opens it."""
+"""The contracts of a recorder's writer and of what opens it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from watchglass.store import RawTensor, Rings
 
 
 class FrameWriter(Protocol):
-    """Where frames go: the store's segment writer, or a list in tests.
+    """Takes frames: the store's segment writer, or a list in tests.
 
     Attributes:
         rings: Where the flight recorder writes, None for nowhere.

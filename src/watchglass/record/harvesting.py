@@ -53,7 +53,7 @@ _log = logging.getLogger("watchglass")
 
 @dataclass(frozen=True)
 class Harvest:
-    """What was recovered of one worker.
+    """The recovered records of one worker.
 
     Attributes:
         attempt: Its attempt.
@@ -130,7 +130,7 @@ def _left_here(run_id: str) -> set[tuple[int, str]]:
 
 
 def recovered_steps(lifecycle: Iterable[Mapping[str, Any]]) -> int:
-    """How many steps of a worker harvests have recovered, from its lifecycle events."""
+    """Number of steps of a worker that harvests have recovered, from its lifecycle events."""
     counts = (event.get("steps") for event in lifecycle if event.get("event") == "harvested")
     return sum(count for count in counts if type(count) is int and count > 0)
 
@@ -218,7 +218,7 @@ _REPEATED = (SCALARS, REDUCTIONS, UNITS, FACTS)
 
 @dataclass
 class _Written:
-    """What the newest segments of a worker hold.
+    """The content of the newest segments of a worker.
 
     Attributes:
         ended: Global steps that are whole.

@@ -34,7 +34,7 @@ _MOST_ROWS = 1024
 
 
 class WorkerEnding(NamedTuple):
-    """How a worker leaves.
+    """The last record of a worker.
 
     Attributes:
         status: ``finished``, ``failed`` or ``stopped``.
@@ -120,7 +120,7 @@ class Recorder:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many rows were dropped so far, by sort."""
+        """Number of rows dropped so far, by sort."""
         return {kind: number + self._backlog.lost[kind] for kind, number in self._queue.dropped.items()}
 
     def start(self) -> None:

@@ -105,7 +105,7 @@ def encode_singly(
     *,
     steady_ids: tuple[int, int],
 ) -> tuple[list[bytes], int]:
-    """Where :func:`encode_steps` fails: frames of each step by itself, and the number of those that fail again."""
+    """Encode each step by itself, after :func:`encode_steps` failed; returns the frames and how many steps failed."""
     frames: list[bytes] = []
     lost = 0
     for some, names in (*(((), [tensor]) for tensor in tensors), *(([step], ()) for step in steps)):

@@ -131,7 +131,7 @@ class Store(ABC):
         return bytearray(self.read(path))
 
     def read_many(self, ranges: Sequence[tuple[str, int, int | None]]) -> Sequence[bytes | None]:
-        """What :meth:`read` gives for each ``(path, start, end)``, None for objects that are not there.
+        """The result of :meth:`read` for each ``(path, start, end)``, None for objects that are not there.
 
         Slow stores send several requests at once.
         """

@@ -34,7 +34,7 @@ _GENERATION = re.compile(r"\d{8}\Z", re.ASCII)
 
 
 class SegmentName(NamedTuple):
-    """What the path of a segment says: attempt and sequence count from 0, ``bucket`` is wall seconds // 60."""
+    """The parts of a segment's path: attempt and sequence count from 0, ``bucket`` is wall seconds // 60."""
 
     attempt: int
     bucket: int
@@ -130,7 +130,7 @@ def parse_tensors(path: str) -> tuple[int, str, int] | None:
 
 
 def retention(attempt: int, worker: str) -> str:
-    """What says which files of raw tensors of a worker were removed on purpose."""
+    """Notes which files of raw tensors of a worker retention has removed."""
     return f"control/retention/{attempt:04}/{check_worker(worker)}"
 
 
@@ -177,7 +177,7 @@ def parse_generation(name: str) -> int | None:
 
 
 def generation_manifest(number: int) -> str:
-    """What makes a generation whole; written last."""
+    """The manifest of a generation; it is written last and makes the generation valid."""
     return f"{generation(number)}/manifest.json"
 
 

@@ -64,7 +64,7 @@ def is_private(folder: str) -> bool:
 
 
 def lasting_folder() -> Path:
-    """Where folders of spooled objects are made: on a disk that outlives a restart where the system has one."""
+    """The parent of spools: on a disk that outlives a restart, if the system has one."""
     temporary = Path(tempfile.gettempdir())
     lasting = Path("/var/tmp")
     return lasting if temporary == Path("/tmp") and os.access(lasting, os.W_OK | os.X_OK) else temporary

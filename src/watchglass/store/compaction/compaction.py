@@ -180,7 +180,7 @@ class _Compactor:
         self._newest = generation
 
     def _condensed(self, number: int, worker: _WorkerSegments) -> list[tuple[Covered, int]]:
-        """What a generation has of a worker, with its rows of statistics; without its segments where they are unsound.
+        """The part of a generation for a worker, with its rows of statistics; without unsound segments.
 
         Raises:
             UnfitError: Not even what was compacted before is sound.
@@ -287,7 +287,7 @@ class _Compactor:
 
 
 def _still_written(store: Store, attempt: int, even_if_unseen: bool) -> str:
-    """Why something may still be written to an attempt; "" where all its workers have ended."""
+    """The reason why an attempt may still be written to; "" where all its workers have ended."""
     for worker, claims, ended in claimed(store, attempt):
         if not claims:
             return f"the claim of {worker} cannot be read"

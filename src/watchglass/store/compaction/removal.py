@@ -58,7 +58,7 @@ class Removal:
 
 
 def plan_removal(store: Store) -> Removal:
-    """What removing a run would delete.
+    """The objects that a removal of the run would delete.
 
     Raises:
         MissingFileError: There is nothing.

@@ -1,4 +1,4 @@
-"""What compaction makes of one worker's segments: frames without statistics, and statistics as Parquet files."""
+"""Compacts the segments of one worker into frames without statistics, and statistics in Parquet files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _COLUMNS = {*(field.name for field in STATISTICS.fields), *histogram_columns.NAM
 
 
 class UnfitError(Exception):
-    """What cannot be compacted without losing something, in half a sentence; it stays as it is."""
+    """Data that compaction would lose, in half a sentence; it is not compacted."""
 
 
 def condense(
@@ -244,7 +244,7 @@ def check_condensed(store: Store, frames: str, tick: Callable[[], None]) -> None
 
 
 class CompactedFile(NamedTuple):
-    """What a COMPACTED frame says of a file of statistics.
+    """The content of a COMPACTED frame: a file of statistics.
 
     Attributes:
         path: Where it is.

@@ -1,1 +1,1 @@
-"""What the bytes mean: frames, records, columns of statistics, raw tensors. Readers bound what they believe."""
+"""Encodings: frames, records, columns of statistics, raw tensors. Decoders trust no size that bytes claim."""

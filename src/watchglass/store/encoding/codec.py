@@ -49,7 +49,7 @@ def encode_header(data: Mapping[str, Any]) -> bytes:
 
 
 def decode_header(payload: bytes) -> dict[str, Any]:
-    """What :func:`encode_header` got."""
+    """The header of a payload."""
     return json_object(payload, "a header")
 
 
@@ -174,7 +174,7 @@ def encode_raw_index(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def decode_raw_index(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[dict[str, Any]]:
-    """Where raw tensors are: rows ``{"global_step", "tensor_id", "file", "key"}``; left out as by decode_facts."""
+    """The places of raw tensors: rows ``{"global_step", "tensor_id", "file", "key"}``; left out as by decode_facts."""
     return json_records(payload, "a raw index row", _sound_place, left_out)
 
 

@@ -31,7 +31,7 @@ _CHECKED = struct.Struct("<HHI")
 
 
 class FrameKind(IntEnum):
-    """What a frame's payload is, as far as code names it: any number of :data:`~watchglass.records.ROW_KINDS` is one.
+    """The kind of a frame's payload, where code names it: any number of :data:`~watchglass.records.ROW_KINDS` is one.
 
     Numbers are never reused; 16 and above belong to the journal.
     """
@@ -76,7 +76,7 @@ class Frame:
 
     @property
     def left_at(self) -> tuple[int, int]:
-        """Where in the object the payload lies that was left there, in bytes, half-open."""
+        """Byte range, half-open, of a payload that was left in its object."""
         begin = self.offset + HEADER_BYTES
         return begin, begin + self.left
 

@@ -55,7 +55,7 @@ def json_object(payload: bytes, what: str) -> dict[str, Any]:
 
 
 def json_record(payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
-    """What ``parse`` makes of the one object of a payload.
+    """The one object of a payload, parsed.
 
     Raises:
         DamagedDataError: It is something else, or ``parse`` cannot make anything of it.
@@ -66,7 +66,7 @@ def json_record(payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T]
 def json_records(
     payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T], left_out: list[DamagedDataError] | None
 ) -> list[_T]:
-    """What ``parse`` makes of the sound rows of a list.
+    """The well-formed rows of a list, parsed.
 
     A malformed row, or one of a later release, must not cost its neighbours: it is omitted, and ``left_out`` gets the
     reason.

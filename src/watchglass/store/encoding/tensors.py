@@ -160,7 +160,7 @@ class _Place(NamedTuple):
 
 
 def _place(path: str, key: str, text: bytes) -> _Place:
-    """What the header says of a tensor."""
+    """The entry of a tensor in the header."""
     try:
         header = json.loads(text)
         entry = header.get(key) if key != "__metadata__" else None

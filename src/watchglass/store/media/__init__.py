@@ -1,1 +1,1 @@
-"""Where objects lie: a local folder, a bucket; from what a person writes to one of them."""
+"""The media of stores: a local folder, a bucket; and the locations that users write."""

@@ -140,7 +140,7 @@ def s3_settings(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def azure_settings(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What ``AZURE_STORAGE_CONNECTION_STRING`` says; the rest obstore reads itself."""
+    """Settings from ``AZURE_STORAGE_CONNECTION_STRING``; obstore reads the rest itself."""
     text = environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     if not text:
         return {}

@@ -56,7 +56,7 @@ class ObjectStore(Store):
         self.location = location
         self._prefix = check_path(prefix, folder=True)
         self._requests = Requests(location, connect, patience or RequestPatience())
-        self._doubts = UncertainWrites()
+        self._uncertain = UncertainWrites()
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.location!r})"
@@ -204,7 +204,7 @@ class ObjectStore(Store):
     def _create(self, path: str, views: Sequence[memoryview], size: int) -> None:
         """Write an object that must not be there, and know an own one where an earlier answer was lost."""
         key = self._key(path)
-        mark, doubtful = self._doubts.mark_of(path, views)
+        mark, doubtful = self._uncertain.mark_of(path, views)
 
         def put(client: Client) -> None:
             nonlocal doubtful
@@ -219,9 +219,9 @@ class ObjectStore(Store):
         try:
             self._requests.ask("write", path, put, carried=size)
         except StoreError:
-            self._doubts.remember(path, mark, views)
+            self._uncertain.remember(path, mark, views)
             raise
-        self._doubts.settle(path)
+        self._uncertain.settle(path)
 
     def _fetch(self, path: str, start: int, end: int | None) -> Sequence[Any]:
         """The bytes ``[start, end)`` of an object as buffers in their order; several requests where they are many."""

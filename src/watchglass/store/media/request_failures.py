@@ -1,4 +1,4 @@
-"""What an object store's client reports, as what happened and what to do: in one line, without anything secret.
+"""Failures of an object store's client, each as one line with its reason and cure, without secrets.
 
 Messages of the client hold addresses (those of Azure may carry a signature), identifiers of requests and whatever the
 server sent. Nothing of them is passed on but the status, the code of the error and a few known words.
@@ -21,7 +21,7 @@ _OUT_OF_RANGE = re.compile(r"Invalid range|Wanted range|InvalidRange")
 
 
 class FailureKind(Enum):
-    """What kind of failure it was, as far as callers act on it."""
+    """The kinds of failure that callers distinguish."""
 
     MISSING = "missing"
     EXISTS = "exists"
@@ -101,7 +101,7 @@ NO_CREDENTIALS = (
 
 
 def understood(error: Exception) -> RequestFailure:
-    """What an exception of the client means.
+    """The failure that an exception of the client reports.
 
     The kinds are taken from the exception's type, status and code; where a later version of the client words its
     messages differently, a failure is still one, only with a less helpful cure.

@@ -1,1 +1,1 @@
-"""What a worker recorded last, in files of fixed size that outlive its process."""
+"""The last records of a worker, in files of fixed size that outlive its process."""

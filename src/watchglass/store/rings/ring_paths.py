@@ -1,4 +1,4 @@
-"""Where the rings that a claim names are on this machine. Imports nothing slow: launchers call it."""
+"""Finds the rings of a claim on this machine. Imports nothing slow: launchers call it."""
 
 from __future__ import annotations
 

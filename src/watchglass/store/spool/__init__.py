@@ -1,1 +1,1 @@
-"""What a store that may be unreachable has not taken yet, on the local disk."""
+"""A buffer on the local disk for objects that an unreachable store has not taken yet."""
