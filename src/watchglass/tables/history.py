@@ -56,9 +56,12 @@ class Series:
         # Of many models, or names, most have few values.
         self._buffer: npt.NDArray[np.float64] = np.empty(min(64, 2 * limit))
         self._end = 0
+        #: Global step of the last value, and this value.
+        self.newest = (-1, 0.0)
 
-    def append(self, value: float) -> None:
-        """Adds a value and forgets the oldest beyond the limit."""
+    def append(self, value: float, global_step: int) -> None:
+        """Adds the value of a step and forgets the oldest beyond the limit."""
+        self.newest = global_step, value
         if self._end == 2 * self._limit:
             self._buffer[: self._limit] = self._buffer[self._limit :]
             self._end = self._limit
@@ -66,11 +69,6 @@ class Series:
             self._buffer = np.resize(self._buffer, min(2 * self._end, 2 * self._limit))
         self._buffer[self._end] = value
         self._end += 1
-
-    @property
-    def newest(self) -> float:
-        """The last value; there is one."""
-        return float(self._buffer[self._end - 1])
 
     def last(self, count: int | None = None) -> npt.NDArray[np.float64]:
         """A copy of the last ``count`` values, oldest first; of all that are kept when None."""
@@ -153,12 +151,12 @@ class History:
         self._own = own if own is not None else {}
         self._baselines: dict[BaselineKey, RollingBaseline] = {}
 
-    def add_scalar(self, mode: Mode, name: str, value: float) -> None:
-        """Appends one value of a scalar."""
-        series = self._series.get((mode, name))
+    def add_scalar(self, step: StepEnd, name: str, value: float) -> None:
+        """Appends the value of a scalar at a step."""
+        series = self._series.get((step.mode, name))
         if series is None:
-            series = self._series[(mode, name)] = Series()
-        series.append(value)
+            series = self._series[(step.mode, name)] = Series()
+        series.append(value, step.global_step)
 
     def add_facts(self, facts: Iterable[Fact]) -> None:
         """Remembers the latest fact of each kind; those about a model are about this one."""
@@ -170,9 +168,9 @@ class History:
         series = self._series.get((mode, name))
         return series.last(last) if series is not None else np.empty(0)
 
-    def newest(self, mode: Mode) -> Iterator[tuple[str, float]]:
-        """The last value of each scalar in a mode, in the order in which they first appeared."""
-        return ((name, series.newest) for (of, name), series in self._series.items() if of is mode)
+    def newest(self, mode: Mode) -> Iterator[tuple[str, int, float]]:
+        """The last value of each scalar in a mode with its global step; scalars in the order of their first steps."""
+        return ((name, *series.newest) for (of, name), series in self._series.items() if of is mode)
 
     def latest_fact(self, kind: str) -> Fact | None:
         """The latest fact of a kind at or before the newest step, one about this model before any other; or None."""

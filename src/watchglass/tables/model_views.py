@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 from watchglass.records import MOST_MODELS, Fact, Mode, Role, StepEnd, TensorInfo, model_name
 from watchglass.tables.catalog import Catalog
@@ -52,13 +53,14 @@ class ModelViews:
         Args:
             most: The most scalars: those that appeared first, beginning with the model of the newest step.
         """
-        found: dict[str, float] = {}
+        found: dict[str, tuple[int, float]] = {}
         for view in sorted(self._newest.values(), key=lambda view: view.records.end.global_step, reverse=True):
-            for name, value in view.history.newest(Mode.TRAIN):
-                if len(found) == most:
-                    return found
-                found.setdefault(view.recorded_name(name), value)
-        return found
+            for name, step, value in islice(view.history.newest(Mode.TRAIN), most):
+                recorded = view.recorded_name(name)
+                # Models share the scalars that belong to no model: the value of the later step is the last one.
+                if recorded in found or len(found) < most:
+                    found[recorded] = max(found.get(recorded, (-1, 0.0)), (step, value), key=lambda each: each[0])
+        return {name: value for name, (_, value) in found.items()}
 
     def _of_several(self, records: StepRecords) -> list[StepView]:
         end = records.end

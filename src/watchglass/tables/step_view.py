@@ -118,7 +118,7 @@ class StepView:
             previous._settle()
         phases = history.phases.enter(records.end, records.scalars)
         for info, value, _ in records.scalars:
-            history.add_scalar(records.end.mode, info.name, value)
+            history.add_scalar(records.end, info.name, value)
         history.add_facts(records.facts)
         return cls(run_id, attempt, worker, records, history, phases, model=model)
 

@@ -242,6 +242,15 @@ def test_a_snapshot_says_what_a_run_that_is_opened_says(tmp_path: Path, heard: H
     assert [str(found.scalars[name]) for name in last] == [str(value) for value in last.values()]
 
 
+def test_a_snapshot_has_the_scalars_of_the_first_worker_that_trains(tmp_path: Path, heard: Heard) -> None:
+    steps = [Step({"loss": 9.0}, mode=Mode.EVAL), Step({"loss": 0.5}, workers=[1])]
+    snapshots = Snapshots()
+    with following(tmp_path, heard, snapshots=snapshots) as fleet:
+        build_run(tmp_path / "run", steps, workers=2)
+        turn_until(fleet, lambda: heard.ends)
+    assert snapshots.newest[0].scalars == {"loss": 0.5}
+
+
 def test_the_scalars_of_the_attempt_before_stay_until_the_next_one_trains(tmp_path: Path, heard: Heard) -> None:
     snapshots = Snapshots()
     with following(tmp_path, heard, snapshots=snapshots) as fleet:

@@ -248,6 +248,20 @@ def test_the_newest_scalars_of_each_model_have_their_names_in_the_run(run_path: 
     assert seen == [{"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}, after, after]
 
 
+def test_a_scalar_that_models_share_has_the_value_of_its_last_step(run_path: Path) -> None:
+    """Also after a step of the other model without this scalar."""
+    both = [
+        Step({"loss": 1.0, "temperature": 0.5}),
+        Step({"model_2/loss": 5.0, "temperature": 0.9}, model=1),
+        Step({"loss": 0.5}),
+    ]
+    follower = Follower(LocalStore(built(run_path, *both)))
+    assert len(list(follower.poll(full=True))) == 3
+    scalars = follower.workers[0, "worker_0"].newest_scalars
+    assert scalars(9) == {"loss": 0.5, "temperature": 0.9, "model_2/loss": 5.0}
+    assert scalars(2) == {"loss": 0.5, "temperature": 0.9}
+
+
 def test_the_newest_scalars_are_those_that_appeared_first_where_there_are_too_many(run_path: Path) -> None:
     """A name that came once is there as long as one that comes at every step; the model of the newest step is first."""
     steps = [Step({"loss": 2.0 - n, f"once_{n}": n, "model_2/loss": 7.0}) for n in range(9)]

@@ -88,10 +88,10 @@ class Judging:
         return self.engine.statuses()
 
     def scalars(self) -> Mapping[str, float]:
-        """The last TRAIN value of each scalar, of the first worker of the newest attempt that has steps."""
-        shown = [worker for worker in self.workers.values() if worker.views]
-        first = min(shown, key=lambda worker: (-worker.attempt, layout.worker_order(worker.worker)), default=None)
-        return first.newest_scalars(_MOST_SCALARS) if first is not None else {}
+        """The last TRAIN value of each scalar, of the first worker of the newest attempt that has TRAIN steps."""
+        by_order = sorted(self.workers.values(), key=lambda each: (-each.attempt, layout.worker_order(each.worker)))
+        scalars = (worker.newest_scalars(_MOST_SCALARS) for worker in by_order)
+        return next(filter(None, scalars), {})
 
     def take_changed(self) -> Sequence[Finding]:
         """See :meth:`Engine.take_changed`."""
