@@ -38,11 +38,10 @@ RULE, RUN, TEST = section("In ten lines")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "slow_start.py").write_text(RULE)
-    (tmp_path / "compares.py").write_text(COMPARES)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(in_tmp_path: Path) -> Path:
+    (in_tmp_path / "slow_start.py").write_text(RULE)
+    (in_tmp_path / "compares.py").write_text(COMPARES)
+    return in_tmp_path
 
 
 def test_the_rule_of_the_page_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

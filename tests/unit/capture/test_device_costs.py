@@ -91,6 +91,8 @@ def test_blocks_hold_no_more_than_is_stated(dtype: str) -> None:
 
 
 class FakeEvent:
+    """An event of a device, which is over unless a test says otherwise."""
+
     over = True
 
     def __init__(self, enable_timing: bool = False) -> None:
@@ -108,9 +110,15 @@ class FakeEvent:
         return 0.25
 
 
-def test_device_time_is_read_late_and_stands_for_what_was_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def fake_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA events without a device."""
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "stream")
+
+
+@pytest.mark.usefixtures("fake_events")
+def test_device_time_is_read_late_and_stands_for_what_was_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     spent: list[int] = []
     time = readback.DeviceTime(spent.append)
     gpu = SimpleNamespace(type="cuda")
@@ -133,10 +141,9 @@ def test_device_time_is_read_late_and_stands_for_what_was_not_timed(monkeypatch:
     assert len(spent) == 6
 
 
-def test_without_triton_one_step_in_so_many_is_timed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("fake_events")
+def test_without_triton_one_step_in_so_many_is_timed_too() -> None:
     """Or each would stand for those that are not timed. Steps at which nothing is looked at take no turn."""
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "stream")
     account = Account()
     statistics = DeviceStatistics(account)
     gpu = SimpleNamespace(type="cuda")
@@ -149,9 +156,8 @@ def test_without_triton_one_step_in_so_many_is_timed_too(monkeypatch: pytest.Mon
     assert account.device_ns == 16 * 250_000, "sixteen captures, of which two were timed"
 
 
-def test_compiling_is_no_work_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "stream")
+@pytest.mark.usefixtures("fake_events")
+def test_compiling_is_no_work_of_the_device() -> None:
     spent: list[int] = []
     time = readback.DeviceTime(spent.append)
     for kernel in ("one", "other", "one", "one"):
@@ -161,9 +167,8 @@ def test_compiling_is_no_work_of_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(spent) == 2
 
 
-def test_what_a_launch_that_failed_took_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "stream")
+@pytest.mark.usefixtures("fake_events")
+def test_what_a_launch_that_failed_took_is_not_counted() -> None:
     spent: list[int] = []
     time = readback.DeviceTime(spent.append)
     with pytest.raises(ValueError, match="no"), time.span(SimpleNamespace(type="cuda")):  # type: ignore[arg-type]

@@ -12,9 +12,7 @@ from watchglass.testing import build_run
 
 
 @pytest.fixture
-def watchglass(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watchglass:
-    monkeypatch.chdir(tmp_path)
-
+def watchglass(capsys: pytest.CaptureFixture[str], in_tmp_path: Path) -> Watchglass:
     def call(*words: str | Path) -> Said:
         status = main([str(word) for word in words])
         out, err = capsys.readouterr()

@@ -138,9 +138,8 @@ def test_the_nearest_file_above_is_found_but_not_above_the_repository(
 
 
 def test_a_named_file_comes_before_the_environment_and_that_before_the_nearest(
-    write: Callable[[str, Any], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[str, Any], Path], in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     write("watchglass.toml", "")
     theirs, named = write("hook.json", {}), write("named.toml", "")
     monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", str(theirs))
@@ -153,7 +152,7 @@ def test_a_named_file_comes_before_the_environment_and_that_before_the_nearest(
     with pytest.raises(MissingFileError, match="of SMDEBUG_CONFIG_FILE_PATH does not exist"):
         find_file()
     with pytest.raises(MissingFileError, match="is a folder"):
-        find_file(tmp_path)
+        find_file(in_tmp_path)
 
 
 # -- the hook configuration of SageMaker Debugger ---------------------------------------------------------------------

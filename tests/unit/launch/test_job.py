@@ -14,9 +14,8 @@ from watchglass.launch import Job
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(in_tmp_path: Path) -> Path:
+    return in_tmp_path
 
 
 def test_the_command_is_pythons_own(folder: Path) -> None:
