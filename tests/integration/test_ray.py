@@ -262,8 +262,7 @@ def test_a_driver_whose_own_node_is_gone_ends_with_one_line(runs: Path, tmp_path
     assert list(short.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["check", "follow"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "verb"), [(signal.SIGINT, "follow"), (signal.SIGTERM, "check")])
 def test_a_signal_ends_all_of_it_in_order(
     runs: Path, tmp_path: Path, short: Path, number: signal.Signals, verb: str
 ) -> None:
