@@ -197,6 +197,13 @@ class _FolderSegments(_Segments):
         known = [layout.parse_numbered(self._folder, entry.path) for entry in self._store.list(self._folder)]
         return max((seq for seq in known if seq is not None), default=-1) + 1, 0
 
+    def _open(self, data: bytes) -> None:
+        try:
+            super()._open(data)
+        except RunExistsError:
+            self._seq = None  # the store may have lost the answer to a write of this process: continue behind it
+            raise
+
 
 class StreamWriter(AbstractContextManager["StreamWriter"]):
     """Writes rows keyed by time into a stream of a run. One thread at a time; holds the stream until :meth:`close`.

@@ -105,6 +105,19 @@ def test_what_could_not_be_written_is_written_later_in_its_newest_state(store: O
     journal.close()
 
 
+def test_a_write_whose_answer_was_lost_is_repeated_in_the_next_object(store: Objects) -> None:
+    """A repeated request finds the object of the first one there; the lease shows that no other evaluator wrote it."""
+    journal = opened(store)
+    journal.write([FINDING])
+    assert journal.flush()
+    store.write(layout.numbered(layout.JOURNAL, 1), b"")  # as the first request has left it
+    journal.write([LOST])
+    assert not journal.flush()
+    assert journal.flush()
+    assert frames(store) == 2
+    journal.close()
+
+
 def test_what_waits_is_bounded_and_told(store: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_WAITING", 2)
     said: list[str] = []
