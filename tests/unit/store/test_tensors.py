@@ -1,7 +1,6 @@
 """Raw tensors: written without copies, read by the safetensors package and by ranges; nonsense is named."""
 
 import json
-import sys
 import tracemalloc
 
 import numpy as np
@@ -165,7 +164,7 @@ def test_a_key_that_is_not_there_is_named(store, key):
 
 
 def test_a_system_without_gathered_writes(store, monkeypatch):
-    monkeypatch.setattr(sys.modules[LocalStore.__module__], "_PARTS", 1)
+    monkeypatch.setattr("watchglass.store.new_files._PARTS", 1)
     path = written(store, RawTensor(1, np.arange(3)), RawTensor(2, np.arange(4)))
     assert read_tensor(store, path, "7/2").tolist() == [0, 1, 2, 3]
 
