@@ -16,7 +16,8 @@ from watchglass.evaluate.engine.engine import Engine
 from watchglass.records import ROW_KINDS, Field, Observation, RowKey, RowKind, Status
 from watchglass.rules import Rule, Windows
 from watchglass.run import open_run
-from watchglass.store import FrameKind, LocalStore, SegmentWriter, StreamWriter, encode_frame
+from watchglass.store import FrameKind, StreamWriter, encode_frame, encode_header
+from watchglass.store.encoding import codec
 from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
 
@@ -259,18 +260,11 @@ def test_a_stream_that_goes_on_by_another_clock_is_lost_by_the_one_before(
 ) -> None:
     case = FollowedCase(run_path, rules("Busy"))
     case.write(samples((1, 1)), samples((1, 2), seconds=5))
-    segments = SegmentWriter._header
-
-    def restarted(self: SegmentWriter, wall_ns: int, monotonic_ns: int) -> bytes:
-        from watchglass.store import encode_header
-
-        return encode_header({**self._of.header, "host": "other", "wall_ns": wall_ns, "monotonic_ns": monotonic_ns})
-
     case.builder._streams["system"][0].close()
-    monkeypatch.setattr(SegmentWriter, "_header", restarted)
     case.builder._streams.clear()
-    case.write(samples((1, 3)))
-    monkeypatch.setattr(SegmentWriter, "_header", segments)
+    with monkeypatch.context() as patched:
+        patched.setattr(codec, "encode_header", lambda header: encode_header({**header, "host": "other"}))
+        case.write(samples((1, 3)))
     assert case.messages("Busy") == [
         "system 0 to 10: [1.0] None", "system 10 to 16: [2.0] lost None", "system 0 to 10: [3.0] None",
     ]  # fmt: skip
@@ -357,7 +351,8 @@ def test_what_a_journal_or_a_stream_says_wrongly_holds_nothing_back(run_path: Pa
     ]  # fmt: skip
     run = build_run(run_path, [samples((1, 1), (2, 2)), *steps(2)], journal=wrong)
     nonsense = [encode_frame(92, b"["), encode_frame(FrameKind.WATERMARK, b'{"time_ns": 4611686018427387904}')]
-    SegmentWriter(LocalStore(run), 0, "system", stream=True).write(nonsense)
+    *_, newest = sorted((run_path / "streams" / "system").glob("0*"))
+    newest.write_bytes(newest.read_bytes() + b"".join(nonsense))
     evaluation = replay(run, rules("Busy", "Both"))
     assert [f.message for f in evaluation.findings if f.rule == "Busy"] == ["system 0 to 10: [1.0, 2.0] None"]
     assert len(evaluation.problems) == 1

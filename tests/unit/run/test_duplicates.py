@@ -127,7 +127,7 @@ def test_a_worker_that_a_generation_covers_twice_is_refused(store):
 
 def test_the_page_lists_them():
     text = (Path(__file__).parents[3] / "docs" / "run-format.md").read_text()
-    table = text[text.index("## What stands twice") :].split("\n## ")[0]
+    table = text[text.index("## Duplicates") :].split("\n## ")[0]
     assert len(re.findall(r"^\| ", table, re.MULTILINE)) >= 9
 
 
