@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from fleets import HEALTHY, IMPATIENT, RULES, SICK, Heard, Now, following, turn_until
+from moments import FollowedCase
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError, StoreError
 from watchglass.evaluate import Snapshots, replay
@@ -251,18 +252,23 @@ def test_a_snapshot_has_the_scalars_of_the_first_worker_that_trains(tmp_path: Pa
     assert snapshots.newest[0].scalars == {"loss": 0.5}
 
 
-def test_the_scalars_of_the_attempt_before_stay_until_the_next_one_trains(tmp_path: Path, heard: Heard) -> None:
-    snapshots = Snapshots()
-    with following(tmp_path, heard, snapshots=snapshots) as fleet:
-        with RunBuilder(tmp_path / "run") as builder:
-            builder.step(scalars={"loss": 0.5})
-            turn_until(fleet, lambda: snapshots.newest and snapshots.newest[0].scalars)
-        with RunBuilder(tmp_path / "run") as builder:
-            builder.step(Step({"loss": 9.0}, mode=Mode.EVAL))
-            turn_until(fleet, lambda: snapshots.newest and snapshots.newest[0].attempt == 1)
-            assert snapshots.newest[0].scalars == {"loss": 0.5}
-            builder.step(scalars={"loss": 0.25})
-            turn_until(fleet, lambda: snapshots.newest[0].scalars == {"loss": 0.25})
+def test_the_scalars_of_the_attempt_before_stay_until_the_next_one_trains(run_path: Path) -> None:
+    case = FollowedCase(run_path, ())
+    case.write(Step({"loss": 0.5}))
+    assert case.evaluator.snapshot().scalars == {"loss": 0.5}
+    case.builder.leave()
+    case.builder.close()
+    with RunBuilder(run_path) as builder:
+        builder.step(Step({"loss": 9.0}, mode=Mode.EVAL))
+        case.wait(1.0)
+        before, newest = case.evaluator._judging.workers.values()
+        assert not before.views, "nothing is kept of an attempt that is over"
+        assert newest.views
+        assert case.evaluator.snapshot().scalars == {"loss": 0.5}
+        builder.step(scalars={"loss": 0.25})
+        case.wait(1.0)
+        assert case.evaluator.snapshot().scalars == {"loss": 0.25}
+    case.evaluator.close()
 
 
 def test_a_training_is_stopped_through_the_store(tmp_path: Path, heard: Heard) -> None:

@@ -13,8 +13,10 @@ import pytest
 from watchglass.config import TIMING, EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.evaluate import follow, follow_runs, what_is_at
-from watchglass.store import LocalStore, Renewal, Store, open_store
-from watchglass.testing import RunBuilder, Step, build_run
+from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.following import Following
+from watchglass.store import LocalStore, Renewal, Store, create_run, open_store
+from watchglass.testing import FakeClock, RunBuilder, Step, build_run
 
 STEPS = [Step({"loss": 1.0})] * 5
 RULES = (RuleSpec("ExplodingTensor"),)
@@ -131,3 +133,20 @@ def test_many_runs_are_asked_with_less_patience_than_a_lease_lasts(
     patience = open_store("s3://bucket/runs", quick=True)._requests.patience
     assert 2 * patience.request_s + patience.retry_s < TIMING.lease_expiry_s
     assert patience.request_s < open_store("s3://bucket/runs")._requests.patience.request_s
+
+
+def test_time_without_a_look_at_the_store_does_not_count_as_waiting_for_the_first_step(run_path: Path) -> None:
+    clock, store = FakeClock(), LocalStore(run_path)
+    create_run(store, command=[])
+    evaluator = Evaluator(EvaluatorConfig(str(run_path), None, ()), store=store)
+    evaluator.open(lambda seconds: False, patience_s=0.0)
+    late, excused = (Following(evaluator, wait_s=10.0, clock=clock) for _ in range(2))
+    clock.advance(11.0)
+    excused.excuse(11.0)
+    for following in (late, excused):
+        following.turn()
+    assert (late.is_late, excused.is_late) == (True, False)
+    clock.advance(11.0)
+    excused.turn()
+    assert excused.is_late
+    evaluator.close()

@@ -83,6 +83,10 @@ def test_a_folder_gets_everything_at_once(run_path: Path) -> None:
     journal = opened(LocalStore(run_path))
     journal.write([LOST])
     assert frames(LocalStore(run_path)) == 1
+    journal.write([FINDING])
+    assert frames(LocalStore(run_path)) == 2
+    written = [layout.parse_numbered(layout.JOURNAL, each.path) for each in LocalStore(run_path).list(layout.JOURNAL)]
+    assert [number for number in written if number is not None] == [0], "a journal of any age is one file"
     journal.close()
 
 
