@@ -211,7 +211,7 @@ class Member:
         judged = judged_attempt(self._store)
         if judged is not None and not has_attempt(self._store, judged + 1):
             if self.state is State.HELD:
-                self._common.audience.notified(f"[{self.name}] was judged by the evaluator that followed it")
+                self._common.audience.notified(f"[{self.name}] was evaluated by another evaluator")
             self.judged_before, self._known = self.state is State.FOUND and not self._known, True
             self._attempt, self._judged, self._unbegun = judged, judged, False
             self._let_go(State.ASLEEP)
