@@ -67,7 +67,7 @@ class Readable:
                 "Needs(statistics=(...))"
             )
         raise InvalidValueError(
-            f"{self.rule} reads the statistic {name!r} but its needs do not declare it; add it to one of them: "
+            f"{self.rule} reads the statistic {name!r} but does not declare it; add it to its needs: "
             f"Needs(statistics=({name!r}, ...))"
         )
 

@@ -249,9 +249,9 @@ def test_a_rule_reads_the_statistics_that_it_declares_whatever_other_rules_read(
         assert status.status is Status.ERROR
         assert replay(run_path, [spec]).statuses == (status,)
     peeks, guesses, measures = (status.reason for status in together.statuses[1:-1])
-    assert "Peeks reads the statistic 'rms' but its needs do not declare it; add it to one of them" in peeks
+    assert "Peeks reads the statistic 'rms' but does not declare it; add it to its needs" in peeks
     assert "Guesses reads statistics of tensors but its needs declare none; add what it reads" in guesses
-    assert "Measures reads the statistic 'max' but its needs do not declare it" in measures
+    assert "Measures reads the statistic 'max' but does not declare it" in measures
 
 
 @pytest.mark.parametrize("killed", [False, True])
