@@ -73,7 +73,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(faulty: Faulty, caplog: 
         losses += train(hook, range(100, 110))
     assert_whole(faulty, losses)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    told = [message for message in told if "no stop request" not in message]
+    told = [message for message in told if "stop requests" not in message]
     assert len(told) == 1, "one line for one time that it was away"
     assert "buffered" in told[0]
 
