@@ -1,4 +1,4 @@
-"""Evaluating runs: live in a process of its own, or replayed from what was stored, with the same result."""
+"""Evaluation of runs: live in a separate process, or replayed from a stored run, with the same result."""
 
 from typing import TYPE_CHECKING
 

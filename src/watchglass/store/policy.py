@@ -41,7 +41,7 @@ class StorePolicy:
         reads_in_place: Objects are mapped into memory, and payloads stay there until they are needed. Otherwise each
             byte is fetched once, and several objects at a time.
         buffers_writes: A store may be slow or unreachable for a while. A worker writes through a spool on the local
-            disk and polls for control messages on a thread of their own.
+            disk and polls for control messages on a separate thread.
         cheap_lookups: A lookup of one object is a system call and may be repeated freely. Otherwise it is a request
             that takes time and costs money.
         shared_outages: A store that refuses one run refuses all. Otherwise a folder may be unreadable by itself.

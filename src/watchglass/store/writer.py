@@ -31,7 +31,7 @@ class _Segments(ABC):
     """Writes frames into a sequence of segments. One thread at a time.
 
     Where segments grow, a segment grows with every flush and is rotated by size and age; elsewhere each flush is a
-    segment of its own. Every segment begins with a header frame.
+    separate segment. Every segment begins with a header frame.
     """
 
     def __init__(

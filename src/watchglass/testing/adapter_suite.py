@@ -204,7 +204,7 @@ class AdapterSuite(ABC):
             _same_numbers(case, self.unwatched(stop), "stopping")
             if stop:
                 run = open_run(path)
-                _equal(run.steps(), list(range(stop)), "TRAIN steps of a training that was stopped")
+                _equal(run.steps(), list(range(stop)), "TRAIN steps of a run that was stopped")
                 ends = [event.get("status") for event in run.worker().lifecycle]
                 _equal(ends[-1:], ["stopped"], "how the worker left")
 

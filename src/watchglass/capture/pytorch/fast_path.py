@@ -81,7 +81,7 @@ class FastPath:
         self.elsewhere = 0
         self._at = _OFF
         self._alike, self._habit = 0, current.hook.limits.alike_steps
-        # The pattern: weak references, so that nothing of a training is kept alive.
+        # The pattern: weak references, so that no object of the training run is kept alive.
         self._root: Callable[[], nn.Module | None] = _gone
         self._inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._training = True
