@@ -1,0 +1,118 @@
+"""The programs of the zoo: what they declare, the classes of their faults, and the half that each belongs to."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+HALVES = ("development", "held-out")
+
+
+@dataclass(frozen=True)
+class FaultClass:
+    """A way in which training programs are faulty.
+
+    Attributes:
+        name: Its name.
+        half: The half of the zoo that has programs of it.
+        causes: Ids of causes that are right for it.
+        certain: Whether the fault is certain from the structure of a program.
+        about: What the fault is.
+    """
+
+    name: str
+    half: str
+    causes: tuple[str, ...]
+    about: str
+    certain: bool = False
+
+
+@dataclass(frozen=True)
+class Member:
+    """A program of the zoo: one script with one of its names.
+
+    Attributes:
+        script: The script.
+        name: Name of a healthy variant or of a fault.
+        half: The half that it counts for.
+        task: What is learned.
+        architecture: By what.
+        about: What a healthy variant is; "" for a faulty program.
+        fault: Class of the fault; None for a healthy program.
+        twin: Name of the healthy twin; "" for a healthy program.
+    """
+
+    script: Path
+    name: str
+    half: str
+    task: str
+    architecture: str
+    about: str = ""
+    fault: FaultClass | None = None
+    twin: str = ""
+
+    @property
+    def id(self) -> str:
+        """Its name in tables and folders: ``"digits_mlp/adamw"``."""
+        return f"{self.script.stem}/{self.name}"
+
+
+def fault_classes() -> dict[str, FaultClass]:
+    """All classes by name."""
+    data = tomllib.loads((HERE / "causes.toml").read_text(encoding="utf-8"))
+    return {name: FaultClass(name, **{**fields, "causes": tuple(fields["causes"])}) for name, fields in data.items()}
+
+
+def drawn_halves(names: Iterable[str]) -> dict[str, str]:
+    """The half of each class: in the order of the digests of their names, alternately one and the other."""
+    order = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    return {name: HALVES[position % 2] for position, name in enumerate(order)}
+
+
+def members() -> list[Member]:
+    """Every program, by its id.
+
+    Raises:
+        ValueError: A declaration is wrong; the message names script and cure.
+    """
+    classes = fault_classes()
+    found: list[Member] = []
+    for half in HALVES:
+        for script in sorted((PROGRAMS / half.replace("-", "_")).glob("*.py")):
+            found += _declared(script, half, classes)
+    return found
+
+
+def _declared(script: Path, half: str, classes: Mapping[str, FaultClass]) -> Iterator[Member]:
+    program = _literal(script)
+    task, architecture = program["task"], program["architecture"]
+    for name, about in program["healthy"].items():
+        yield Member(script, name, half, task, architecture, about)
+    for name, (fault, twin) in program["faults"].items():
+        if fault not in classes or classes[fault].half != half:
+            where = f"belongs to {classes[fault].half}" if fault in classes else "is not in causes.toml"
+            raise ValueError(f"{script}: the fault class of '{name}' must be one of {half}, but '{fault}' {where}")
+        if twin not in program["healthy"]:
+            raise ValueError(f"{script}: the twin of '{name}' must be one of its healthy variants but got '{twin}'")
+        yield Member(script, name, half, task, architecture, fault=classes[fault], twin=twin)
+
+
+def _literal(script: Path) -> dict[str, Any]:
+    """The value of ``PROGRAM``, without running the script."""
+    for node in ast.parse(script.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["PROGRAM"]:
+            program: dict[str, Any] = ast.literal_eval(node.value)
+            return program
+    raise ValueError(f"{script}: a program must assign a literal to PROGRAM; see programs/zoo.py")

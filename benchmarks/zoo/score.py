@@ -1,0 +1,99 @@
+"""Train the zoo, let the default rules judge every run, and write docs/scoreboard.md.
+
+    python benchmarks/zoo/score.py                       all of it, with three seeds
+    python benchmarks/zoo/score.py --half development    what rules are developed on
+    python benchmarks/zoo/score.py --quick               a few programs with one seed; prints only
+    python benchmarks/zoo/score.py --only digits_mlp     programs of this script; prints only
+
+Runs are kept: a second call trains only programs that have changed, and evaluates the rules of today on all runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from figures_of_halves import harmless
+from judging import judge
+from members import HALVES, Member, drawn_halves, fault_classes, members
+from running import train, trials
+from scoreboard import ROOT, log_held_out, page
+
+#: One program in so many belongs to --quick.
+_QUICK_EVERY = 12
+
+
+def main() -> int:
+    """Entry point.
+
+    Returns:
+        Exit status: 0, or 2 where a program left no figures.
+    """
+    options = _options()
+    if options.draw:
+        for name, half in sorted(drawn_halves(fault_classes()).items()):
+            print(f"{half:12} {name}")
+        return 0
+    chosen = _chosen(options)
+    if not chosen:
+        print("score: no program has this half and these names; see benchmarks/zoo/programs", file=sys.stderr)
+        return 2
+    wanted = trials(chosen, 1 if options.quick else options.seeds, options.runs)
+    try:
+        train(wanted, options.jobs, retrain=options.retrain)
+    except RuntimeError as error:
+        print(f"score: {error}", file=sys.stderr)
+        return 2
+    dropped = harmless(wanted)
+    counted = [trial for trial in wanted if trial.member not in dropped]
+    judged = judge(counted, options.jobs)
+    document = page(judged, dropped, options.seeds)
+    print(document)
+    if options.quick or options.only or options.half:
+        return 0
+    (ROOT / "docs" / "scoreboard.md").write_text(document, encoding="utf-8")
+    log_held_out(judged, options.seeds)
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=HALVES, help="score one half only; prints only")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of each program (default: 3)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="scripts, programs (SCRIPT/NAME) or fault classes")
+    parser.add_argument("--quick", action="store_true", help="a few programs with one seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="programs at a time (default: cores)")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "zoo", help="where runs are kept")
+    parser.add_argument("--retrain", action="store_true", help="train again what is kept, after a change of capture")
+    parser.add_argument("--draw", action="store_true", help="print the half of each fault class, and end")
+    options = parser.parse_args()
+    for name in ("seeds", "jobs"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1 but got {getattr(options, name)}")
+    return options
+
+
+def _chosen(options: argparse.Namespace) -> list[Member]:
+    every = [member for member in members() if options.half in (None, member.half)]
+    if options.only:
+        chosen = [
+            member
+            for member in every
+            if {member.id, member.script.stem, member.fault.name if member.fault else ""} & set(options.only)
+        ]
+        # A faulty program counts by its twin.
+        return [member for member in every if member in chosen or any(_is_twin(member, each) for each in chosen)]
+    if options.quick:
+        scripts = sorted({member.script for member in every})[::_QUICK_EVERY]
+        return [member for member in every if member.script in scripts]
+    return every
+
+
+def _is_twin(member: Member, faulty: Member) -> bool:
+    return (member.script, member.name) == (faulty.script, faulty.twin)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The scoreboard as a page: what the rules reach on each half, by class and by rule, beside checks of the loss."""
+
+from __future__ import annotations
+
+import csv
+import math
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from figures_of_halves import Figures, Share, figures
+from judging import STRAWMEN, Judged
+from members import HALVES, HERE, Member
+
+ROOT = HERE.parents[1]
+#: Each scoring of the held-out half, for ever: a line each.
+LOG = HERE / "held_out_scorings.csv"
+_FIELDS = (
+    "date", "commit", "seeds", "faulty_runs", "healthy_runs", "recall_warning", "recall_error", "cause_first",
+    "cause_in_three", "false_warning", "false_error", "delay",
+)  # fmt: skip
+
+
+def page(judged: Sequence[Judged], dropped: Mapping[Member, str], seeds: int) -> str:
+    """The whole page, as Markdown."""
+    parts = [_INTRODUCTION.format(seeds=seeds, commit=_commit())]
+    for half in HALVES:
+        of_half = [each for each in judged if each.trial.member.half == half]
+        if of_half:
+            parts += [
+                f"## The {half} half\n",
+                _summary(of_half),
+                _by_class(of_half),
+                _by_rule(of_half),
+                _alarms(of_half),
+            ]
+    if dropped:
+        rows = [(member.id, member.fault.name if member.fault else "", reason) for member, reason in dropped.items()]
+        parts.append("## Programs that do not count\n\nTheir fault does no measurable harm.\n")
+        parts.append(_table(("program", "class", "why"), rows))
+    return "\n".join(parts)
+
+
+_INTRODUCTION = """# Scoreboard
+
+Measured recall and false alarms of the default rules with default options, on the training programs of `benchmarks/zoo`
+with {seeds} seeds each, at commit `{commit}`. The unit is one run: a program with a seed. Rules were developed on one
+half of the fault classes and of the healthy programs; the other half is scored only. Shares have 95 % Wilson intervals.
+`python benchmarks/zoo/score.py` makes this page.
+"""
+
+
+def _summary(judged: Sequence[Judged]) -> str:
+    found = figures(judged)
+    rows = [_row("watchglass, at `warning`", found, "warning"), _row("watchglass, at `error`", found, "error")]
+    for name, alarm in STRAWMEN.items():
+        answers = [(each.trial.member.fault is not None, alarm(each.trial.figures())) for each in judged]
+        sick = [answer for faulty, answer in answers if faulty]
+        healthy = [answer for faulty, answer in answers if not faulty]
+        rows.append((name, Share(sum(sick), len(sick)), Share(sum(healthy), len(healthy)), "-", "-", "-"))
+    heads = ("", "sick runs found", "false alarms", "right cause first", "among three", "first right finding")
+    return _table(heads, rows)
+
+
+def _row(name: str, found: Figures, severity: str) -> tuple[object, ...]:
+    if severity == "error":
+        return (name, found.recall["error"], found.false_alarms["error"], "", "", "")
+    delay = "-" if math.isnan(found.delay) else f"{100 * found.delay:.0f} % of the run"
+    return (name, found.recall["warning"], found.false_alarms["warning"], found.first, found.three, delay)
+
+
+def _by_class(judged: Sequence[Judged]) -> str:
+    groups: dict[str, list[Judged]] = {}
+    for each in judged:
+        if each.trial.member.fault:
+            groups.setdefault(each.trial.member.fault.name, []).append(each)
+    rows = []
+    for name, of_class in sorted(groups.items()):
+        found = figures(of_class)
+        wrong = Counter(each.causes[0] for each in of_class if each.causes and not each.right(1))
+        instead = ", ".join(f"{cause} {times}" for cause, times in wrong.most_common(2))
+        delay = "-" if math.isnan(found.delay) else f"{100 * found.delay:.0f} %"
+        programs = len({each.trial.member for each in of_class})
+        rows.append(
+            (name, programs, _of(found.recall["warning"]), _of(found.first), _of(found.three), delay, instead or "-")
+        )
+    heads = ("fault class", "programs", "found", "right first", "among three", "first at", "named instead")
+    return "### By fault class\n\n" + _table(heads, rows)
+
+
+def _by_rule(judged: Sequence[Judged]) -> str:
+    rules = sorted({rule for each in judged for rule in each.rules})
+    changed = changed_since_scored()
+    sick = sum(each.trial.member.fault is not None for each in judged)
+    rows = []
+    for rule in rules:
+        fired = [each for each in judged if rule in each.rules]
+        on_sick = sum(each.trial.member.fault is not None for each in fired)
+        healthy = Share(len(fired) - on_sick, len(judged) - sick)
+        rows.append((rule, f"{on_sick} of {sick}", healthy, "seen" if rule in changed else ""))
+    heads = ("rule", "sick runs with a finding", "healthy runs with a finding", "changed after a held-out scoring")
+    return "### By rule\n\n" + _table(heads, rows)
+
+
+def _alarms(judged: Sequence[Judged]) -> str:
+    rows = [
+        (
+            each.trial.member.id,
+            each.trial.seed,
+            each.severity,
+            ", ".join(each.rules),
+            each.causes[0] if each.causes else "-",
+        )
+        for each in judged
+        if each.trial.member.fault is None and each.severity
+    ]
+    if not rows:
+        return "### Alarms on healthy runs\n\nNone.\n"
+    return "### Alarms on healthy runs\n\n" + _table(("program", "seed", "severity", "rules", "first cause"), rows)
+
+
+def log_held_out(judged: Iterable[Judged], seeds: int) -> None:
+    """Add a line with the figures of the held-out half to the log of its scorings."""
+    every = [each for each in judged if each.trial.member.half == "held-out"]
+    found = figures(every)
+    sick = sum(each.trial.member.fault is not None for each in every)
+    values = (
+        datetime.now(timezone.utc).date().isoformat(), _commit(), seeds, sick, len(every) - sick,
+        *(f"{share.value:.3f}" for share in (
+            found.recall["warning"], found.recall["error"], found.first, found.three, found.false_alarms["warning"],
+            found.false_alarms["error"],
+        )),
+        f"{found.delay:.3f}",
+    )  # fmt: skip
+    new = not LOG.exists()
+    with LOG.open("a", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        if new:
+            writer.writerow(_FIELDS)
+        writer.writerow(values)
+
+
+def changed_since_scored() -> set[str]:
+    """Rules whose file has changed since the held-out half was first scored: their figures are no longer blind."""
+    if not LOG.exists():
+        return set()
+    with LOG.open(encoding="utf-8", newline="") as stream:
+        first = next(csv.DictReader(stream), None)
+    if first is None:
+        return set()
+    commit = first["commit"].removesuffix("+")
+    paths = _git("diff", "--name-only", commit, "--", "src/watchglass/rules").splitlines()
+    return {"".join(word.capitalize() for word in Path(path).stem.split("_")) for path in paths}
+
+
+def _commit() -> str:
+    """The commit, with a plus where files have been changed since."""
+    return _git("rev-parse", "--short", "HEAD").strip() + ("+" if _git("status", "--porcelain", "src") else "")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(("git", "-C", str(ROOT), *arguments), capture_output=True, text=True, check=True).stdout
+
+
+def _of(share: Share) -> str:
+    return f"{share.hits} of {share.of}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
