@@ -59,14 +59,14 @@ class AlternatingOptimizers:
         self._next_due = next_due
         self._models: defaultdict[int, _Model] = defaultdict(_Model)
         self._total = 0
-        # The last kind that followed a row of steps of one kind, and that followed a kind and the call of a model.
+        # Predictions: the kind that last followed so many steps of one kind, or a kind and the call of a model.
         self._after_run: dict[tuple[_Kind | None, int], _Kind] = {}
         self._after_call: dict[tuple[_Kind | None, int], _Kind] = {}
         self._last: _Kind | None = None
         self._run = 0
         self._called: int | None = None
         self._expected = 0
-        # The step that was owed to the expected model and for which the open one is captured.
+        # The due step of the expected model that the open step replaces.
         self._paid = -1
 
     def opens(self, mode_step: int, called: int | None) -> bool:

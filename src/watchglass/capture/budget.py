@@ -31,7 +31,7 @@ _WARMUP_CAPTURES = 4
 #: Steps and captures that the measured costs are medians of.
 _WINDOW, _CAPTURE_WINDOW = 32, 8
 _MIN_CAPTURES = 4
-#: Of steps that are not captured the first few are looked at, and then one in this number.
+#: Of steps that are not captured the first few are examined, and then one in this number.
 _MIN_IDLE, _SAMPLED = 4, 8
 MAX_INTERVAL = 4096
 #: Most that a step on the fast path costs, as a share of an idle step on the full path.
@@ -68,17 +68,17 @@ class Budget:
         self._density = _DENSEST
         self._idle_ns: deque[int] = deque(maxlen=_WINDOW)
         self._due_ns: deque[int] = deque(maxlen=_CAPTURE_WINDOW)
-        # Of the same captures, whether they were planned: others come beside one that is.
+        # Unplanned captures come beside a planned one and share its price.
         self._planned: deque[bool] = deque(maxlen=_CAPTURE_WINDOW)
         self._step_ns: deque[int] = deque(maxlen=_WINDOW)
         self._background_ns: deque[float] = deque(maxlen=_WINDOW)
-        # Cost of each of the last captures, the first ones included; and of all together.
+        # With the first captures, unlike the medians above.
         self._each_ns: deque[float] = deque(maxlen=_CAPTURE_WINDOW)
         self._captures_ns = 0.0
         self._elsewhere_ns = 0.0
         self._steps = self._fast_steps = 0
         self._standing_ns = 0.0
-        # The shortest interval at which records can be written as fast as they come, and captures since it was raised.
+        # Pressure raises the least interval; it falls again after calm captures.
         self._least = 1
         self._calm = _RELIEF_CAPTURES
         self._spacing = 1
@@ -131,19 +131,9 @@ class Budget:
         return len(self._idle_ns) >= _MIN_IDLE
 
     def spent(
-        self,
-        cost_ns: int,
-        step_ns: int,
-        *,
-        captured: bool,
-        chosen: bool,
-        step: int = 0,
-        planned: bool = True,
-        background_ns: float = 0.0,
-        device_ns: float = 0.0,
-        standing_ns: float = 0.0,
-        elsewhere_ns: float = 0.0,
-    ) -> bool:
+        self, cost_ns: int, step_ns: int, *, captured: bool, chosen: bool, step: int = 0, planned: bool = True,
+        background_ns: float = 0.0, device_ns: float = 0.0, standing_ns: float = 0.0, elsewhere_ns: float = 0.0,
+    ) -> bool:  # fmt: skip
         """A TRAIN step is over; returns whether the interval or the thinning changed.
 
         Args:

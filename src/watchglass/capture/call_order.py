@@ -37,7 +37,7 @@ class CallOrder:
         self._thread = threading.get_ident()
         self._order: list[str] = []
         self._updated = False
-        # Whether the beginning of the round was missed.
+        # A round without its beginning is not recorded.
         self._partial = False
         #: Called once when a round is over.
         self.when_over: Callable[[], None] | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from watchglass.capture.plan import Plan
 from watchglass.record import OpenStep, Recorder
 
-#: Captures that share the measured time of devices: one in this number is measured for all, and known late.
+#: Captures that share one measurement of device time, which arrives late.
 _SHARING = 8
 
 
@@ -27,7 +27,7 @@ class Memory:
 
 
 class Cost:
-    """Keeps account of one training run. For the training's thread.
+    """Adds up the cost of watching one training run. For the training's thread.
 
     Args:
         plan: Its budget learns the cost of each step, and chooses the interval.
@@ -37,8 +37,8 @@ class Cost:
     Attributes:
         callbacks_ns: Time of callbacks since the last step was accounted for.
         memory: Bytes that capture holds.
-        device_ns: How long devices have worked for statistics so far, at most. Only the recorder's thread adds to it,
-            once it knows; the training's reads it.
+        device_ns: Upper bound of the time that devices have spent on statistics so far. Only the recorder's thread
+            adds to it; the training's thread reads it.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder, report_ns: int) -> None:
@@ -46,7 +46,7 @@ class Cost:
         self.callbacks_ns = 0
         self.memory = Memory()
         self.device_ns = 0
-        # Asked for its budget each time: another configuration brings another one.
+        # The plan, not its budget: a new configuration brings a new budget.
         self._plan = plan
         self._recorder = recorder
         self._steps = 0
@@ -56,12 +56,12 @@ class Cost:
         self._arrived_ns: deque[int] = deque(maxlen=_SHARING)
 
     def began(self, cost_ns: int) -> None:
-        """Add the time of bringing capture into the process; the run's time begins with it."""
+        """Add the time of installing capture in the process; the time of the run begins with it."""
         self._plan.budget.cost_ns += cost_ns
         self._plan.budget.train_ns += cost_ns
 
     def step_ended(self, step: OpenStep, own_step: int) -> None:
-        """A TRAIN step is over, with this number among those of its model; its cost becomes facts of it."""
+        """Account for a finished TRAIN step, number ``own_step`` of its model; its records get facts on the cost."""
         self._steps += 1
         cost_ns, self.callbacks_ns = self.callbacks_ns, 0
         duration_ns = step.end_ns - (self._last_end_ns or step.start_ns)
@@ -74,17 +74,10 @@ class Cost:
         budget = self._plan.budget
         chosen = step.due and self._plan.chosen
         changed = budget.spent(
-            cost_ns,
-            max(duration_ns, cost_ns),
-            captured=step.due,
-            chosen=chosen,
-            step=own_step,
-            planned=budget.due(own_step),
-            background_ns=background_ns,
-            device_ns=device_ns,
-            standing_ns=self._recorder.work.step_cpu_ns,
-            elsewhere_ns=self._recorder.work.cpu_ns + self.device_ns,
-        )
+            cost_ns, max(duration_ns, cost_ns), captured=step.due, chosen=chosen, step=own_step,
+            planned=budget.due(own_step), background_ns=background_ns, device_ns=device_ns,
+            standing_ns=self._recorder.work.step_cpu_ns, elsewhere_ns=self._recorder.work.cpu_ns + self.device_ns,
+        )  # fmt: skip
         if chosen and self._recorder.pressure:
             changed |= budget.relieve()
         if changed:
@@ -105,7 +98,7 @@ class Cost:
 
     def _share_of_devices(self) -> float:
         """Device time of one capture, averaged over the last ones."""
-        worked_ns = self.device_ns  # once: the recorder's thread may just be adding to it
+        worked_ns = self.device_ns  # read once: the recorder's thread may add to it meanwhile
         self._arrived_ns.append(worked_ns - self._device_ns)
         self._device_ns = worked_ns
         return sum(self._arrived_ns) / _SHARING

@@ -1,4 +1,4 @@
-"""Numbers and data of facts that the recorder's thread works out."""
+"""Numbers and data of facts that the recorder's thread computes, so that the training's thread does not wait."""
 
 from __future__ import annotations
 

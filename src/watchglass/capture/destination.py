@@ -1,4 +1,4 @@
-"""Whether a training process may write to the run that it names; asked before anything is watched."""
+"""Checks that a training process may write to the run that it names, before anything is watched."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from watchglass.store import attempts, open_store, still_running
 
 
 def check_destination(config: SessionConfig) -> None:
-    """Refuse a place that is no run, or a run that another process writes.
+    """Refuse a location that is not a run, or a run that another process writes.
 
     An object store is not checked: nothing here waits for a network.
 
     Raises:
-        InvalidValueError: No place is named.
-        NotARunError: The place holds something else.
+        InvalidValueError: No location is given.
+        NotARunError: The location holds something else.
         RunExistsError: A training process of another launch writes there.
     """
     run = config.run
@@ -48,7 +48,7 @@ def _check_unused(run: str) -> None:
         known = attempts(store)
         writer = still_running(store, known[-1]) if known else None
     except WatchglassError:
-        return  # the recorder's thread will meet it, and report it
+        return  # the recorder's thread meets the same error and reports it
     if writer is not None and writer.pid != os.getppid():
         raise RunExistsError(
             f"{run} is being written by process {writer.pid}, which is running (attempt {known[-1]}); end it, or "

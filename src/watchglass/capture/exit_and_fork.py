@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _watchers: list[Hook] = []
 
 
-def close_at_exit(watcher: Hook) -> None:
+def close_at_exit(watcher: Hook, register: Callable[[Callable[[], None]], object] = atexit.register) -> None:
     """Close a watcher when the process ends, also in a child of multiprocessing, which runs no ``atexit``."""
     _watchers.append(watcher)
     exit_text.open()
     end = functools.partial(harmless(_end), watcher)
-    atexit.register(end)
+    register(end)
     watcher.on_close.append(lambda: _forget(watcher, end))
     # Also in a process that is no child yet: a spawned one becomes one only when its main module has been imported, and
     # forgets nothing then.
@@ -40,7 +40,6 @@ def _close_with_child(watcher: Hook) -> None:
 
 
 def _end(watcher: Hook) -> None:
-    # An exception that was not caught: Python has printed and kept it.
     error = uncaught()
     try:
         watcher.__exit__(None, error, getattr(sys, "last_traceback", None))

@@ -1,8 +1,8 @@
 """The text of ``sys.exit("text")``, which the interpreter prints and does not keep.
 
-Unlike any other exception that nothing catches, a ``SystemExit`` is gone when functions of ``atexit`` run, and no hook
-is called with it. But its text is written to ``sys.stderr`` by the interpreter itself, when no function of Python runs
-in the main thread any more: so ``write`` of that stream is called through a function that looks for this.
+Unlike other uncaught exceptions, a ``SystemExit`` is not kept until functions of ``atexit`` run, and no hook is called
+with it. The interpreter writes its text to ``sys.stderr`` when no Python function runs in the main thread any more. So
+the ``write`` of that stream is wrapped: a call without a Python caller has the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_PIECES = 3
 
 
 class ExitText:
-    """Finds it while it is open. For the main thread; text is written unchanged, on any thread."""
+    """Finds the text while it is open. For the main thread; any thread may write, and what it writes is unchanged."""
 
     def __init__(self) -> None:
         self._pieces: list[Any] = []
@@ -28,13 +28,13 @@ class ExitText:
         """Observe the present ``sys.stderr`` from now on, if that is possible."""
         stream = sys.stderr
         if self._close is not _nothing or stream is None or "write" in getattr(stream, "__dict__", ("write",)):
-            return  # it is open, or another package has put a function there
+            return  # already open, or another package has replaced write
         original, pieces, main = stream.write, self._pieces, threading.main_thread().ident
 
         def write(*args: Any, **kwargs: Any) -> Any:
             try:
                 sys._getframe(1)
-            except ValueError:  # nothing that is written in Python has called this
+            except ValueError:  # no Python function is the caller
                 if len(pieces) < _MOST_PIECES and threading.get_ident() == main:
                     pieces.append(args[0] if args else None)
             return original(*args, **kwargs)

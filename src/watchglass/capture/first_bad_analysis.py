@@ -1,4 +1,4 @@
-"""Where the first bad value arose, from the observed module calls. Pure: reads numbers only."""
+"""Finds the module that made the first bad value, from the observed module calls. Pure: no tensors, no framework."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Look:
 
     @property
     def sunk(self) -> bool:
-        """It holds negative infinity and is no mask: those hold zeros beside it."""
+        """It holds negative infinity and is not a mask: a mask holds zeros, too."""
         return self.low == -math.inf and self.high != 0.0
 
     @property
@@ -52,8 +52,8 @@ class Call:
     Attributes:
         place: The module's.
         parent: Index of the call inside which it was made, -1 for none.
-        inputs: ``(tensor, path)`` of its positional arguments; of the outermost call also of keyword arguments.
-        outputs: The same of its outputs.
+        inputs: ``(tensor, path)`` of its positional arguments; for the outermost call also of keyword arguments.
+        outputs: ``(tensor, path)`` of its outputs.
     """
 
     place: Place
@@ -107,8 +107,8 @@ class Found(NamedTuple):
 def in_forward(seen: Seen) -> Found | None:
     """The first module call that turned finite values into others, None where all are finite.
 
-    A module inside another returns first, so the innermost is named. Negative infinity alone is how masks are made: it
-    counts where NaN or positive infinity came of it, or where the model returned it.
+    A module inside another returns first, so the innermost is named. Masks are made of negative infinity: it counts
+    only if NaN or positive infinity followed from it, or if the model returned it.
     """
     for at, (index, returned) in enumerate(seen.events):
         call = seen.calls[index]
@@ -146,7 +146,7 @@ def in_backward(seen: Seen) -> Found | None:
 
 
 def _takers(seen: Seen, hit: int) -> list[Call]:
-    """Innermost calls that were given a tensor and through which its gradient came."""
+    """Innermost calls that took a tensor as input and passed its gradient back."""
     reached = {tensor for tensor, _ in seen.gradients}
     taken = [
         index
@@ -183,14 +183,14 @@ def of_loss(seen: Sequence[Seen], function: str, *, chained: bool) -> Found:
         chained: Whether its argument was exactly the output of the last forward.
     """
     found = next(filter(None, map(in_forward, seen)), None)
-    # The loss function made it from finite outputs, whatever was masked out before.
+    # The loss function made it from finite outputs, even if other values were masked out before.
     if found is None or (chained and all(look.finite for each in seen for look in ends(each))):
         return in_loss(seen, function)
     return found
 
 
 def of_gradients(seen: Iterable[Seen]) -> Found | None:
-    """Where gradients became not finite, None where all are finite."""
+    """The first gradient that is not finite, None if all are finite."""
     return next(filter(None, map(in_backward, seen)), None)
 
 
@@ -200,7 +200,7 @@ def ends(seen: Seen) -> list[Look]:
 
 
 def last_gradient(name: str, place: Place | None) -> Found:
-    """Of parameters whose gradients are not finite, the last: backward runs from the last layer to the first."""
+    """The answer for ``name``, the last parameter with a bad gradient: backward begins at the last layer."""
     sentence = f"the gradient of {name} is the first in backward order that is not finite"
     return Found("backward", place, f"gradient/{name}", sentence)
 
@@ -220,14 +220,14 @@ def _made(seen: Seen, at: int, call: Call, path: str) -> Found:
             return sinker
     name = call.place.named("output", path)
     if not inputs:
-        # Its arguments are integers, or given by keyword: these are not observed.
+        # Integers and keyword arguments are not observed.
         return Found("forward", call.place, name, f"{named(call.place)} made values that are not finite")
     kind = "inputs that hold negative infinity" if sunk else f"finite inputs{_size(inputs)}"
     return Found("forward", call.place, name, f"{named(call.place)} turned {kind} into values that are not finite")
 
 
 def _given(seen: Seen, call: Call, path: str) -> Found:
-    """A module was given the first bad value: it came from the data, or out of a function between two modules."""
+    """The first bad value was an input of a module: it came from the data or from a function between two modules."""
     if call.parent < 0:
         return in_data(call.place, path)
     name = call.place.named("input", path)
@@ -237,7 +237,7 @@ def _given(seen: Seen, call: Call, path: str) -> Found:
 
 
 def _sinker(seen: Seen, before: int, then: str) -> Found | None:
-    """Where negative infinity came from that was seen before this event; None where no module made it."""
+    """The module that made the negative infinity seen before this event, or the data; None if neither did."""
     sank = [
         index
         for index, returned in seen.events[:before]

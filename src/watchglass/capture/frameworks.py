@@ -97,7 +97,7 @@ class Framework(ABC):
         raise NotImplementedError
 
     def rank(self) -> int | None:
-        """This process's rank in the group that trains, asked as it trains; None where it trains by itself."""
+        """This process's rank in the group that trains, asked as it trains; None where it trains alone."""
         return environment.group_rank()
 
 

@@ -1,8 +1,8 @@
-"""The guard: the one place where the hot-path law is kept.
+"""The guard keeps the hot-path law: a fault of watchglass ends the capture, never the training run.
 
 Frameworks, modules, optimizers, loaders, the interpreter and compilers call only callbacks that went through
 :meth:`Guard.guarded` or :meth:`Guard.shielded`, outermost, or functions made by
-:func:`~watchglass.capture.wrappers_importlib_bootstrap.around`. A fault ends the capture, never the training.
+:func:`~watchglass.capture.wrappers_importlib_bootstrap.around`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 def fault_everywhere(error: Exception, where: Callable[..., Any]) -> bool:
     """A part that all hooks share has failed: turn each hook off; returns False.
 
-    A closed hook is left out, even a strict one. A strict hook raises once the others are off.
+    A closed hook is skipped, even a strict one. A strict hook raises once the others are off.
     """
     strict = False
     for guard in list(_guards):
@@ -38,7 +38,7 @@ def fault_everywhere(error: Exception, where: Callable[..., Any]) -> bool:
 
 
 def harmless(callback: _Callback) -> _Callback:
-    """``callback`` of a part that all hooks share; it raises nothing but a stop."""
+    """``callback`` of a part that all hooks share; it raises only :class:`~watchglass.errors.TrainingStopped`."""
 
     @functools.wraps(callback)
     def run(*args: Any) -> Any:
@@ -52,7 +52,7 @@ def harmless(callback: _Callback) -> _Callback:
 
 
 def _is_of_the_script(ident: int) -> bool:
-    """Whether Python has started this thread; those that a library started are not listed, or stood in for."""
+    """Whether Python has started this thread. Python lists no thread of a library, or lists a dummy for it."""
     return any(each.ident == ident and type(each).__name__ != "_DummyThread" for each in threading.enumerate())
 
 
@@ -62,7 +62,7 @@ def name_of(callback: Callable[..., Any]) -> str:
 
 
 class Guard:
-    """Runs callbacks in the training process; of their exceptions only a stop gets through.
+    """Runs callbacks in the training process; of their exceptions only ``TrainingStopped`` passes.
 
     Args:
         hook: Owner of the callbacks; gets their faults and their cost.
@@ -85,7 +85,7 @@ class Guard:
             callback: The callback.
             unless: Whether to do nothing now, asked first: while a compiler reads the code, it must not get further.
         """
-        # Bound here: this runs many times in every step of the training.
+        # Bound here: this runs many times in every step.
         now_ns, thread, hook, cost = time.perf_counter_ns, threading.get_ident, self._hook, self._hook.cost
 
         @functools.wraps(callback)
@@ -110,7 +110,7 @@ class Guard:
     def shielded(
         self, callback: _Callback, *, unless: Callable[[], bool] | None = None, leaves: bool = False
     ) -> _Callback:
-        """``callback``, which raises nothing but a stop; for callbacks on any thread, or with checks inside.
+        """``callback``, which raises only ``TrainingStopped``; for callbacks on any thread, or with their own checks.
 
         Args:
             callback: The callback.
@@ -137,9 +137,9 @@ class Guard:
 
     @property
     def is_lent(self) -> bool:
-        """Whether the training's thread waits for the one that asks, which autograd has started.
+        """Whether the training's thread waits for the calling thread, which autograd has started.
 
-        Threads of the script go on by themselves, and train nothing that is watched.
+        Threads that the script starts do not count: they train nothing that is watched.
         """
         return self.waiting and not _is_of_the_script(threading.get_ident())
 
@@ -161,7 +161,7 @@ class Guard:
         return False
 
     def lawful(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """A call by a script, under the same law; inside a callback, where the law holds already, a plain call."""
+        """A guarded call by a script; a plain call inside a callback, which is guarded already."""
         if self._suspended or threading.get_ident() != self._thread:
             return None
         return call(*arguments) if self._busy else self.guarded(call)(*arguments)

@@ -1,7 +1,7 @@
-"""The hook watches a training run: it plans, numbers, collects and hands over; it judges nothing.
+"""The hook watches a training run: it plans captures, numbers steps, collects records and gives them to the recorder.
 
 A framework's adapter holds a :class:`Hook` and reports events to it. All callbacks of an adapter run through
-``Hook.guarded``, the one place where the hot-path law is kept, see :class:`~watchglass.capture.guard.Guard`.
+``Hook.guarded``: they cannot fail the training run, see :class:`~watchglass.capture.guard.Guard`. No rule runs here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from watchglass.errors import InvalidValueError, TrainingStopped
 from watchglass.record import Captured, CapturedRecords, OpenStep, Recorder, SteadyRow, StepClock
 from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, count, series_name
 from watchglass.stats import exact_reduction, histograms_of, of_array
-from watchglass.store import RawTensor
+from watchglass.store import RawTensor, Store, open_store
 
 _log = logging.getLogger("watchglass")
 
@@ -55,19 +55,20 @@ class Hook:
         hook.close()
 
     Nothing is written, and no thread is started, before the first training step. The methods are for one thread, the
-    training's; a call from another is ignored, but for ``close``.
+    training's; except for ``close``, a call from another thread is ignored.
 
     Args:
         run: Where the run is written, a folder or ``s3://bucket/path``: a new one, or that of a running job.
         config: The whole configuration at once, instead of the keyword arguments.
         limits: Limits on time, memory and steps.
+        open_store: Opens the store of a location.
         **settings: Fields of :class:`~watchglass.config.SessionConfig`: ``collections``, ``save_interval``,
             ``overhead_budget`` and so on.
 
     Raises:
         InvalidValueError: A setting outside its limits.
         NotARunError: ``run`` exists and is not a run.
-        RunExistsError: Another training process, of no common launch, writes this run now.
+        RunExistsError: A training process of another launch writes this run now.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Hook:
         *,
         config: SessionConfig | None = None,
         limits: CaptureLimits = DEFAULT_LIMITS,
+        open_store: Callable[[str], Store] = open_store,
         **settings: Any,
     ) -> None:
         self.limits = limits
@@ -86,33 +88,33 @@ class Hook:
         self.clock = StepClock(self._finished, self._due)
         self.alternating = AlternatingOptimizers(functools.partial(self.plan.due, Mode.TRAIN), self.plan.next_due)
         self.active = True
-        #: This process's rank in its group, asked at the first training step; None where it trains by itself.
+        #: Returns this process's rank in its group, None if it trains alone. Called at the first training step.
         self.rank: Callable[[], int | None] = environment.group_rank
         self.on_settle: list[Callable[[], None]] = []
-        #: Called when another configuration holds.
+        #: Called after the configuration has changed.
         self.on_configured: list[Callable[[], None]] = []
-        #: Called as a step is over, before the recorder gets it; must not raise.
+        #: Called with each finished step, before the recorder gets it; must not raise.
         self.on_finished: list[Callable[[OpenStep], None]] = []
         self.on_start: list[Callable[[int], None]] = []
         #: Called a few times a second on the recorder's thread, while the run is open.
         self.on_look: list[Callable[[], None]] = []
-        #: Called as the training is over, once its last step is settled.
+        #: Called at the end of the training run, once its last step is settled.
         self.on_end: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
-        # Names of values that a script saved and that hold no numbers: each is reported once.
+        # Names of saved values that are not numbers: each is reported once.
         self._refused: set[str] = set()
         self._pid = os.getpid()
         self._stop: tuple[int, str] | None = None
         self._stopped = False
         #: Whether a stop has been committed.
         self.stopping = False
-        # Saved between steps; belongs to the next one.
+        # Records saved between steps: they belong to the next step.
         self._carried = CapturedRecords()
         #: Whether a step of :meth:`quick_step` has begun and is not over.
         self.in_quick_step: Callable[[], bool] = lambda: False
-        # Whether the script saves something after an update; then the last step waits for it here, up to the next one.
+        # A script may save values after an update: then the last step waits for them here, until the next step.
         self._saves_late = False
         self._late: OpenStep | None = None
         self._holds = False
@@ -120,7 +122,7 @@ class Hook:
         self._detachers: list[Callable[[], object]] = []
         self.broken = False
         self._recorder = Recorder(
-            WorkerOpening(self.config, limits, lambda: self.rank(), self._worker_opened),
+            WorkerOpening(self.config, limits, lambda: self.rank(), self._worker_opened, open_store),
             flush_interval_s=self.config.flush_interval_s,
             queue_bytes=self.config.queue_bytes,
             on_commit=self._committed,
@@ -130,7 +132,7 @@ class Hook:
         self.resumption = Resumption(self.clock, self._recorder, limits.early_steps)
         self.cost = Cost(self.plan, self._recorder, limits.cost_report_ns)
         self.guard = Guard(self)
-        #: A callback under the hot-path law.
+        #: See :meth:`Guard.guarded`.
         self.guarded = self.guard.guarded
         close_at_exit(self)
 
@@ -147,7 +149,7 @@ class Hook:
     def reconfigure(self, config: SessionConfig) -> None:
         """Capture by another configuration from the next step on; records are written as before."""
         before = self.plan.budget
-        # A path that looks ahead to the next captured step must look again.
+        # The fast path knows the next captured step of the old configuration.
         self.settle()
         self.config = config
         self.plan.configure(config)
@@ -183,12 +185,12 @@ class Hook:
         """Record one number; several of one name in a step are averaged by weight.
 
         Args:
-            records: Where to.
+            records: The records to add it to.
             name: Its name.
             value: A float, or a readback of one.
             role: Its role.
             weight: Its weight in an average.
-            model: Number of the model that it belongs to, if it does to one; then ``name`` holds no prefix.
+            model: Number of its model; then ``name`` has no prefix. None if it belongs to no model.
         """
         if model:
             name = series_name(name, model)
@@ -198,7 +200,7 @@ class Hook:
         records.scalars.append((tensor_id, weight, value))
 
     def add_fact(self, fact: Fact) -> None:
-        """Record a fact of the process rather than of a step: it is one worth a run, whether or not it trains."""
+        """Record a fact of the process, not of a step. It starts the recorder, even if this process never trains."""
         self.ensure_started()
         self._recorder.add_fact(fact)
 
@@ -240,7 +242,7 @@ class Hook:
             self._recorder.flight.updated(step)
 
     def begin_quick_steps(self, model: int = 0) -> bool:
-        """Whether TRAIN steps of a model may come through :meth:`quick_step` from now on; closes what is open."""
+        """Whether TRAIN steps of a model may come through :meth:`quick_step` now; if so, closes the open step."""
         if not self._recorder.started or self.clock.evaluation is not None or not self.clock.at_boundary:
             return False
         if self.resumption.waiting:
@@ -262,7 +264,7 @@ class Hook:
         """Record a whole TRAIN step of which only these values are known."""
         row = self.clock.quick_train(start_ns, time.monotonic_ns(), loss, learning_rate, weight)
         carried = self._carried
-        # Rows without more are the first model's.
+        # A bare row has no model: it counts as the first model's.
         whole = self._quick_model or self._saves_late
         if whole or carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
             loss_id, rate_id = self._quick_ids
@@ -280,7 +282,7 @@ class Hook:
             self._recorder.put_row(row)
 
     def flush(self) -> None:
-        """Write the queue soon instead of at the next interval, for records that a reader should see at once."""
+        """Write the queue now instead of at the next interval, so that readers see it."""
         self._recorder.urgent()
 
     def fault(self, error: Exception, where: str) -> None:
@@ -295,7 +297,7 @@ class Hook:
             _log.warning("watchglass: capture is off: %s in %s: %s", type(error).__name__, where, error)
         with suppress(Exception):
             fact = ("capture_fault", where, {"error": f"{type(error).__name__}: {error}"})
-            # Of the next step that ends: a step without an update is given up together with its records.
+            # Recorded with the next step that ends: a step without an update is dropped with its records.
             train = self.clock.train
             before = self.clock.last_step if train is None else train.global_step - 1
             self._carried.facts.append(fact)
@@ -310,7 +312,7 @@ class Hook:
     def detach_if_broken(self) -> bool:
         """Detach after a fault, from where that is safe; returns whether there was one.
 
-        Not from within a fault: PyTorch may just be going through the hooks that would be removed.
+        Not called during a fault: PyTorch may be iterating over the hooks that this removes.
         """
         if self.broken:
             self._detach()
@@ -326,12 +328,12 @@ class Hook:
 
         Raises:
             InvalidValueError: Another mode.
-            TrainingStopped: A stop was asked for, before a TRAIN step begins.
+            TrainingStopped: A stop was requested, and a TRAIN step would begin.
         """
         return self._step(mode_of(mode))
 
     def resume(self, step: int) -> None:
-        """This training goes on from a checkpoint: its TRAIN steps count from ``step``.
+        """This training run continues from a checkpoint: its TRAIN steps count from ``step``.
 
         Not needed where the optimizer counts (Adam and its like), nor for XGBoost. Call it before the first update.
 
@@ -339,7 +341,7 @@ class Hook:
             step: How many updates were made before the checkpoint was written: the number of the step to come.
 
         Raises:
-            InvalidValueError: It is no such number, or the first step of this process is over.
+            InvalidValueError: It is not a number of updates, or the first step of this process is over.
         """
         if type(step) is not int or not 0 <= step < 1 << 53:
             raise InvalidValueError(f"step must be a number of updates, 0 or more, but got {step!r}")
@@ -367,8 +369,8 @@ class Hook:
         Args:
             name: Its name in the run.
             value: Anything NumPy can read; a PyTorch tensor may live on any device.
-            collection: Name of a collection to file it under. Under a built-in one, ``"gradients"``, the tensor is what
-                that holds, and rules look at it as such.
+            collection: Name of a collection to file it under. Under a built-in one, such as ``"gradients"``,
+                the tensor gets its role, and rules evaluate it.
         """
         self.guard.lawful(self._save_tensor, name, value, collection)
 
@@ -378,7 +380,7 @@ class Hook:
         return self._recorder.started and os.getpid() == self._pid
 
     def close(self, status: str | None = None, failure: Failure | None = None) -> None:
-        """The training is over: write everything and detach. Safe to call twice.
+        """End the recording: write everything and detach. Safe to call twice.
 
         Args:
             status: ``finished``, ``failed`` or ``stopped``; ``finished`` when not given, unless a stop was raised.
@@ -395,7 +397,7 @@ class Hook:
             self.resumption.look(last=True)
             self.active = False
         self._detach()
-        # They belong to an adapter, which holds the training.
+        # These callbacks hold the adapter, which holds the model.
         for callbacks in (self.on_settle, self.on_configured, self.on_end, self.on_finished):
             callbacks.clear()
         if self._recorder.started:
@@ -426,7 +428,7 @@ class Hook:
 
     @contextmanager
     def _step(self, mode: Mode) -> Iterator[OpenStep]:
-        # Where nothing is recorded, or no longer, the loop runs through the same lines.
+        # The loop gets a step even if nothing is recorded, so that its code is the same.
         step = self.guard.lawful(self._begin, mode)
         try:
             yield step or OpenStep(-1, mode, -1, -1, 0)
@@ -517,7 +519,7 @@ class Hook:
         step.records.series = []
         if self._plan_changed and step.mode is Mode.TRAIN:
             self._plan_changed = False
-            # For rules that wait for other tensors.
+            # Rules that need other tensors learn from it that these will not come.
             self._carried.facts.append(("capture_plan", "plan", self.plan.describe()))
         carried = self._carried
         if carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from watchglass.record import Readback
 
-#: Share of rows that equal the first, whether all elements are equal, and their standard deviation.
+#: Three numbers: share of rows that equal the first, whether all elements are equal, their standard deviation.
 Symmetry = NDArray[Any] | Readback
 
 
 def initialization(
     weights: Mapping[str, tuple[Sequence[int], Symmetry | None]], about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Data of the ``initialization`` fact; waits for devices.
+    """Data of the ``initialization`` fact. For the recorder's thread: waits for devices.
 
     Args:
-        weights: Shapes and numbers of weights of two and more axes, by name; no numbers where they cannot be read.
-        about: More data.
+        weights: Shape and numbers of each weight with two or more axes, by name; None for numbers that cannot be read.
+        about: Further entries of the fact.
     """
     return {
         "tensors": {name: {**_fans(shape), **_spread_of(numbers)} for name, (shape, numbers) in weights.items()},

@@ -125,7 +125,7 @@ def hashed(batches: Sequence[Sequence[Sample]]) -> dict[str, Any]:
     first = batches[0]
     return {
         "hashes": [hash_of(samples) for samples in batches],
-        # The smallest over batches of the largest over tensors: near 0 equal hashes mean nothing.
+        # For each batch the tensor that varies most, and of these the least: near 0, equal hashes prove nothing.
         "varied": min(max((taken.varied() for taken in samples), default=0) for samples in batches),
         "shapes": {taken.path: list(taken.shape) for taken in first},
         "sampled": sum(taken.size for taken in first),

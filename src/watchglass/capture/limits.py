@@ -18,6 +18,8 @@ class CaptureLimits:
             have shown themselves.
         norm_share: Share of the overhead budget for the total gradient norm. A quarter leaves the rest to captures.
         norm_interval: Longest interval of the norm, in steps. A rarer norm would miss most spikes.
+        armed_steps: Steps in which all modules are watched after a failure without an explanation. 64 reach most second
+            failures; each is slower.
         kept_forward_bytes: Outputs of a forward that are kept until the update. 4 MiB exclude the logits of a language
             model: they must not live longer than in an unwatched run.
         cost_report_ns: Time between two facts on the cost of capture, for a process that is killed. Every 10 s they
@@ -26,6 +28,7 @@ class CaptureLimits:
             its requests to an object store.
         closing_s: Longest time to send the last records to an object store that is unreachable or slow. Longer than
             the time for which such a store is retried, so that the last attempt can end.
+        spool_reserve_bytes: Bytes that the spool leaves free on its disk: the run writes checkpoints there, too.
         timing: How long the recorder waits and its uploads pause.
     """
 
@@ -33,10 +36,12 @@ class CaptureLimits:
     alike_steps: int = 8
     norm_share: float = 0.25
     norm_interval: int = 64
+    armed_steps: int = 64
     kept_forward_bytes: int = 4 << 20
     cost_report_ns: int = 10_000_000_000
     harvest_s: float = 20.0
     closing_s: float = 700.0
+    spool_reserve_bytes: int = 256 << 20
     timing: Timing = TIMING
 
 

@@ -1,4 +1,4 @@
-"""How often the total gradient norm is taken: as often as its share of the overhead budget pays for."""
+"""The interval of the total gradient norm: as short as its share of the overhead budget allows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from watchglass.capture.plan import Plan
 
 
 class NormInterval:
-    """Chooses the TRAIN steps, beside those that are captured, at which the norm is taken. For the training's thread.
+    """Chooses the TRAIN steps at which the norm is computed beside captures. For the training's thread.
 
     Args:
-        plan: The norm takes a share of its budget.
-        share: That share.
+        plan: Has the overhead budget.
+        share: The share of the budget for the norm, in 0..1.
         longest: The longest interval, in steps.
     """
 
@@ -28,7 +28,7 @@ class NormInterval:
         return -(-train_step // self._interval) * self._interval
 
     def took(self, cost_ns: int) -> None:
-        """To take it once cost so much."""
+        """Computing the norm once cost this much; the interval follows the moving average."""
         self._cost_ns += 0.1 * (cost_ns - self._cost_ns)
         budget = self._plan.budget
         if not budget.step_ns:

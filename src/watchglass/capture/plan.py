@@ -1,4 +1,4 @@
-"""The capture plan: the tensors that are kept at each step, in which form."""
+"""The capture plan: which tensors are kept at each step, and in which form."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from watchglass.records import Mode, Reduction, Role
 #: The answer of :meth:`Plan.next_due` for "never".
 NEVER = 1 << 62
 
-#: Single steps of a collection that its description names.
+#: Listed steps of a collection that its description names.
 _MOST_STEPS = 64
 
-#: Names that are near one that matches nothing.
+#: Suggestions for a name that matches nothing.
 _MOST_NEAR = 3
 
 _UNKNOWN = object()
@@ -52,7 +52,7 @@ class Keep:
 
 
 class _View:
-    """Answers for one set of collections that are due together, also given as a bit for each; filled as it is asked."""
+    """Answers for one set of collections that are due together (``due``: a bit for each); filled on demand."""
 
     __slots__ = ("due", "keeps", "roles", "tags")
 
@@ -66,12 +66,12 @@ class _View:
 class Plan:
     """Answers, for a step and a tensor, whether to capture it.
 
-    Used by the training's thread only. Collections are bits: those that are due at a step, and those that a tensor
-    belongs to, are numbers, and what is kept of it is looked up by the bits they have in common.
+    For the training's thread. A set of collections is an integer with a bit for each: those that are due at a step, and
+    those that a tensor belongs to. The form in which a tensor is kept follows from the bits that both have.
 
     Args:
         config: The collections and their schedules.
-        rank: This process's rank, asked where only one rank keeps tensors, when the first training step opens.
+        rank: Returns this process's rank; called at the first training step if only one rank keeps tensors.
     """
 
     def __init__(self, config: SessionConfig, rank: Callable[[], int] = environment.rank) -> None:
@@ -79,9 +79,9 @@ class Plan:
         self.configure(config)
 
     def configure(self, config: SessionConfig) -> None:
-        """Begin again with another configuration, which holds from the next step on."""
+        """Start over with another configuration, which holds from the next step on."""
         self.budget = Budget(config.overhead_budget, config.train_interval)
-        #: Whether the budget chose the TRAIN step that opened last, at least for some collections.
+        #: Whether the budget chose the current TRAIN step, at least for some collections.
         self.chosen = False
         self._config = config
         self._collections = config.all_collections
@@ -98,7 +98,7 @@ class Plan:
             lambda collection: collection.narrows or bool(collection.tags) or collection.name == "default"
         )
         self._unasked = _combined((Collection("default"),), config)
-        # Of collections: asked for on purpose and not met yet; due at some step so far.
+        # Bits of collections: requested ones that no tensor has matched yet, and those that were due at a step.
         self._awaited = self._bits(_expects_a_match)
         self._was_due = 0
 
@@ -138,15 +138,15 @@ class Plan:
     def next_due(self, train_step: int) -> int:
         """The smallest TRAIN step from ``train_step`` on at which anything is due; :data:`NEVER` for none.
 
-        Valid until that step: the budget changes its mind at captured steps only. It may skip the step, where what is
-        left does not pay for it.
+        Valid until that step, because the interval of the budget changes only at captured steps. The step may still be
+        skipped if the remaining budget does not pay for it.
         """
         if self._is_silent(Mode.TRAIN):
             return NEVER
         return min((self._next(schedule, train_step) for schedule, _ in self._schedules[Mode.TRAIN]), default=NEVER)
 
     def resume(self) -> None:
-        """Evaluation inside an open TRAIN step is over: what is asked from here on is about the TRAIN step again."""
+        """An evaluation inside an open TRAIN step is over: answers are about the TRAIN step again."""
         self._view = self._train
 
     # -- tensors --------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Plan:
         """The form in which to keep a tensor at the step that opened last, None for none.
 
         Args:
-            name: Its name; everything else is looked at only when the name is new.
+            name: Its name; everything else is examined only when the name is new.
             role: Its role.
             place: Its module's.
             tags: Its tags from structure, and the collection that a script saves it under.
@@ -206,7 +206,7 @@ class Plan:
         return tuple(dict.fromkeys((*tags, *own)))
 
     def unmatched(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Collections that were due so far and hold nothing that was met, each with near names; each is given once."""
+        """Collections that were due but matched no tensor so far, with similar names; each is returned once."""
         reported = self._awaited & self._was_due
         self._awaited &= ~reported
         return [(collection.name, self._near(collection)) for collection in self._of(reported)]
@@ -218,7 +218,7 @@ class Plan:
             return self._silent
         silent = self._rank() != 0
         if mode is Mode.TRAIN:
-            # Ranks are known by the time of the first training step, and do not change after it.
+            # Ranks are known at the first training step and do not change afterwards.
             self._rank, self._silent = None, silent
         return silent
 
@@ -319,7 +319,7 @@ def _expects_a_match(collection: Collection) -> bool:
 
 
 def _nearest(wanted: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """Known names that look most like one of those wanted."""
+    """Known names that are most similar to one of those wanted."""
     names = [name for name in known if name]
     near: dict[str, None] = {}
     for text in wanted:

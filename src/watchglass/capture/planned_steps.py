@@ -17,8 +17,8 @@ _MAX_FRAMES = 40
 def planned_steps(frame: types.FrameType | None) -> dict[str, Any] | None:
     """``{"steps", "source"}`` of the calling script, or None where no variable holds it.
 
-    Looks through the frames that led here for a number of steps, or of epochs together with a loader whose length is
-    known, under names that scripts commonly use; the source names the variable.
+    Searches the calling frames for variables with common names: a number of steps, or a number of epochs and a data
+    loader of known length. The source names the variable.
     """
     for scope in _scopes(frame):
         steps = _find(scope, _STEPS)
@@ -34,7 +34,7 @@ def planned_steps(frame: types.FrameType | None) -> dict[str, Any] | None:
 def _scopes(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
     """Variables by name, innermost frame first, each frame added to those before it.
 
-    So a loop over epochs in one function and one over batches in another are seen together.
+    So epochs in one function and a loader in another are found together.
     """
     gathered: dict[str, Any] = {}
     for _ in range(_MAX_FRAMES):
@@ -52,7 +52,7 @@ def _scopes(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
 def _variables(frame: types.FrameType) -> dict[str, Any]:
     variables = dict(frame.f_locals)
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        # Until 3.13 a function's frame keeps this snapshot, and with it a batch of data, for as long as it runs.
+        # Until 3.13 a function's frame keeps this snapshot, and with it a batch of data, until it returns.
         frame.f_locals.clear()
     return variables
 
@@ -71,7 +71,7 @@ def _find(scope: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, int] |
     return None
 
 
-# Objects of a script may raise anything when they are read: a setting that is missing, a proxy of nothing.
+# Objects of a script may raise anything when they are read: a missing setting, an unbound proxy.
 
 
 def _values(holder: Any) -> Mapping[str, Any]:

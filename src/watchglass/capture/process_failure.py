@@ -20,12 +20,12 @@ from watchglass.store import redacted
 
 #: Characters of a message, of a line of code, and of the text from which they are made.
 _MESSAGE, _SOURCE, _LOOKED_AT = 500, 200, 20_000
-#: Frames of a traceback that are looked at, from the innermost on.
+#: Frames of a traceback that are examined, from the innermost on.
 _MOST_FRAMES = 1_000
-#: How worker processes of a loader, of multiprocessing and of torchrun pass on the exception of another process.
+#: Loaders, multiprocessing and torchrun put the traceback of another process behind this line.
 _TRACEBACK = "Traceback (most recent call last)"
 
-#: Of this process.
+#: The text of this process's ``sys.exit``.
 exit_text = ExitText()
 
 
@@ -43,7 +43,7 @@ def failure_from(error: BaseException | None, trace: TracebackType | None = None
     if isinstance(error, SystemExit):
         if error.code in (None, 0):
             return None
-        # A script that catches an exception, prints it and exits failed by that exception.
+        # A script that catches an exception, prints it and exits has failed by that exception.
         inner = error.__context__
         if inner is not None and not error.__suppress_context__:
             return failure_from(inner)
@@ -58,17 +58,19 @@ def failure_from(error: BaseException | None, trace: TracebackType | None = None
 
 
 def report(
-    error: BaseException | None, trace: TracebackType | None = None, *, trains: bool, first: bool = False
-) -> None:
-    """Report to the launcher, where there is one, the reason why this process ends: a line in a file that it reads.
+    error: BaseException | None, trace: TracebackType | None = None, *, trains: bool, first: bool = False,
+    path: str | None = None,
+) -> None:  # fmt: skip
+    """Report why this process ends to its launcher, if it has one: a line in a file that the launcher reads.
 
     Args:
         error: The exception.
         trace: Its traceback, if the exception holds none.
-        trains: Whether this process trains: a helper's end is not that of the run.
+        trains: Whether this process trains; the end of any other process is not the end of the run.
         first: Whether it is the process that the launcher started.
+        path: The file, if not the one that the launcher has named.
     """
-    path = environment.failures()
+    path = path or environment.failures()
     failure = failure_from(error, trace) if path else None
     if not path or failure is None:
         return
@@ -108,7 +110,7 @@ def _line(text: str, most: int) -> str:
 
 
 def _place(error: BaseException, trace: TracebackType | None) -> tuple[str, int, str]:
-    """File, line and source of the innermost frame that is the user's; of the innermost of all where none is."""
+    """File, line and source of the innermost frame of the user's code; of the innermost frame if there is none."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return _shown(error.filename), error.lineno, _line(error.text or "", _SOURCE)
     frames: list[tuple[str, int]] = []
@@ -123,7 +125,7 @@ def _place(error: BaseException, trace: TracebackType | None) -> tuple[str, int,
 
 
 def _is_users(file: str) -> bool:
-    """Whether a file is neither of an installed package, nor of Python, nor of this package."""
+    """Whether a file belongs to no installed package, not to Python and not to this package."""
     if file.startswith("<"):  # frozen modules and generated code; cells of notebooks are the user's
         return file.startswith("<ipython-input")
     path = os.path.abspath(file)
@@ -136,7 +138,7 @@ def _is_users(file: str) -> bool:
 
 
 def _shown(file: str) -> str:
-    """A path as people write it: relative where it lies below the working directory."""
+    """A path, relative if it lies below the working directory."""
     try:
         inside = Path(file).relative_to(os.getcwd())
     except (ValueError, OSError):
@@ -147,12 +149,12 @@ def _shown(file: str) -> str:
 def keep_interrupt(error: BaseException | None) -> None:
     """Let Python end this process by SIGINT where Ctrl-C ended the script, as in an unwatched run; for ``atexit``.
 
-    The interpreter notes that an interrupt was not caught, and forgets it whenever a text is compiled and run, which
-    many modules do as they are imported (``namedtuple``). A text that raises one makes it note that again.
+    The interpreter keeps a flag for an uncaught interrupt. Every ``exec`` resets it, also one in an imported module
+    (``namedtuple``). An ``exec`` that raises an interrupt sets it again.
     """
     if isinstance(error, KeyboardInterrupt):
         with suppress(KeyboardInterrupt):
-            exec("raise KeyboardInterrupt")  # noqa: S102  nothing foreign in it
+            exec("raise KeyboardInterrupt")  # noqa: S102  a constant
 
 
 def report_uncaught(*, first: bool, trains: bool) -> None:
@@ -164,7 +166,7 @@ def report_uncaught(*, first: bool, trains: bool) -> None:
 
 
 def uncaught() -> BaseException | None:
-    """The exception that ends this process; None in an interactive session, where one ended a line, no more.
+    """The exception that ends this process; None in an interactive session, where it ended one line only.
 
     After ``sys.exit`` with a text, an exit with that text, while :data:`exit_text` is open.
     """

@@ -60,7 +60,7 @@ class Resumption:
         self._coming: Coming | None = None
         self._source = ""
         self._patience = _PATIENCE
-        # The attempt is known to the recorder's thread, the step to the training's.
+        # The recorder's thread learns the attempt, the training thread the step; the last of them reports both.
         self._lock = threading.Lock()
         self._attempt: int | None = None
         self._begin: tuple[int | None, str] | None = None

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-#: Elements that are looked at of a parameter that is larger than the bound.
+#: Elements that are examined of a parameter that is larger than the bound.
 _SAMPLE = 1 << 20
 
 
@@ -117,7 +117,7 @@ def sample_stride(shape: Sequence[int], item_bytes: int, bound: int) -> int:
     if not most:
         return 0
     stride = -(-math.prod(shape) // most)
-    # A multiple of a row's length, or of a part of it, would look at few columns only.
+    # A stride that shares a factor with the row's length would reach few columns only.
     while math.gcd(stride, shape[-1]) > 1:
         stride += 1
     return stride

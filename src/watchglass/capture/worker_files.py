@@ -90,8 +90,9 @@ class WorkerOpening:
     Args:
         config: Names the run; the run and the attempt are created where they do not exist.
         limits: Limits on waiting.
-        rank: This process's rank in its group, asked once; None where it trains by itself.
+        rank: This process's rank in its group, asked once; None where it trains alone.
         opened: Called with the mailbox of control messages and the attempt once the files are open.
+        open_store: Opens the store of a location.
     """
 
     def __init__(
@@ -100,10 +101,12 @@ class WorkerOpening:
         limits: CaptureLimits,
         rank: Callable[[], int | None],
         opened: Callable[[Mailbox, int], None],
+        open_store: Callable[[str], Store] = open_store,
     ) -> None:
         self._config = config
+        self._open_store = open_store
         self._limits = limits
-        # A script may go to another folder before its first step.
+        # A script may change its working directory before its first step.
         self._location = absolute(config.run)
         # A group may end before the store can be reached.
         self._rank = functools.cache(rank)
@@ -127,7 +130,7 @@ class WorkerOpening:
             StoreError: The store is unreachable, or the run directory cannot be written.
         """
         rank = self._rank()
-        store = self._store = self._store or open_store(self._location)
+        store = self._store = self._store or self._open_store(self._location)
         manifest = _ensure_run(store)
         if not self._harvested:
             self._harvested = True
@@ -188,8 +191,10 @@ class WorkerOpening:
         worker, spool = label["worker"], None
         rings = Rings(store, label) if self._config.flight_recorder else None
         if store.policy.buffers_writes:
-            most, in_memory = self._config.spool_bytes, self._config.queue_bytes
-            spool = Spool(store, worker, label, most_bytes=most, memory_bytes=in_memory, timing=self._limits.timing)
+            spool = Spool(
+                store, worker, label, most_bytes=self._config.spool_bytes, memory_bytes=self._config.queue_bytes,
+                reserve_bytes=self._limits.spool_reserve_bytes, timing=self._limits.timing,
+            )  # fmt: skip
         names, folder = rings.names if rings is not None else (), spool.folder if spool is not None else ""
         claim = replace(this_process(), rings=names, spool=folder)
         return _WorkerPlace(label["attempt"], worker, rings, spool, claim)
@@ -289,17 +294,9 @@ class WorkerWriter:
     """
 
     def __init__(
-        self,
-        store: Store,
-        attempt: int,
-        worker: str,
-        rings: Rings | None = None,
-        spool: Spool | None = None,
-        *,
-        claims_before: int = 0,
-        raw_keep_bytes: int | None = None,
-        closing_s: float = DEFAULT_LIMITS.closing_s,
-    ) -> None:
+        self, store: Store, attempt: int, worker: str, rings: Rings | None = None, spool: Spool | None = None, *,
+        claims_before: int = 0, raw_keep_bytes: int | None = None, closing_s: float = DEFAULT_LIMITS.closing_s,
+    ) -> None:  # fmt: skip
         self.rings = rings
         self._raw = None
         if raw_keep_bytes is not None:

@@ -1,4 +1,4 @@
-"""From findings to a verdict: which findings have one cause, what to try, what all of it means for a run."""
+"""From findings to a verdict: findings with one cause, advice, and the conclusion about a run."""
 
 from typing import TYPE_CHECKING
 

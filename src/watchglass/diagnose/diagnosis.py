@@ -1,4 +1,4 @@
-"""From findings to diagnoses: which findings have one cause, which cause is likeliest, what to try. Pure."""
+"""From findings to diagnoses: findings with one cause, the likeliest cause, advice. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from watchglass.records import Diagnosis, Finding, Mode, RankedCause, Severity
 from watchglass.rules import Knowledge, built_in_knowledge
 
 _MOST_CAUSES = 3
-#: Score below which a cause is not worth a line beside a likelier one.
+#: A cause with a lower score is omitted if there is a likelier one.
 _LEAST_SCORE = 0.1
 _MOST_ADVICE = 5
-#: Sentences for a cause, and against it, beyond which they are counted.
+#: Further sentences for a cause, and against it, are only counted.
 _MOST_EVIDENCE = 12
 
-#: Attempt and model: what became NaN in one of them says nothing of another.
+#: Attempt and model: NaN in one of them is no evidence about another.
 _Trained = tuple[int, int]
 
 _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "prediction"}
@@ -25,14 +25,14 @@ _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "predic
 def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) -> tuple[Diagnosis, ...]:
     """The diagnoses of findings, worst first, then earliest. Findings that are only info make no separate diagnosis.
 
-    The cause that the symptoms of all open findings support most explains every finding that speaks for it, on
-    any worker; then the same is done for the rest. A finding that is first seen after values have become NaN or
-    infinite is a consequence: it joins the same diagnosis and does not count for any cause. Workers share their
-    gradients. So what broke on other workers at the same step joins too, but counts for causes.
+    The cause that the symptoms of all open findings support most explains every finding that supports it, on any
+    worker; then the remaining findings are treated in the same way. A finding that is first seen after values have
+    become NaN or infinite is a consequence: it joins the same diagnosis and does not count for any cause. Workers share
+    their gradients. So findings of bad values on other workers at the same step join too, and count for causes.
 
     Args:
         findings: In any order.
-        knowledge: What speaks for what in this training (see :meth:`Knowledge.where`); the built-in knowledge if None.
+        knowledge: The knowledge for this run (see :meth:`Knowledge.where`); the built-in knowledge if None.
     """
     return _Diagnosing(knowledge or built_in_knowledge()).diagnose(findings)
 
@@ -61,7 +61,8 @@ class _Diagnosing:
             group = self._with_broken(group, broken)
             rest = _without(rest, group)
             begun = min(_when(finding) for finding in group)
-            likeliest = self._likeliest(group)
+            support = self._support(group)
+            likeliest = max(support, key=support.__getitem__, default="")
             led_to = [finding for finding in rest if self._follows(finding, begun, likeliest)]
             rest = _without(rest, led_to)
             found.append(self._diagnosis(group, [*led_to, *_after(group, broken, after)]))
@@ -70,17 +71,14 @@ class _Diagnosing:
         return tuple(sorted(found, key=lambda diagnosis: (-diagnosis.severity.rank, diagnosis.step)))
 
     def _broken(self, ordered: Sequence[Finding]) -> dict[_Trained, list[Finding]]:
-        """By attempt and model, the errors with which values became NaN or infinite: those of the first such step."""
+        """By attempt and model, the errors of the first step at which values became NaN or infinite."""
         broken: dict[_Trained, list[Finding]] = {}
         for finding in ordered:
-            if finding.severity is Severity.ERROR and self._breaks(finding):
+            if finding.severity is Severity.ERROR and self._knowledge.breaks(finding.symptoms):
                 first = broken.setdefault(_trained(finding), [])
                 if not first or _when(finding) == _when(first[0]):
                     first.append(finding)
         return broken
-
-    def _breaks(self, finding: Finding) -> bool:
-        return self._knowledge.breaks(finding.symptoms)
 
     def _support_of(self, finding: Finding) -> dict[str, float]:
         """Added log odds of each cause by one finding: of its symptoms, or of the causes that its rule names."""
@@ -90,7 +88,7 @@ class _Diagnosing:
         return self._known_support[symptoms] or self._knowledge.named(finding.causes)
 
     def _support(self, findings: Sequence[Finding]) -> dict[str, float]:
-        """The same of all findings together: each symptom counts once, and so does what one rule names."""
+        """The same for all findings together: each symptom counts once, and so do the causes that one rule names."""
         support = self._knowledge.support(symptom for finding in findings for symptom in finding.symptoms)
         named = {
             (finding.rule, finding.causes)
@@ -103,19 +101,14 @@ class _Diagnosing:
         return support
 
     def _best_cause(self, rest: Sequence[Finding]) -> str:
-        """The cause that all findings support most, among those that more than info speaks for; "" for none."""
+        """The cause that all findings support most, among those supported by a finding above info; "" for none."""
         serious = [finding for finding in rest if finding.severity is not Severity.INFO]
         backed = {cause for finding in serious for cause in self._support_of(finding)}
         candidates = {cause: odds for cause, odds in self._support(rest).items() if cause in backed} if backed else {}
         return max(candidates, key=lambda cause: candidates[cause], default="")
 
-    def _likeliest(self, group: Sequence[Finding]) -> str:
-        """The cause that a group supports most, "" for none."""
-        support = self._support(group)
-        return max(support, key=lambda cause: support[cause], default="")
-
     def _by_subject(self, rest: Sequence[Finding], broken: dict[_Trained, list[Finding]]) -> Iterator[list[Finding]]:
-        """Findings of which no cause is known: together what one rule says of one subject, whatever the worker."""
+        """Findings without a known cause, grouped by rule and subject over all workers."""
         groups: dict[tuple[object, ...], list[Finding]] = {}
         for finding in rest:
             groups.setdefault(_subject(finding), []).append(finding)
@@ -129,7 +122,7 @@ class _Diagnosing:
             yield group
 
     def _with_broken(self, group: list[Finding], broken: dict[_Trained, list[Finding]]) -> list[Finding]:
-        """With all that broke at the very step at which one of the group did."""
+        """The group with all findings of the step at which values first became bad, if it has one of them."""
         for first in broken.values():
             ids = {id(finding) for finding in first}
             if any(id(finding) in ids for finding in group):
@@ -137,7 +130,7 @@ class _Diagnosing:
         return group
 
     def _follows(self, finding: Finding, begun: tuple[int, int], cause: str) -> bool:
-        """Whether a finding is later than the beginning of a group and nothing but what its cause leads to."""
+        """Whether a finding is later than the beginning of a group and has only consequences of its cause."""
         symptoms = finding.symptoms
         leads_to = self._knowledge.consequences.get(cause, frozenset())
         return bool(symptoms) and _when(finding) >= begun and set(symptoms) <= leads_to
@@ -147,14 +140,15 @@ class _Diagnosing:
         ranked = sorted(support, key=lambda cause: -support[cause])[:_MOST_CAUSES]
         ranked = [name for name in ranked if name == ranked[0] or _score(support[name]) >= _LEAST_SCORE]
         causes = tuple(self._ranked(name, support[name], group) for name in ranked)
-        # A value that is not finite is what people will have noticed, else what tells most of the cause; the chain of
-        # symptoms shows what came before it.
+        # The headline has the finding that people will have noticed, a value that is not finite, else the best evidence
+        # for the cause; the chain of symptoms shows the findings before it.
         best = ranked[0] if ranked else ""
         serious = [finding for finding in group if finding.severity is not Severity.INFO]
         key = max(
             serious,
             key=lambda f: (
-                self._breaks(f), self._support_of(f).get(best, 0.0), f.severity.rank, [-n for n in _when(f)]
+                self._knowledge.breaks(f.symptoms), self._support_of(f).get(best, 0.0), f.severity.rank,
+                [-n for n in _when(f)],
             ),
         )  # fmt: skip
         chain = sorted([*group, *consequences], key=_order)
@@ -172,38 +166,38 @@ class _Diagnosing:
         )
 
     def _ranked(self, name: str, odds: float, group: Sequence[Finding]) -> RankedCause:
-        speaking = [finding for finding in group if self._support_of(finding).get(name, 0.0) > 0]
+        supporting = [finding for finding in group if self._support_of(finding).get(name, 0.0) > 0]
         evidence, against = self._evidence(name, group)
-        first = (speaking or group)[0]
+        first = (supporting or group)[0]
         return RankedCause(
             self._knowledge.cause(name), _score(odds), first.step, evidence, against, self._advice(name, group)
         )
 
     def _evidence(self, cause: str, group: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What speaks for a cause and what against it, earliest first; what several workers saw alike is said once.
+        """Sentences for a cause and against it, earliest first; the same finding of several workers gives one sentence.
 
-        A finding's sentence says its first symptom; the others, such as what came before, are said by what they mean.
+        The message of a finding describes its first symptom; other symptoms are described by their meaning.
         """
         alike: dict[tuple[object, ...], list[Finding]] = {}
         for finding in group:
             key = (*_trained(finding), finding.mode, finding.step, finding.rule, finding.tensors[:1], finding.symptoms)
             alike.setdefault(key, []).append(finding)
-        speaks: tuple[list[str], list[str]] = ([], [])
+        sentences: tuple[list[str], list[str]] = ([], [])
         for findings in alike.values():
             first, symptoms = findings[0], findings[0].symptoms
             for position, symptom in enumerate(symptoms):
                 weight = self._knowledge.links.get(symptom, {}).get(cause, 0.0)
                 if weight:
                     means = self._knowledge.symptoms[symptom].means
-                    speaks[weight < 0].append(_told(first.message if position == 0 else means, findings))
+                    sentences[weight < 0].append(_dated(first.message if position == 0 else means, findings))
             if not self._knowledge.support(symptoms) and cause in self._knowledge.named(first.causes):
-                speaks[0].append(_told(first.message, findings))
-        if speaks[0]:
-            speaks[1].extend(f"{rule} has found nothing" for rule in self._knowledge.unseen.get(cause, ()))
-        return _counted(speaks[0]), _counted(speaks[1])
+                sentences[0].append(_dated(first.message, findings))
+        if sentences[0]:
+            sentences[1].extend(f"{rule} has found nothing" for rule in self._knowledge.unseen.get(cause, ()))
+        return _counted(sentences[0]), _counted(sentences[1])
 
     def _advice(self, cause: str, group: Sequence[Finding]) -> tuple[str, ...]:
-        """Sentences with numbers where they are known, then the general ones, then what custom rules say."""
+        """Sentences with numbers if these are known, then the general ones, then those of custom rules."""
         sentences = list(self._knowledge.advise(cause, self._known(cause, group)))
         for finding in group:
             usual = self._knowledge.cause(finding.causes[0]).what_to_try if finding.causes else ()
@@ -212,16 +206,16 @@ class _Diagnosing:
         return tuple(dict.fromkeys(sentences))[:_MOST_ADVICE]
 
     def _known(self, cause: str, group: Sequence[Finding]) -> dict[str, Any]:
-        """What the findings have for the placeholders of concrete advice; of evidence, the earliest value counts."""
+        """Values of the findings for the placeholders of concrete advice; of evidence, the earliest value counts."""
         known: dict[str, Any] = {}
         for finding in group:
             for name, value in finding.evidence.items():
                 known.setdefault(name, value)
-        # The first of those that speak most for it: `max` keeps the first of equals.
-        telling = max(group, key=lambda finding: self._support_of(finding).get(cause, 0.0))
-        tensor = next(iter(telling.tensors), "").rpartition("/")[2]
+        # The first of those with the highest support: `max` keeps the first of equals.
+        best = max(group, key=lambda finding: self._support_of(finding).get(cause, 0.0))
+        tensor = next(iter(best.tensors), "").rpartition("/")[2]
         return {
-            **known, "step": telling.step, "mode": _MODES.get(telling.mode, ""), "worker": telling.worker,
+            **known, "step": best.step, "mode": _MODES.get(best.mode, ""), "worker": best.worker,
             "tensor": tensor,
         }  # fmt: skip
 
@@ -233,7 +227,7 @@ def _score(odds: float) -> float:
 def _after(
     group: Sequence[Finding], broken: dict[_Trained, list[Finding]], after: dict[_Trained, list[Finding]]
 ) -> list[Finding]:
-    """What was first seen after values became NaN or infinite with a finding of the group; each is given once."""
+    """Findings first seen after values became NaN or infinite with a finding of the group; each is returned once."""
     ids = {id(finding) for finding in group}
     hit = [trained for trained, first in broken.items() if id(first[0]) in ids]
     return [finding for trained in hit for finding in after.pop(trained, [])]
@@ -248,7 +242,7 @@ def _when(finding: Finding) -> tuple[int, int]:
 
 
 def _order(finding: Finding) -> tuple[object, ...]:
-    """Earliest first; what happened at one step in an order that does not depend on arrival."""
+    """Sort key: earliest first, within a step in an order that does not depend on arrival."""
     return (*_when(finding), finding.rule, _by_number(finding.worker), finding.id)
 
 
@@ -261,12 +255,12 @@ def _subject(finding: Finding) -> tuple[object, ...]:
 
 
 def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
-    """Those that are not among others, which are the very same objects: comparing a million by value takes too long."""
+    """Findings that are not among others, compared by identity: comparing a million by value takes too long."""
     left_out = {id(finding) for finding in others}
     return [finding for finding in findings if id(finding) not in left_out]
 
 
-def _told(sentence: str, findings: Sequence[Finding]) -> str:
+def _dated(sentence: str, findings: Sequence[Finding]) -> str:
     """A sentence with step and rule: ``"step 4: the loss rose in the steps before (ExplodingTensor)"``."""
     first, workers = findings[0], len({finding.worker for finding in findings})
     mode = "" if first.mode is Mode.TRAIN else f"{first.mode.name} "

@@ -1,4 +1,4 @@
-"""Why a finding is one, and what it says of causes: everything about it in one record. Pure."""
+"""One finding with its rule, its symptoms and their causes, in one record. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def find_findings(verdict: Verdict, text: str) -> tuple[Finding, ...]:
     """The findings that a text names.
 
     Args:
-        verdict: Where they are.
+        verdict: The verdict with the findings.
         text: The id of one, the beginning of an id, or the name of a rule, for all of its findings.
 
     Returns:
-        None only where a rule is named that found nothing.
+        Empty only for the name of a rule without findings.
 
     Raises:
-        UnknownNameError: No finding or rule is called so, or several ids begin so; the message has near ones.
+        UnknownNameError: No finding or rule has this name, or several ids begin with it; the message suggests others.
     """
     for finding in verdict.findings:
         if finding.id == text.lower():
@@ -33,11 +33,11 @@ def find_findings(verdict: Verdict, text: str) -> tuple[Finding, ...]:
     rule = next((name for name in rules if name.lower() == text.lower()), None)
     if rule is not None:
         return tuple(sorted((f for f in verdict.findings if f.rule == rule), key=lambda f: (f.attempt, f.global_step)))
-    begin_so = [finding for finding in verdict.findings if text and finding.id.startswith(text.lower())]
-    if len(begin_so) == 1:
-        return (begin_so[0],)
-    if begin_so:
-        raise UnknownNameError(f'{len(begin_so)} findings have an id that begins with "{text}": {_listed(begin_so)}')
+    hits = [finding for finding in verdict.findings if text and finding.id.startswith(text.lower())]
+    if len(hits) == 1:
+        return (hits[0],)
+    if hits:
+        raise UnknownNameError(f'{len(hits)} findings have an id that begins with "{text}": {_listed(hits)}')
     near = suggest(text, [*dict.fromkeys(rules), *(finding.id for finding in verdict.findings)])
     there_are = f"; there are {_listed(verdict.findings)}" if verdict.findings else "; nothing was found"
     raise UnknownNameError(f'no finding or rule of this run is called "{text}"{near}{"" if near else there_are}')
@@ -51,13 +51,13 @@ def _listed(findings: tuple[Finding, ...] | list[Finding]) -> str:
 def explain(
     finding: Finding, verdict: Verdict, knowledge: Knowledge, documented: Mapping[str, RuleDocumentation]
 ) -> ExplainedFinding:
-    """All that is known of one finding.
+    """All that is known about one finding.
 
     Args:
         finding: One of the verdict's.
         verdict: The verdict, for the diagnosis that it belongs to.
-        knowledge: What its symptoms say of causes.
-        documented: What rules say of themselves, by name, as far as they are at hand.
+        knowledge: Links of symptoms to causes.
+        documented: Documentation of rules by name, as far as available.
     """
     rule = documented.get(finding.rule)
     sections = rule.sections if rule is not None else {}

@@ -1,4 +1,4 @@
-"""The verdict on a run: its diagnoses, its state and what was saved, in one record. Pure."""
+"""The verdict on a run: its diagnoses, its state and the steps saved by a stop, in one record. Pure functions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from watchglass.rules import Knowledge, load_knowledge
 from watchglass.run import Ending, Run, count_steps, ending_of, leaders_of
 from watchglass.store import Problem, layout
 
-#: Steps from which on their mean says how long further ones would have taken.
+#: From this number of steps on, their mean estimates the duration of further steps.
 _ENOUGH_STEPS = 20
-#: A step that takes so many times as long as a usual one was held up by something that would not have come again.
+#: A step that takes this many times the usual duration was delayed by a single event.
 _ACCIDENT = 10
 
 
@@ -43,13 +43,13 @@ def verdict(
 
     Args:
         run: The run, as far as it was read.
-        evaluation: A replay; what the evaluator wrote into the journal if None.
-        causes: Files of causes and links beside the built-in ones.
-        price_per_hour: What an hour of the whole training costs, all of its machines together, in any currency.
+        evaluation: A replay; if None, the journal of the evaluator.
+        causes: Files of causes and links in addition to the built-in ones.
+        price_per_hour: Price of an hour of the run, for all of its machines together, in any currency.
 
     Raises:
         MissingFileError: A file of causes does not exist.
-        InvalidValueError: A file of causes cannot be so.
+        InvalidValueError: A file of causes is invalid.
     """
     knowledge = load_knowledge(causes)
     findings = evaluation.findings if evaluation is not None else tuple(run.journal.findings)
@@ -96,7 +96,7 @@ def verdict(
 
 
 def _with_causes(finding: Finding, knowledge: Knowledge) -> Finding:
-    """A finding whose symptoms only files of users know, with the causes and the advice that these have for it."""
+    """A finding with causes and advice from files of users, if only these know its symptoms."""
     causes = () if finding.causes else knowledge.likely(finding.symptoms)
     if not causes:
         return finding
@@ -122,7 +122,7 @@ def _status(
 
 
 def _problems(run: Run, evaluation: Evaluation | None) -> tuple[tuple[str, ...], bool]:
-    """What of the run could not be read, and whether records are missing because of it."""
+    """Parts of the run that could not be read, and whether records are missing because of it."""
     problems = run.problems
     known = [str(problem) for problem in problems]
     others = [text for text in (evaluation.problems if evaluation is not None else ()) if text not in known]
@@ -131,10 +131,10 @@ def _problems(run: Run, evaluation: Evaluation | None) -> tuple[tuple[str, ...],
 
 
 def _is_harmless(run: Run, problem: Problem) -> bool:
-    """Whether nothing that was handed over is missing: a file ends within a frame, and no step is left out there.
+    """Whether no complete record is missing: a file ends within a frame, and no step is missing there.
 
-    What a killed process was writing is torn, and its successor, or a harvest, goes on behind it. A file that was cut
-    looks alike, but for the steps that it leaves out.
+    The last frame of a killed process is incomplete, and its successor, or a harvest, continues after it. A file that
+    was cut looks the same, except for the steps that are missing.
     """
     if problem.what != "ends within a frame":
         return False
@@ -154,7 +154,7 @@ def _script(run: Run) -> str:
 
 
 def _stopped(run: Run) -> bool:
-    """Whether watchglass stopped this attempt: a worker says so, or one was killed after the stop was committed."""
+    """Whether watchglass stopped this attempt: a worker reports it, or was killed after the stop was committed."""
     if any(event.get("status") == "stopped" for worker in run.workers for event in run.worker(worker).lifecycle):
         return True
     kinds = {seen.kind for seen in run.journal.observations if seen.attempt == run.attempt}
@@ -168,7 +168,7 @@ def _planned(run: Run) -> int | None:
 
 
 def _steps_saved(run: Run, planned: int | None) -> int | None:
-    """TRAIN steps of the plan that were not reached; of a training that was resumed, from where it stood."""
+    """TRAIN steps of the plan that were not reached; a resumed run counts from its first step."""
     numbers = run.worker().numbers(Mode.TRAIN)
     return max(0, planned - (numbers.last + 1)) if planned is not None and len(numbers) else None
 
@@ -182,22 +182,22 @@ class _Interval(NamedTuple):
 
 
 def _seconds_per_step(run: Run) -> float:
-    """About how long each further TRAIN step would have taken, with its share of the evaluations, in seconds.
+    """Estimated duration of each further TRAIN step, with its share of the evaluations, in seconds.
 
-    The first steps of a training take much longer than all others, and are captured, which later ones seldom are: steps
-    that were not captured tell it best. Of too few the shortest tells most, and rather too little than too much.
+    The first steps of a run take much longer than later ones, and are captured, which later ones seldom are. So steps
+    without a capture are the best estimate. Of too few steps the shortest one counts, which rather underestimates.
     """
     intervals = _intervals(run)
     between = [each for each in intervals if not each.evaluated] or intervals
     usual = [each.seconds for each in between if not each.captured]
-    if len(usual) < _ENOUGH_STEPS:  # where every step is captured on purpose, later ones would have been as well
+    if len(usual) < _ENOUGH_STEPS:  # if the user captures every step, later ones would have been captured as well
         usual = [each.seconds for each in between[10:]]
     if len(usual) < _ENOUGH_STEPS:
         ends = [end for end, _ in run.worker().course if end.mode is Mode.TRAIN]
         return min((each.seconds for each in between), default=0.0) or min(
             ((end.end_ns - end.start_ns) / 1e9 for end in ends), default=0.0
         )
-    # A mean counts a loader that stalls now and then, and the limit leaves out a machine that slept.
+    # The mean includes occasional stalls of a loader; the limit excludes a machine that was suspended.
     limit = _ACCIDENT * statistics.median(usual)
     step = statistics.mean(min(seconds, limit) for seconds in usual)
     evaluations = sum(max(0.0, each.seconds - step) for each in intervals if each.evaluated)
@@ -205,7 +205,7 @@ def _seconds_per_step(run: Run) -> float:
 
 
 def _intervals(run: Run) -> list[_Interval]:
-    """Those of each attempt: attempts have clocks of their own, and what lies between two of them is no step."""
+    """Intervals within attempts: each attempt has a separate clock, and the time between two attempts is no step."""
     found: list[_Interval] = []
     before: StepEnd | None = None
     attempt, evaluated = -1, False
@@ -220,7 +220,7 @@ def _intervals(run: Run) -> list[_Interval]:
 
 
 def _bypassed(run: Run) -> tuple[BypassedUpdates, ...]:
-    """What the last fact of each worker says."""
+    """The last fact of each worker."""
     facts = [(run.facts(BypassedUpdates.KIND, worker)[-1:], worker) for worker in run.workers]
     found = [BypassedUpdates.from_fact(fact, worker) for last, worker in facts for fact in last]
     return tuple(each for each in found if each is not None)
@@ -237,7 +237,7 @@ def _metrics(model: ModelSummary) -> dict[str, float]:
 
 
 def _capture(run: Run) -> dict[str, Any]:
-    """The counters of the first worker that has some, and how many steps of killed ones were recovered."""
+    """The counters of the first worker with any, and the number of steps recovered from killed workers."""
     found: dict[str, Any] = {}
     for name in run.workers:
         if found := _counters(run, name):
@@ -249,7 +249,7 @@ def _capture(run: Run) -> dict[str, Any]:
 
 
 def _counters(run: Run, worker: str) -> dict[str, Any]:
-    """Those with which a worker left, or which it noted last."""
+    """The counters that a worker wrote when it left, or the last ones that it recorded."""
     left = [event["counters"] for event in run.worker(worker).lifecycle if isinstance(event.get("counters"), dict)]
     costs = left or [fact.data for fact in run.facts("capture_cost", worker)]
     return dict(costs[-1]) if costs else {}

@@ -1,4 +1,4 @@
-"""Why a run in which nothing was found is not called healthy: too little of it could be judged. Pure."""
+"""Why a run without findings is not called healthy: too little of it could be judged. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from watchglass.records import Mode, RuleStatus, Status, UnsteppedBackwards
 from watchglass.run import Run, leaders_of
 
-#: Share of the rules that apply from which on rules without data mean that little was judged.
+#: If at least this share of the applicable rules has no data, too little was judged.
 _STARVED_SHARE = 0.5
-#: TRAIN steps below which nothing can be said about a course.
+#: TRAIN steps below which the course of a run cannot be judged.
 _FEWEST_STEPS = 2
 
 
 def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
-    """Why nothing found would say little about a run, as a sentence without full stop; "" where enough was judged.
+    """Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough was judged.
 
     Rules that do not apply to the run do not count.
 
     Args:
         run: The run, as far as it was read.
-        statuses: Where its rules stand.
+        statuses: Statuses of its rules.
     """
     steps = max(len(run.worker(name).numbers(Mode.TRAIN)) for name in leaders_of(run))
     unstepped = _unstepped(run)
@@ -55,7 +55,7 @@ def _of(part: int, whole: int) -> str:
 
 
 def _why(starved: Sequence[RuleStatus]) -> str:
-    """The reason of the first, for which there is room in a headline; all of them stand below it."""
+    """The reason of the first rule, because a headline has room for one; all reasons follow below it."""
     first = starved[0]
     more = f", and {len(starved) - 1} more" if len(starved) > 1 else ""
     return f"{first.rule} ({first.reason or 'no reason given'}){more}"

@@ -32,6 +32,18 @@ BUILT_IN = {
     "UnchangedTensor": BuiltInRule("classic.unchanged_tensor", "default sagemaker llm vision"),
     "LossNotDecreasing": BuiltInRule("classic.loss_not_decreasing", "default sagemaker llm vision trees"),
     "Overfit": BuiltInRule("classic.overfit", "default sagemaker llm vision trees"),
+    "MissingZeroGrad": BuiltInRule("modern.missing_zero_grad", "llm vision"),
+    "OptimizerNeverSteps": BuiltInRule("modern.optimizer_never_steps", "llm vision"),
+    "OptimizerMissesParameter": BuiltInRule("modern.optimizer_misses_parameter", "llm vision"),
+    "OptimizerForeignParameter": BuiltInRule("modern.optimizer_foreign_parameter", "llm vision"),
+    "UnusedParameter": BuiltInRule("modern.unused_parameter", "llm vision"),
+    "TrainEvalMode": BuiltInRule("modern.train_eval_mode", "llm vision"),
+    "SchedulerMisuse": BuiltInRule("modern.scheduler_misuse", "llm vision"),
+    "LossShape": BuiltInRule("modern.loss_shape", "llm vision"),
+    "OutputActivationMismatch": BuiltInRule("modern.output_activation_mismatch", "llm vision"),
+    "RepeatedBatch": BuiltInRule("modern.repeated_batch", "llm vision"),
+    "InputNormalization": BuiltInRule("modern.input_normalization", "vision"),
+    "WorkerSeedRepeats": BuiltInRule("modern.worker_seed_repeats", "llm vision"),
 }
 
 

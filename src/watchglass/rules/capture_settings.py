@@ -116,12 +116,12 @@ class _Wanted:
     """One collection that rules need.
 
     Attributes:
-        whole: The built-in collection that it is, or is a part of.
-        name: Its own name.
-        module_kinds, regex: What makes it a part.
-        modes: In which modes it is wanted.
-        intervals: Outside of training, the longest useful one by mode.
-        raw: Whether whole tensors are wanted.
+        whole: The built-in collection that it is or belongs to.
+        name: Name of the collection.
+        module_kinds, regex: Its selection from ``whole``.
+        modes: Modes in which rules need it.
+        intervals: Outside of training, the longest useful interval by mode.
+        raw: Whether rules need whole tensors.
     """
 
     whole: str
@@ -138,7 +138,7 @@ class _Wanted:
             self.intervals[mode] = min(interval, self.intervals.get(mode, interval))
 
     def is_within(self, whole: _Wanted) -> bool:
-        """Whether ``whole`` has all of it, at least as often."""
+        """Whether ``whole`` contains it, at least as often."""
         often = all(whole.intervals.get(mode, interval + 1) <= interval for mode, interval in self.intervals.items())
         return self.modes <= whole.modes and often and self.raw <= whole.raw
 

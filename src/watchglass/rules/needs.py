@@ -24,7 +24,7 @@ from watchglass.tables import Selection
 #: Columns of :meth:`StepView.statistics`, and its histograms.
 _COLUMNS = (*STATISTIC_FIELDS, *DERIVED_FIELDS)
 _STATISTICS = (*_COLUMNS, "histogram")
-#: What an evaluator observes that rules are shown.
+#: Observations of an evaluator that rules may read.
 _OBSERVATIONS = ("worker_lost", "worker_returned", "tick")
 
 #: The longest window, in seconds.

@@ -46,13 +46,13 @@ class RuleSet:
 
 
 _HELP = {
-    "default": "evaluated when no rule is named: suits every run, costs little",
+    "default": "evaluated unless rules are named; suits every run at little cost",
     "all": "every built-in rule",
-    "sagemaker": "built-in rules of SageMaker Debugger; use its thresholds with --calibration sagemaker",
+    "sagemaker": "the built-in rules of SageMaker Debugger; for its thresholds add --calibration sagemaker",
     "llm": "language models and other transformers",
-    "vision": "networks of convolutions and ReLUs",
+    "vision": "convolutional networks with ReLUs",
     "trees": "boosted trees",
-    "system": "use of the machine by the run",
+    "system": "use of processors, memory, disks and GPUs",
 }
 
 #: Sets by name.

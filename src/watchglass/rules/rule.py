@@ -22,11 +22,11 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from watchglass.config import parameter, validate, values, with_parameters
+from watchglass.config import Plugin, dataclass_transform, parameter, values
 from watchglass.errors import InvalidValueError
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules.knowledge import built_in_knowledge
@@ -37,14 +37,6 @@ T = TypeVar("T")
 _STATE = "watchglass.state"
 #: The methods of which a rule needs one.
 METHODS = ("check", "check_step", "check_window", "tick")
-
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_: Any) -> Callable[[T], T]:
-        """Replaces typing.dataclass_transform, which Python 3.10 lacks; only type checkers use it."""
-        return lambda cls: cls
 
 
 def state(default_factory: Callable[[], T]) -> T:
@@ -61,7 +53,7 @@ def state(default_factory: Callable[[], T]) -> T:
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter, state))
-class Rule:
+class Rule(Plugin):
     """A check of a training run. Subclasses become keyword-only dataclasses automatically.
 
     A rule has one or more of :meth:`check`, :meth:`check_step`, :meth:`check_window` and :meth:`tick`; with
@@ -73,7 +65,7 @@ class Rule:
 
     Attributes:
         needs: The data that it reads.
-        calibrations: Sets of parameters by name, beside the defaults: ``{"sagemaker": {"threshold": 1e-7}}``.
+        calibrations: Sets of parameters by name, in addition to the defaults: ``{"sagemaker": {"threshold": 1e-7}}``.
         streams: The kinds of rows and the length of the windows that :meth:`check_window` and :attr:`StepView.streams`
             show; None for none: then no stream is read.
         compares: Parameters that hold the location of another run, whose steps come with every view, see
@@ -90,22 +82,13 @@ class Rule:
     state_version: ClassVar[int] = 1
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
         for method in ("check_step", "check_window"):
             if cls.check is not Rule.check and getattr(cls, method) is not getattr(Rule, method):
                 raise InvalidValueError(
                     f"{cls.__name__} has check and {method}; a rule has one of them: check to see each worker by "
                     f"itself, {method} to see all workers at once"
                 )
-        with_parameters(cls)
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    @property
-    def name(self) -> str:
-        """Name of the rule: that of its class."""
-        return type(self).__name__
+        super().__init_subclass__(**kwargs)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings at this step of one worker. Called once for every complete step, of any mode."""
@@ -157,8 +140,8 @@ class Rule:
         """A finding at this step, or between two steps.
 
         Args:
-            view: What was shown. A finding at the view of a worker names that worker, one at a :class:`JointStep` none;
-                one at a tick is of the last step that this instance saw.
+            view: What was shown. The finding names its worker, or none where it shows the ranks of a run together. One
+                between two steps is of the last step that this instance saw.
             severity: Its severity.
             message: One sentence for people. Numbers in it are fine: the first one seen is kept. The name of the model
                 is put before it where there are several.
@@ -178,7 +161,7 @@ class Rule:
         run_id, attempt = view.run_id, view.attempt
         at = view.last if isinstance(view, Between) else view
         first = at.first if isinstance(at, JointStep) else at
-        worker, mode, step = (at.worker, at.mode, at.mode_step) if at is not None else ("", Mode.TRAIN, -1)
+        worker, mode, step = (at.worker, at.mode, at.mode_step) if at is not None else (view.worker, Mode.TRAIN, -1)
         model = first.model if first is not None else 0
         identity = (
             run_id, attempt, self.name, values(self), severity.value, subject, worker, mode.name, step,

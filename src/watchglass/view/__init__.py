@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from watchglass.view.verdict import (
         STYLES as STYLES,
-        Row as Row,
+        TextRow as TextRow,
         amounts as amounts,
         headline as headline,
         outline as outline,

@@ -1,4 +1,4 @@
-"""What watchglass cost and dropped, in sentences, from the counters of a worker."""
+"""The cost of watchglass and the records that it dropped, in sentences, from the counters of a worker."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     if callbacks is not None and training:
         recorder, device = (_number(counters, name) or 0.0 for name in ("recorder_cpu_ns", "device_ns"))
         cost = callbacks + recorder + device
-        text = f"watching took at most {_seconds(cost)} of {_seconds(training)}, {_percent(cost / training)}"
+        text = f"capture cost at most {_seconds(cost)} of {_seconds(training)} ({_percent(cost / training)})"
         if device:
             text += f", {_seconds(device)} of it on devices"
         share, allowance = _number(counters, "overhead_budget"), _number(counters, "allowance_ns")
         if share is not None and counters.get("fixed_interval") is False:
-            text += f"; allowed {f'{_seconds(allowance)} + ' if allowance else ''}{_percent(share)}"
+            text += f"; budget {f'{_seconds(allowance)} + ' if allowance else ''}{_percent(share)}"
         observed = _observed(counters, training)
-        text += f"; captured steps show {_percent(observed)}" if observed is not None else ""
+        text += f"; measured slowdown {_percent(observed)}" if observed is not None else ""
         beside = _number(counters, "beside_cpu_ns")
-        text += f"; launcher and evaluator {_seconds(beside)} of processor time" if beside is not None else ""
+        text += f"; launcher and evaluator used {_seconds(beside)} of processor time" if beside is not None else ""
         yield whose + text
     written = _number(counters, "bytes_written")
     parts = [_kept(counters), f"{size(written)} written" if written is not None else ""]
     peak = counters.get("peak_bytes")
     for device, held in peak.items() if isinstance(peak, Mapping) else ():
         if isinstance(held, int) and held:
-            parts.append(f"at most {size(held)} held" + (f" on {device}" if device != "cpu" else ""))
+            parts.append(f"at most {size(held)} of memory" + (f" on {device}" if device != "cpu" else ""))
     if any(parts):
         yield whose + ", ".join(filter(None, parts))
     dropped = counters.get("dropped")

@@ -58,7 +58,8 @@ def not_answered(verdict: Verdict, terms: Terms) -> str:
     if verdict.status in ("no data", "not judged"):
         return _with_problem(verdict.unjudged or "no training step was recorded", verdict)
     if verdict.status == "failed" and not excused:
-        return f"the run failed{_what(verdict)}; accept the recorded part with --allow-unfinished"
+        what = f": {failure_sentence(verdict.failure)}" if verdict.failure is not None else ""
+        return f"the run failed{what}; accept the recorded part with --allow-unfinished"
     if verdict.status in _NO_ANSWER and not (excused and verdict.status == "incomplete"):
         return _with_problem(_NO_ANSWER[verdict.status], verdict)
     if verdict.records_missing and not excused:
@@ -75,10 +76,6 @@ def outcome(verdict: Verdict, terms: Terms) -> str:
 
 def _with_problem(reason: str, verdict: Verdict) -> str:
     return f"{reason} ({_first(verdict)})" if verdict.problems else reason
-
-
-def _what(verdict: Verdict) -> str:
-    return f": {failure_sentence(verdict.failure)}" if verdict.failure is not None else ""
 
 
 def _first(verdict: Verdict) -> str:

@@ -11,7 +11,7 @@ from watchglass.view.json_format import diagnosis_to_json, finding_to_json, stri
 from watchglass.view.text import number, percent, printable
 from watchglass.view.verdict import (
     STYLES,
-    Row,
+    TextRow,
     alike,
     beginning,
     chain_link,
@@ -32,92 +32,90 @@ _TENSORS, _ELEMENTS = 8, 12
 _TITLE = "bold"
 
 
-def explain_verdict(verdict: Verdict) -> list[Row]:
+def explain_verdict(verdict: Verdict) -> list[TextRow]:
     """Every diagnosis with its causes, their evidence, the chain of symptoms, what to try and the sources."""
     rows = heading(verdict)
     for position, diagnosis in enumerate(verdict.diagnoses, 1):
-        rows.append(Row(""))
+        rows.append(TextRow(""))
         rows += _diagnosis(position, diagnosis, verdict)
     rows += unexplained(verdict, most=50)
-    rows.append(Row(""))
-    return rows + [Row(text) for text in closing(verdict)]
+    rows.append(TextRow(""))
+    return rows + [TextRow(text) for text in closing(verdict)]
 
 
-def _diagnosis(position: int, diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
+def _diagnosis(position: int, diagnosis: Diagnosis, verdict: Verdict) -> Iterator[TextRow]:
     yield diagnosis_row(position, diagnosis)
     yield from beginning(diagnosis, verdict)
     for rank, ranked in enumerate(diagnosis.causes, 1):
-        yield Row("", "")
-        yield Row(f"{printable(ranked.cause.title)}: {percent(ranked.score)}", f"cause {rank}", _TITLE)
-        yield Row(f"first at step {ranked.step}", "")
+        yield TextRow("", "")
+        yield TextRow(f"{printable(ranked.cause.title)}: {percent(ranked.score)}", f"cause {rank}", _TITLE)
+        yield TextRow(f"first at step {ranked.step}", "")
         if ranked.cause.explanation:
-            yield Row(printable(ranked.cause.explanation), "", "dim")
+            yield TextRow(printable(ranked.cause.explanation), "", "dim")
         yield from _labelled("for it", ranked.evidence)
         yield from _labelled("against", ranked.against)
         if rank > 1:
             yield from _labelled("if so", ranked.what_to_try[:1])
         if ranked.cause.source:
-            yield Row(printable(ranked.cause.source), "source", "dim")
-    yield Row("", "")
+            yield TextRow(printable(ranked.cause.source), "source", "dim")
+    yield TextRow("", "")
     links = alike(findings_of(diagnosis, verdict))
     yield from _labelled("chain", [f"{chain_link(group)} [{group[0].id}]" for group in links])
-    yield Row("", "")
+    yield TextRow("", "")
     yield from _labelled("try", diagnosis.what_to_try)
 
 
-def explain_findings(explained: Sequence[ExplainedFinding], verdict: Verdict) -> list[Row]:
+def explain_findings(explained: Sequence[ExplainedFinding], verdict: Verdict) -> list[TextRow]:
     """Everything about findings, one after the other."""
-    rows: list[Row] = []
+    rows: list[TextRow] = []
     for position, each in enumerate(explained):
-        rows += [Row("")] if position else []
+        rows += [TextRow("")] if position else []
         rows += _finding(each, verdict)
     return rows
 
 
-def _finding(explained: ExplainedFinding, verdict: Verdict) -> Iterator[Row]:
+def _finding(explained: ExplainedFinding, verdict: Verdict) -> Iterator[TextRow]:
     finding = explained.finding
     severity = finding.severity.value
     name = f"{printable(finding.id)}  "
     sentence = f"{printable(finding.rule)}, {severity}: {printable(finding.message)}"
-    yield Row(name + sentence, style=STYLES[severity], hang=len(name))
-    yield Row(_seen(finding), "seen")
+    yield TextRow(name + sentence, style=STYLES[severity], hang=len(name))
+    yield TextRow(_seen(finding), "seen")
     if finding.tensors:
         more = f" and {len(finding.tensors) - _TENSORS} more" if len(finding.tensors) > _TENSORS else ""
-        yield Row(printable(", ".join(finding.tensors[:_TENSORS])) + more, "in")
+        yield TextRow(printable(", ".join(finding.tensors[:_TENSORS])) + more, "in")
     if finding.value is not None:
-        yield Row(number(finding.value), "measured", _TITLE)
+        yield TextRow(number(finding.value), "measured", _TITLE)
     if finding.limit is not None:
-        yield Row(number(finding.limit), "limit")
+        yield TextRow(number(finding.limit), "limit")
     if explained.looks_at:
-        yield Row("", "")
-        yield Row(printable(explained.looks_at), "looks at")
-        yield Row(printable(explained.fires_when), "fires if")
-        yield Row(printable(explained.source), "source", "dim")
+        yield TextRow("", "")
+        yield TextRow(printable(explained.looks_at), "looks at")
+        yield TextRow(printable(explained.fires_when), "fires if")
+        yield TextRow(printable(explained.source), "source", "dim")
     evidence = [
         f"{printable(name)}: {_value(value)}"
         for name, value in finding.evidence.items()
         if name not in _SHOWN_ELSEWHERE and value not in ("", [])
     ]
     if evidence:
-        yield Row("", "")
+        yield TextRow("", "")
         yield from _labelled("evidence", evidence)
     for reading in explained.symptoms:
-        yield Row("", "")
+        yield TextRow("", "")
         means = f": {printable(reading.means)}" if reading.means else ", which no file of causes knows"
-        yield Row(f"{printable(reading.symptom)}{means}", "symptom")
-        yield from _labelled(
-            "for", [f"{printable(cause.title)} ({weight:.2g})" for cause, weight in reading.links if weight > 0]
-        )
-        yield from _labelled(
-            "against", [f"{printable(cause.title)} ({weight:.2g})" for cause, weight in reading.links if weight < 0]
-        )
-    yield Row("", "")
+        yield TextRow(f"{printable(reading.symptom)}{means}", "symptom")
+        causes = [(f"{printable(cause.title)} ({weight:.2g})", weight) for cause, weight in reading.links]
+        yield from _labelled("for", [cause for cause, weight in causes if weight > 0])
+        yield from _labelled("against", [cause for cause, weight in causes if weight < 0])
+    yield TextRow("", "")
     if explained.diagnosis is None:
-        yield Row("no diagnosis" + (": findings of severity info have none" if severity == "info" else ""), "part of")
+        has_none = ": findings of severity info have none" if severity == "info" else ""
+        yield TextRow("no diagnosis" + has_none, "part of")
         yield from _labelled("try", explained.what_to_try)
     else:
         diagnosis = verdict.diagnoses[explained.diagnosis]
-        yield Row(f"{explained.diagnosis + 1}. {printable(diagnosis.headline)}", "part of")
+        yield TextRow(f"{explained.diagnosis + 1}. {printable(diagnosis.headline)}", "part of")
         yield from _labelled("try", diagnosis.what_to_try)
 
 
@@ -137,9 +135,9 @@ def _value(value: Any) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value))
 
 
-def _labelled(label: str, sentences: Sequence[str]) -> Iterator[Row]:
+def _labelled(label: str, sentences: Sequence[str]) -> Iterator[TextRow]:
     for position, sentence in enumerate(sentences):
-        yield Row(printable(sentence), label if position == 0 else "")
+        yield TextRow(printable(sentence), label if position == 0 else "")
 
 
 def explanation_json(verdict: Verdict, explained: Sequence[ExplainedFinding] | None = None) -> str:

@@ -18,7 +18,7 @@ _HINTS = {
 
 
 def failure_sentence(failure: Failure) -> str:
-    """What failed and where, without a full stop: ``"ValueError: bad batch (train.py:41)"``."""
+    """The failure and its place, without a full stop: ``"ValueError: bad batch (train.py:41)"``."""
     place = f" ({where})" if (where := _where(failure)) else ""
     name, message = printable(failure.type), printable(failure.message)
     if failure.kind == "exception":

@@ -79,7 +79,7 @@ def gradient_heatmap(run: Run) -> go.Figure | None:
     """Norm of every weight's gradient over layers and steps, log10; None when none was captured.
 
     The first layer is at the top. A cell with a value that is not finite has a separate colour. Weights that are
-    vectors, such as those of normalisation layers, are left out while their gradients are finite: they have few
+    vectors, such as those of normalisation layers, are omitted while their gradients are finite: they have few
     elements, so their norms are small compared with those of matrices even in a healthy model.
     """
     rows = [_GradientRow.of(run, name) for name in layer_names(run, Role.GRADIENT)]
@@ -87,7 +87,7 @@ def gradient_heatmap(run: Run) -> go.Figure | None:
     rows = [row for row in rows if not row.vector or row.broken] or rows
     if not rows:
         return None
-    # Models are captured at steps of their own: each has its own columns.
+    # Models are captured at different steps: each has its own columns.
     parts = [_HeatmapPart.of([row for row in rows if row.model == model]) for model in sorted({r.model for r in rows})]
     known = np.concatenate([part.known for part in parts])
     high = float(known.max()) if len(known) else 0.0
@@ -218,7 +218,7 @@ def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, g
         (
             gradient_heatmap(run),
             "One row per weight matrix, the first layer at the top. Dark cells: the gradient is close to zero. "
-            "Vectors, such as weights of normalisation layers, are left out: their gradients are always small." + first,
+            "Vectors, such as weights of normalisation layers, are omitted: their gradients are always small." + first,
         ),
         (
             update_ratio_figure(run),

@@ -27,7 +27,7 @@ SCHEMA = "urn:watchglass:schema:check:1"
 #: Rises when a key is added.
 VERSION = "1.1"
 
-#: What a finding has in the JSON, in this order.
+#: Keys of a finding in the JSON, in this order.
 _FINDING_KEYS = (
     "id", "rule", "severity", "step", "last_step", "count", "mode", "worker", "tensors", "value", "limit", "message",
     "causes", "try", "attempt", "global_step", "model",

@@ -21,22 +21,22 @@ _DIAGNOSES, _FINDINGS, _CAUSES, _ADVICE, _CHAIN = 20, 200, 3, 5, 8
 _MARKS = {"clean": "✅", "findings": "❌", "no answer": "⚠️"}
 _SEVERITIES = {"error": "🔴 error", "warning": "🟡 warning", "info": "🔵 info"}
 
-#: What has a meaning in Markdown, in HTML, or in GitHub's own links.
+#: Characters with a meaning in Markdown or in links of GitHub.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#|~$!^])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 #: Characters that make a line a list item or a heading if it begins with them.
 _LEADING = re.compile(r"^([-+=]|\d+(?=[.)]))(.?)")
 #: Characters that begin a reference in GitLab, in addition to @ and #.
 _REFERENCE = re.compile(r"([!~%$^&])(?=[\w\"'])")
-#: An invisible character. Put after another one, it prevents a mention, a reference or a link.
+#: An invisible character that prevents a mention, a reference or a link where it is inserted.
 _BREAK = "\u200b"
 
 
 def markdown_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool = False) -> str:
     """A comment on one run, or with ``many`` a table of runs and the faults of each.
 
-    Everything that comes from a run is escaped: no name ends a cell, opens a tag, links somewhere or calls people.
-    Parts that do not fit into :data:`MOST_CHARACTERS` are left out and counted.
+    All text from a run is escaped: it cannot end a cell, open a tag, make a link or mention people.
+    Parts that do not fit into :data:`MOST_CHARACTERS` are omitted and counted.
     """
     if not many:
         (verdict,) = verdicts
@@ -63,7 +63,7 @@ def _title(verdict: Verdict, terms: Terms) -> str:
 
 
 def _folded(verdict: Verdict, terms: Terms) -> Iterator[str]:
-    """The part on one of many runs, folded away. It is one block, because half of it would leave the tag open."""
+    """The section on one of many runs, collapsed. It is one block, because a part of it would leave a tag open."""
     body = "\n".join(_whole(verdict, terms, details=False))
     summary = f"<code>{in_html(verdict.run)}</code>: {in_html(headline(verdict))}"
     yield f"\n<details><summary>{summary}</summary>\n\n{body}\n</details>"
@@ -152,7 +152,7 @@ def _table(head: str, rows: list[str], noun: str) -> Iterator[str]:
 
 
 def _fitting(rows: list[str]) -> list[str]:
-    """The first rows, for at most a third of the space: blocks are kept or left out as a whole."""
+    """The first rows, for at most a third of the space: blocks are kept or omitted as a whole."""
     while rows and len("\n".join(rows)) > MOST_CHARACTERS // 3:
         rows = rows[: 2 * len(rows) // 3]
     return rows
@@ -165,7 +165,7 @@ def _joined(blocks: list[str]) -> str:
     for position, block in enumerate(blocks):
         free -= _length(block) + 1
         if free < 0:
-            kept.append(f"\n{count(len(blocks) - position, 'section')} left out: the comment is full.")
+            kept.append(f"\n{count(len(blocks) - position, 'section')} omitted: the comment is full.")
             break
         kept.append(block)
     return "\n".join(kept).rstrip() + "\n"
@@ -182,7 +182,7 @@ def escape(text: str, most: int = _SENTENCE) -> str:
 
 
 def in_html(text: str) -> str:
-    """The same within a block of HTML, where Markdown means nothing."""
+    """Foreign text in a block of HTML, where Markdown has no effect."""
     return _harmless(_shortened(text, _SENTENCE))
 
 

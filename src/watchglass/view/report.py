@@ -130,7 +130,7 @@ def _diagnosis(diagnosis: Diagnosis, verdict: Verdict) -> str:
 
 
 def _cause(ranked: RankedCause, rank: int) -> str:
-    """A cause with the evidence for and against it, folded away if it is long."""
+    """A cause with the evidence for and against it, collapsed if it is long."""
     cause = ranked.cause
     opened = " open" if len(ranked.evidence) + len(ranked.against) <= _OPEN_EVIDENCE else ""
     evidence = "".join(

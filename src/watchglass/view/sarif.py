@@ -179,7 +179,7 @@ def _notifications(verdict: Verdict, terms: Terms, position: Mapping[str, int], 
     notes = [_notification("error", text) for text in (*([reason] if reason else []), *failed_rules(verdict))]
     notes += [_notification("warning", text) for text in verdict.problems]
     if shown < len(verdict.findings):
-        notes.append(_notification("warning", f"{count(len(verdict.findings) - shown, 'further finding')} left out"))
+        notes.append(_notification("warning", f"{count(len(verdict.findings) - shown, 'further finding')} omitted"))
     for status in verdict.statuses:
         if status.status is Status.STARVED:
             text = f"rule {status.rule} could not be evaluated: {status.reason or 'no reason given'}"

@@ -1,4 +1,7 @@
-"""The verdict of a run for the terminal: coloured in a frame, or as plain text, from one outline."""
+"""The verdict of a run for the terminal: as plain text or in a coloured frame, both from one outline of rows.
+
+Other formats (Markdown, JSON, the report) use its sentences: :func:`headline`, :func:`closing`, :func:`chain`.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +25,23 @@ if TYPE_CHECKING:
 #: Colours of rich by severity; "" stands for no finding.
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bold green"}
 
-#: Diagnoses that are shown in full; of the others only the headline.
-_IN_FULL = 3
-#: Diagnoses that are shown at all.
-_DIAGNOSES = 20
-#: How many symptoms of a chain, and sentences of advice, are shown on a terminal.
+#: Most diagnoses in full, and most diagnoses: those between have a headline only.
+_IN_FULL, _DIAGNOSES = 3, 20
+#: Most symptoms of a chain, and most sentences of advice.
 _CHAIN, _ADVICE = 5, 3
 #: Below this number of steps the time of the remaining ones is only a rough estimate.
 _FEW_STEPS = 20
-#: How many sentences against a cause are shown on a terminal.
+#: Most sentences against a cause.
 _AGAINST = 1
 
 
 @dataclass(frozen=True)
-class Row:
+class TextRow:
     """A line of the outline.
 
     Attributes:
         text: The text.
-        label: The label before it; "" continues the row before; None is text over the whole width.
+        label: The label before it; "" for a row that continues the previous one; None for text over the whole width.
         style: A style of rich.
         hang: Indent of further lines of text over the whole width, in characters: the width of a number or an id.
     """
@@ -56,7 +57,7 @@ def verdict_text(verdict: Verdict, *, width: int = 100, options: Sequence[str] =
     return rows_text(outline(verdict, options), width=width)
 
 
-def rows_text(rows: Sequence[Row], *, width: int = 100) -> str:
+def rows_text(rows: Sequence[TextRow], *, width: int = 100) -> str:
     """An outline as plain text, wrapped at ``width``."""
     lines: list[str] = []
     for row in rows:
@@ -72,7 +73,7 @@ def rows_text(rows: Sequence[Row], *, width: int = 100) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rows_panel(rows: Sequence[Row], run: str, style: str) -> RenderableType:
+def rows_panel(rows: Sequence[TextRow], run: str, style: str) -> RenderableType:
     """An outline for a rich console, in a frame that names the run."""
     from rich.console import Group
     from rich.padding import Padding
@@ -97,7 +98,7 @@ def rows_panel(rows: Sequence[Row], run: str, style: str) -> RenderableType:
     return Panel(Group(*parts), title=title, title_align="left", border_style=style, padding=(0, 1))
 
 
-def _hanging(row: Row) -> RenderableType:
+def _hanging(row: TextRow) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -109,7 +110,7 @@ def _hanging(row: Row) -> RenderableType:
 
 
 def tone(verdict: Verdict) -> str:
-    """``"error"`` of a run that failed, else the highest severity found; "warning" for no answer, "" if all is well."""
+    """``"error"`` for a failed run, else the highest severity; "warning" without an answer, "" for a clean run."""
     if verdict.status == "failed":
         return Severity.ERROR.value
     if verdict.findings:
@@ -117,7 +118,7 @@ def tone(verdict: Verdict) -> str:
     return "warning" if outcome(verdict, Terms()) == "no answer" else ""
 
 
-def outline(verdict: Verdict, options: Sequence[str] = ()) -> list[Row]:
+def outline(verdict: Verdict, options: Sequence[str] = ()) -> list[TextRow]:
     """The whole verdict, in order.
 
     Args:
@@ -127,32 +128,32 @@ def outline(verdict: Verdict, options: Sequence[str] = ()) -> list[Row]:
     """
     rows = heading(verdict)
     for position, diagnosis in enumerate(verdict.diagnoses[:_DIAGNOSES], 1):
-        rows.append(Row(""))
+        rows.append(TextRow(""))
         rows.append(diagnosis_row(position, diagnosis))
         if position <= _IN_FULL:
             rows += _in_full(diagnosis, verdict)
     if len(verdict.diagnoses) > _DIAGNOSES:
         left = count(len(verdict.diagnoses) - _DIAGNOSES, "further diagnosis", "further diagnoses")
-        rows += [Row(""), Row(f"and {left}")]
+        rows += [TextRow(""), TextRow(f"and {left}")]
     rows += unexplained(verdict)
-    below = [Row(text) for text in closing(verdict)]
-    rows += [Row(""), *below] if below else []
+    below = [TextRow(text) for text in closing(verdict)]
+    rows += [TextRow(""), *below] if below else []
     if verdict.diagnoses:
         command = shlex.join(printable(word) for word in ("watchglass", "explain", verdict.run, *options))
-        rows.append(Row(f"each cause with its evidence: {command}"))
+        rows.append(TextRow(f"each cause with its evidence: {command}"))
     return rows
 
 
-def heading(verdict: Verdict) -> list[Row]:
+def heading(verdict: Verdict) -> list[TextRow]:
     """The verdict in one line, and for a failed run the line of the script that failed."""
     lines = failure_lines(verdict.failure) if verdict.failure is not None else []
-    return [Row(headline(verdict), style=STYLES[tone(verdict)]), *(Row(text, label) for label, text in lines)]
+    return [TextRow(headline(verdict), style=STYLES[tone(verdict)]), *(TextRow(text, label) for label, text in lines)]
 
 
-def diagnosis_row(position: int, diagnosis: Diagnosis) -> Row:
+def diagnosis_row(position: int, diagnosis: Diagnosis) -> TextRow:
     """A diagnosis in a sentence, with its number."""
     number = f"{position}. "
-    return Row(number + printable(diagnosis.headline), style=STYLES[diagnosis.severity.value], hang=len(number))
+    return TextRow(number + printable(diagnosis.headline), style=STYLES[diagnosis.severity.value], hang=len(number))
 
 
 def advice(finding: Finding, verdict: Verdict) -> tuple[str, ...]:
@@ -209,7 +210,7 @@ def closing(verdict: Verdict) -> Iterator[str]:
     if verdict.status == "unreadable" or not verdict.train_steps:  # rules would only repeat that there was no data
         return
     if verdict.unjudged and verdict.status != "not judged":
-        yield f"little could be judged: {printable(verdict.unjudged)}"
+        yield f"little could be evaluated: {printable(verdict.unjudged)}"
     yield length(verdict)
     for past in verdict.bypassed:
         yield _bypassed(past, verdict)
@@ -235,13 +236,12 @@ def _ended_early(verdict: Verdict) -> Iterator[str]:
 
 
 def _bypassed(past: BypassedUpdates, verdict: Verdict) -> str:
-    """``"19 training steps from step 21 on were taken past PyTorch's hooks ..."``."""
+    """``"19 training steps from step 21 on bypassed PyTorch's hooks ..."``."""
     many = f"{count(past.steps, 'training step')} from" if past.steps is not None else "training steps from"
     whose = f" of {printable(past.worker)}" if len({each.worker for each in verdict.bypassed}) > 1 else ""
-    were = "was" if past.steps == 1 else "were"
     return (
-        f"{many} step {past.since} on{whose} {were} taken past PyTorch's hooks ({printable(past.reason)}), and "
-        f"recorded by the weights that changed, without the learning rate"
+        f"{many} step {past.since} on{whose} bypassed PyTorch's hooks ({printable(past.reason)}); recorded from the "
+        "changed weights, without the learning rate"
     )
 
 
@@ -279,21 +279,21 @@ def saved(verdict: Verdict) -> str:
     return text + (f" (at {money(verdict.price_per_hour)} per hour)" if cost and verdict.price_per_hour else "")
 
 
-def _in_full(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
+def _in_full(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[TextRow]:
     yield from beginning(diagnosis, verdict)
     for position, ranked in enumerate(diagnosis.causes):
-        yield Row(_rank(ranked), "or" if position else "cause")
+        yield TextRow(_rank(ranked), "or" if position else "cause")
         if position == 0:
-            yield Row(printable(ranked.cause.explanation), "", "dim")
+            yield TextRow(printable(ranked.cause.explanation), "", "dim")
         for sentence in ranked.against[:_AGAINST]:
-            yield Row(f"against it: {printable(sentence)}", "", "dim")
+            yield TextRow(f"against it: {printable(sentence)}", "", "dim")
     links = chain(findings_of(diagnosis, verdict))
     for position, link in enumerate(links[:_CHAIN]):
-        yield Row(link, "chain" if position == 0 else "")
+        yield TextRow(link, "chain" if position == 0 else "")
     if len(links) > _CHAIN:
-        yield Row(f"and {count(len(links) - _CHAIN, 'further finding')}", "")
+        yield TextRow(f"and {count(len(links) - _CHAIN, 'further finding')}", "")
     for position, advice in enumerate(diagnosis.what_to_try[:_ADVICE]):
-        yield Row(printable(advice), "try" if position == 0 else "", "bold" if position == 0 else "")
+        yield TextRow(printable(advice), "try" if position == 0 else "", "bold" if position == 0 else "")
 
 
 def _rank(ranked: RankedCause) -> str:
@@ -307,11 +307,11 @@ def findings_of(diagnosis: Diagnosis, verdict: Verdict) -> list[Finding]:
     return [known[name] for name in diagnosis.findings if name in known]
 
 
-def beginning(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
-    """The first place and step of a diagnosis."""
+def beginning(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[TextRow]:
+    """Rows with the first place and the first step of a diagnosis."""
     if diagnosis.subject:
-        yield Row(printable(diagnosis.subject), "first in")
-    yield Row(since(diagnosis, verdict), "since")
+        yield TextRow(printable(diagnosis.subject), "first in")
+    yield TextRow(since(diagnosis, verdict), "since")
 
 
 def since(diagnosis: Diagnosis, verdict: Verdict) -> str:
@@ -368,14 +368,14 @@ def chain_link(findings: Sequence[Finding]) -> str:
     return text + (f" ({note})" if note else "")
 
 
-def unexplained(verdict: Verdict, most: int = _CHAIN) -> Iterator[Row]:
+def unexplained(verdict: Verdict, most: int = _CHAIN) -> Iterator[TextRow]:
     """Findings that belong to no diagnosis, at most ``most`` of them."""
     explained = {name for diagnosis in verdict.diagnoses for name in diagnosis.findings}
     rest = [finding for finding in verdict.findings if finding.id not in explained]
     if rest:
-        yield Row("")
-        yield Row("also seen" if verdict.diagnoses else "seen")
+        yield TextRow("")
+        yield TextRow("also seen" if verdict.diagnoses else "seen")
     for finding in rest[:most]:
-        yield Row(chain([finding])[0], finding.severity.value, STYLES[finding.severity.value])
+        yield TextRow(chain([finding])[0], finding.severity.value, STYLES[finding.severity.value])
     if len(rest) > most:
-        yield Row(f"and {count(len(rest) - most, 'further finding')}", "")
+        yield TextRow(f"and {count(len(rest) - most, 'further finding')}", "")

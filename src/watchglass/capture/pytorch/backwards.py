@@ -1,4 +1,4 @@
-"""Losses and backwards, as the wrapped functions report them."""
+"""Finds losses, from calls of loss functions and the starts of backwards that the wrapped functions report."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _MAX_SCALED = 64
 
 
 class Backwards:
-    """Finds the loss of each forward, and its accuracy where it has one."""
+    """Finds the loss of each forward, and the accuracy of a classification. For the training's thread."""
 
     def __init__(self, current: TrainingState) -> None:
         self._current = current
-        #: Called with the roots of a backward before it runs, and as it has ended.
+        #: Called with the roots of a backward before it runs, and after it.
         self.on_begin: Callable[[Sequence[Any]], None] = lambda roots: None
         self.on_end: Callable[[], None] = lambda: None
-        # Whether the first targets of a loss function that is called on a device were labels.
+        # On a device the first targets of each loss function decide whether it classifies, once they are on the host.
         self._labels: dict[str, DeviceRows] = {}
         self._scaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._everywhere = True
         self._trained_before: list[bool] = []
         self._chained = False
-        # Backwards that run inside another: of checkpoints that recompute what lies between them.
+        # Depth of backwards inside another: checkpointing recomputes forwards in a backward.
         self._inner = 0
 
     def loss_computed(self, function: str, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """A loss function returned; it belongs to the last forward while that one's step is open."""
+        """A loss function returned. Its result belongs to the last forward while the step of that forward is open."""
         current, clock = self._current, self._current.hook.clock
         if not isinstance(result, Tensor):
             return
@@ -56,7 +56,7 @@ class Backwards:
             or current.is_of_another(function, (*arguments, *kwargs.values()))
         ):
             return
-        # A model may compute its loss itself; then its arguments count as well, and its result is an output.
+        # A model may compute its loss itself: then the arguments count too, and the result is an output.
         inside = current.forward_depth > 0
         evaluating, step = clock.evaluation is not None, clock.train
         due = clock.evaluation.due if clock.evaluation is not None else step is not None and step.due
@@ -89,7 +89,7 @@ class Backwards:
         value = None if loss is None else losses.number(loss)
         if value is None:
             return
-        # With gradients on it shows later only that a forward was an evaluation.
+        # With gradients on, it turns out only later that a forward was an evaluation.
         later = forward.records if evaluating else CapturedRecords()
         records = forward.records if evaluating or due else later
         if not (forward.has_loss or (forward.training and not evaluating)):
@@ -114,14 +114,14 @@ class Backwards:
         with torch.no_grad():
             if target.is_cpu:
                 return bool(losses.are_labels(target))
-            # Nothing waits for a device: known from the second call on.
+            # Known from the second call on, because this thread never waits for a device.
             known = self._labels.get(function)
             if known is None:
                 known = self._labels[function] = DeviceRows(losses.are_labels(target).float())
         return (known.here or known.ready) and bool(known.resolve())
 
     def loss_scaled(self, args: tuple[Any, ...], kwargs: dict[str, Any], scaled: Any) -> None:
-        """Remember which loss a scaled one came from, so that it is recorded unscaled."""
+        """Remember the loss that a scaler has scaled, so that it is recorded unscaled."""
         given = args[1] if len(args) > 1 else kwargs.get("outputs")
         if isinstance(scaled, Tensor) and isinstance(given, Tensor):
             if len(self._scaled) > _MAX_SCALED:
@@ -129,12 +129,12 @@ class Backwards:
             self._scaled[id(scaled)] = (weakref.ref(scaled), given.detach())
 
     def before_backward(self, tensors: Any, gradients: Any, chosen: bool) -> None:
-        """A backward begins. It starts from a loss of the gradients that it contributes to.
+        """A backward begins, from a loss or from several tensors.
 
         Args:
             tensors: The tensors that it starts from.
-            gradients: Those that it was given, or None.
-            chosen: Whether it is only for some tensors.
+            gradients: Gradients of these tensors, if the script gave some.
+            chosen: Whether gradients are computed only for chosen tensors.
         """
         current = self._current
         if current.silent:
@@ -145,7 +145,7 @@ class Backwards:
             return
         roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
         self.on_begin(roots)
-        # On devices a backward runs on autograd's threads, with all that it calls, such as an optimizer.
+        # On devices a backward and everything that it calls (even an optimizer) run on autograd's threads.
         current.in_backward = current.hook.guard.waiting = True
         self._trained_before = []
         self._chained = False
@@ -185,7 +185,7 @@ class Backwards:
             listener(step, value)
 
     def after_backward(self) -> None:
-        """That backward is over: now it is known which forwards it ran through."""
+        """The backward is over: the forwards that it ran through are known."""
         current = self._current
         if current.silent:
             return
@@ -199,10 +199,10 @@ class Backwards:
         for forward, before in zip(step.forwards if step is not None else (), trained_before, strict=False):
             if not (forward.marked or self._chained):
                 forward.backpropagated = True
-            # A second backward through the same forward (two losses, retain_graph) is a loss of its too.
+            # A second backward through the same forward (two losses, retain_graph) has a loss of that forward too.
             if forward.backpropagated and (not through or not before):
                 through.append(forward)
-        # After a failed or partial backward, a forward that it reached proves nothing about parameters.
+        # A failed or partial backward may reach a forward but not all parameters of its model.
         everywhere = self._everywhere and sys.exc_info()[0] is None
         current.objectives.end({forward.model for forward in through} if everywhere else ())
         self.on_end()

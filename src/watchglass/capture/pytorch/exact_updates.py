@@ -22,15 +22,15 @@ from watchglass.records import Role
 class Updates:
     """Saves the change of each parameter, as ``update/fc1.weight``.
 
-    Copies never take more than ``capture_memory_bytes`` together. Of a parameter that is larger than that by itself a
-    fixed sample of elements is copied, and what is saved is marked so.
+    All copies together take at most ``capture_memory_bytes``. Of a parameter larger than that, a fixed sample of
+    elements is copied, and its statistics are marked as sampled. For the training's thread.
     """
 
     def __init__(self, hook: Hook, saving: Saving) -> None:
         self._hook = hook
         self._saving = saving
         self._copies = UpdateCopies(_copied, hook.cost.memory.hold)
-        # Parameters, of how many elements one is copied, and the copies.
+        # Each parameter with its stride (one in so many elements is copied), and the copy.
         self._before: list[tuple[tuple[Item, int], Tensor]] = []
 
     def take(
@@ -55,7 +55,7 @@ class Updates:
         for (item, stride), old in before:
             item = item._replace(before=old)
             if stride > 1:
-                # It may have other memory now.
+                # The optimizer may have replaced its memory.
                 values = plain(item.tensor)
                 sample = None if values is None else _in_memory_order(values).reshape(-1)[::stride]
                 if sample is None or sample.shape != old.shape:
@@ -66,7 +66,7 @@ class Updates:
             self._copies.free()
 
     def forget(self) -> None:
-        """Drop the copies for an update that did not come."""
+        """Drop the copies: the update did not happen."""
         self._before = []
 
     def _wanted(self, parameter: Tensor, name: str, place: ParameterPlace, bound: int) -> WantedCopy | None:

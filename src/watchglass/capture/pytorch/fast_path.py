@@ -81,7 +81,7 @@ class FastPath:
         self.elsewhere = 0
         self._at = _OFF
         self._alike, self._habit = 0, current.hook.limits.alike_steps
-        # The pattern: weak references, so that no object of the training run is kept alive.
+        # Weak references: the pattern must keep no object of the script alive.
         self._root: Callable[[], nn.Module | None] = _gone
         self._inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._training = True
@@ -90,10 +90,9 @@ class FastPath:
         self._settings: Settings | None = None
         self._draws = NONE
         self._random = False
-        # The step at which the path ends, the next step with a norm, and the smaller of both.
+        # One comparison per step: the smaller of the step at which the path ends and the next step with a norm.
         self._end = self._norm_step = self._watchful = 0
-        # The step that is under way: the sum of the losses of its backwards and their weight together, the rest is of
-        # the last forward.
+        # Losses and weights are sums over the backwards of the step; the rest belongs to its last forward.
         self._step = 0
         self._start_ns = 0
         self._backwards = 0
@@ -146,7 +145,6 @@ class FastPath:
         """A backward is about to run."""
         tensors = args[0] if args else kwargs.get("tensors")
         gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
-        # Whether it is only for some tensors.
         chosen = kwargs.get("inputs") is not None or len(args) > _INPUTS
         at = self._at
         if get_ident() != self._thread and not (at == _OFF and self._hook.guard.is_lent):
@@ -275,7 +273,7 @@ class FastPath:
             and objective is not None
             and type(objective.value) is float
             and math.isfinite(objective.value)
-            # Of each backward, so that nothing was cleared between them, and of each forward.
+            # One loss for each backward and forward: nothing was cleared between them.
             and len(objective.losses) == self._current.objectives.backwards == len(forwards)
             and all(loss.plain for loss in objective.losses)
             and all(forward.backpropagated for forward in forwards)

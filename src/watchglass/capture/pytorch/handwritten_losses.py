@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
-from watchglass.capture.pytorch.loss_expressions import Expression, Following
+from watchglass.capture.pytorch.loss_expressions import Expression, OperationTracer
 from watchglass.capture.pytorch.loss_operations import ARRANGING, Operation, OperationObserver
 from watchglass.capture.pytorch.module_tree import is_compiled
 from watchglass.capture.pytorch.nested_tensors import tensors_in
@@ -43,7 +43,7 @@ class HandwrittenLosses:
         self._record = record
         self._expected = expected
         self._observer = OperationObserver(current.hook.guarded(unless_captured(self._observed)))
-        self._following: Following | None = None
+        self._tracer: OperationTracer | None = None
         # Rows of the forward that is followed.
         self._rows: list[Any] = []
         # Models called since operations are observed, by whether any part of them is compiled.
@@ -54,7 +54,7 @@ class HandwrittenLosses:
 
     def called(self, root: nn.Module, *, evaluating: bool) -> None:
         """A model is about to be called."""
-        self._following = None
+        self._tracer = None
         if self._observer.operations:
             # Compiled code has guards on what it calls.
             if evaluating and self._compiled.get(root) is False:
@@ -70,22 +70,21 @@ class HandwrittenLosses:
             self.leave()
             return
         found = functools.partial(self._found, forward, expression)
-        following = Following(sources.expressions, expression, tensors_in(output), found)
-        if following:
+        if tracer := OperationTracer(sources.expressions, expression, tensors_in(output), found):
             if root not in self._compiled:
                 self._compiled[root] = is_compiled(root)
-            self._following, self._rows = following, []
+            self._tracer, self._rows = tracer, []
             self._observer.listen(frozenset((*sources.expressions.operations, ARRANGING)))
 
     def leave(self) -> None:
         """The evaluation is over, or may be."""
-        self._following = None
+        self._tracer = None
         self._observer.leave()
         self._compiled.clear()
 
     def _observed(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
-        if self._following is not None:
-            self._following.observed(operation, args, kwargs, result)
+        if self._tracer is not None:
+            self._tracer.observed(operation, args, kwargs, result)
 
     def _found(self, forward: Forward, expression: Expression, terms: Tensor, result: Tensor, only: bool) -> None:
         with torch.no_grad():

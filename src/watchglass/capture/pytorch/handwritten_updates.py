@@ -27,7 +27,7 @@ from watchglass.records import BypassedUpdates, UnsteppedBackwards
 
 _log = logging.getLogger("watchglass")
 
-#: Parameters that are looked at, and elements of each beside the one with the largest gradient.
+#: Parameters that are examined, and elements of each beside the one with the largest gradient.
 _MOST_FOLLOWED, _ELEMENTS = 4, 4
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 #: Elements up to which the largest gradient of a parameter is looked for.
@@ -108,19 +108,18 @@ class HandwrittenUpdates:
         self._in_a_row = self._questions = self._changes = 0
         # Backwards since the last update.
         self._backwards = 0
-        #: Whether such updates are looked for.
+        #: Whether the part searches for such updates.
         self.on = True
-        #: Whether there was one.
+        #: Whether there was such an update.
         self.found = False
         # Class of the optimizer that stepped, while PyTorch's hooks report its steps; and whether they no longer do.
         self._kind: type[Optimizer] | None = None
         self._bypassed = False
-        # That optimizer, and the version of one of its parameters as a backward ended.
+        # The optimizer that has not stepped, and the version of one of its parameters as a backward ended.
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._version: tuple[int, int] | None = None
-        # The fact about steps that they did not report.
         self._past: BypassedUpdates | None = None
-        # The last tensors of no module were replaced, which shows at the next backward only.
+        # Tensors outside all modules were replaced; only the next backward shows it.
         self._replacing = False
         current.events.resting.append(self._rest)
         current.hook.on_settle.append(lambda: self.look(replaced=self._replacing))
@@ -145,7 +144,7 @@ class HandwrittenUpdates:
             step = self._current.hook.clock.train
             waits = step is not None and not step.updated and self._version is not None
             if waits and self._version != self._version_now():
-                # The first of these: only a version was kept of the weights after its backward.
+                # The first such update: after its backward only a version of the weights was kept.
                 self._take(replaced=False)
         if not self._seen:
             return
@@ -298,7 +297,7 @@ class HandwrittenUpdates:
 
     def _report(self) -> None:
         if self.on and not self.found and self._backwards:
-            self._current.hook.add_fact(UnsteppedBackwards(self._backwards).to_fact("backward"))
+            self._current.hook.add_fact(UnsteppedBackwards(self._backwards, changes=self._changes).to_fact("backward"))
         if self._past is not None:
             self._current.hook.add_fact(self._past.to_fact(self._name))
 

@@ -216,8 +216,8 @@ def _summed(node: Any, number: int, reading: _Reading) -> tuple[int, int] | None
     raise Unknown
 
 
-class Following:
-    """Follows the operations of a script on the outputs of one call of a model in an evaluation.
+class OperationTracer:
+    """Traces the operations of a script on the outputs of one call of a model in an evaluation.
 
     Args:
         expressions: Expressions of the training's losses.

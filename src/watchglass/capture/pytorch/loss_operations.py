@@ -160,7 +160,7 @@ def _plain_constants(operation: Operation, values: Sequence[Any], axes: int) -> 
                 continue
             if not all(isinstance(axis, int) for axis in each):
                 return None
-            # How many axes there are is not known of every node.
+            # Not every node shows its number of axes.
             count = max(1, axes) if operation.name != _LOGSUMEXP else 0
             found.append(tuple(sorted(_signed(axis) % count if count else _signed(axis) for axis in each)))
         elif value is None or isinstance(value, (bool, float)):

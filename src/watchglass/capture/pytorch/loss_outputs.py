@@ -27,7 +27,7 @@ from watchglass.record import Forward
 #: Under which a node of autograd carries our mark, in its public ``metadata``.
 _MARK = "watchglass"
 _UNMARKED: Any = (lambda: None, "", False)
-#: Nodes that are looked at between a backward's start and the marks.
+#: Nodes that are examined between a backward's start and the marks.
 _MOST_NODES = 64
 #: Forwards whose numbers are kept until it is known which of them are losses, and how many numbers of each.
 _MOST_KEPT, _MOST_NUMBERS = 4096, 8
@@ -99,7 +99,7 @@ class LossOutputs:
         marks = _marks(loss)
         for module, found in marks.items():
             paths = tuple(path for path, _ in found)
-            # Of several, only a plain sum is known: what else they are weighted with is not.
+            # Several losses: only for a plain sum are the weights known.
             self._paths[module] = paths if len(found) == 1 or all(summed for _, summed in found) else ()
             for forward, numbers in self._kept.pop(module, []):
                 if numbers.keys() >= set(self._paths[module]) != set():

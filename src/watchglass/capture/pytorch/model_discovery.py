@@ -49,14 +49,14 @@ class Discovery:
     def __init__(self, current: TrainingState, calls: RootCalls) -> None:
         self._current = current
         self._calls = calls
-        # Whether it is there until the next outermost call only.
+        # The hook stays until the next outermost call only.
         self._passing = False
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # Hooks on modules that were compiled in place.
         self._in_place: weakref.WeakKeyDictionary[nn.Module, CompiledCall] = weakref.WeakKeyDictionary()
         # Models are compiled: the global hook must not come back.
         self._by_parameters = False
-        # A compiled function may call models.
+        # A compiled function may call models, which no hook sees.
         self._expecting = False
         # Models of frameworks around PyTorch, and calls of them since models were looked for.
         self._outer: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -87,7 +87,7 @@ class Discovery:
             self._observing(True)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop observing."""
         self._passing = False
         self._observing(False)
 
@@ -165,8 +165,7 @@ class Discovery:
         if current.in_forward or current.in_backward or current.models.knows(module) or captured():
             return
         if next(module.parameters(), None) is None or isinstance(module, (ParametrizationList, torch.jit.ScriptModule)):
-            # A loss or an activation called by itself is no model, nor is what makes a weight out of others; what is
-            # scripted takes no hooks.
+            # A loss or activation called alone is no model, nor is a parametrization; scripted modules take no hooks.
             if not type(module).__module__.startswith("torch.") and not is_compiled(module):
                 self._calls.criterion(module)
             return
@@ -181,7 +180,7 @@ class Discovery:
             return
         call = self._in_place.get(module)
         if call is not None:
-            # The call runs through this, which is removed below.
+            # The running call still reports to this hook, which is removed below.
             call.after = self._calls.ended
             call.remove()
         self.between(False)

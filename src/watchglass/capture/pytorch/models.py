@@ -25,7 +25,7 @@ class Models:
     def __init__(self) -> None:
         self.parents = Parents()
         self._trees: list[ModuleTree] = []
-        # Those without numbers, and how many of them there have been.
+        # Trees without a number, and how many there have been: their provisional numbers are negative.
         self._waiting: list[ModuleTree] = []
         self._waited = 0
         # Final numbers by provisional ones.
@@ -34,7 +34,7 @@ class Models:
         self.on_numbered: Callable[[ModuleTree | None, int, int], None] = lambda tree, provisional, number: None
         self._roots: weakref.WeakKeyDictionary[nn.Module, ModuleTree] = weakref.WeakKeyDictionary()
         self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        #: How many models have got numbers so far, those that are gone included.
+        #: Number of models with a number so far, including those that are gone.
         self.seen = 0
         # Trained tensors that belong to no module, by identity.
         self._loose: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}
@@ -77,7 +77,7 @@ class Models:
     def add(self, root: nn.Module) -> ModuleTree:
         """A module was called from outside any other; returns the tree that it belongs to, maybe without a number."""
         owner = unwrap(self.parents.owner(root))
-        # Those that are gone stay gone: nothing of theirs is kept.
+        # Nothing is kept of models that are gone.
         self._trees = [tree for tree in self._trees if tree.owner is not None]
         self._waiting = [tree for tree in self._waiting if tree.owner is not None]
         for tree in (*self._trees, *self._waiting):

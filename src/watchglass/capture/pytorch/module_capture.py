@@ -60,7 +60,7 @@ class ModuleCapture:
         self._functional = False
         self._records: CapturedRecords | None = None
         self._root: nn.Module | None = None
-        # Whether any of it is compiled: looked up once for each forward.
+        # Looked up once for each forward, since it takes a walk through all modules.
         self._root_compiled: bool | None = None
         # Tensors that a captured forward has met already, alive, so that their identities stay unique.
         self._seen: dict[int, tuple[Tensor, int]] = {}

@@ -85,7 +85,6 @@ def unsaved(handle: RemovableHandle) -> Callable[[], None]:
 
     def remove() -> None:
         handle.remove()
-        # Whether or not their tables still live.
         for key, known in entries:
             known[1].discard(handle.id)
             if not known[1] and _tables.get(key) is known:
@@ -124,7 +123,7 @@ def _install() -> None:
         nn.Module.__getstate__ = wrapper  # type: ignore[method-assign]
 
     def undo() -> None:
-        # Someone may have put something else there after us: then ours stays, and passes through.
+        # Another package may have replaced ours since: then ours stays, and only passes calls on.
         if copyreg.dispatch_table.get(OrderedDict) is reduce:
             copyreg.dispatch_table.pop(OrderedDict)
             if before is not None:

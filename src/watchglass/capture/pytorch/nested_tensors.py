@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 _log = logging.getLogger("watchglass")
-#: How much of a nested value is looked at: containers inside one another, and members of all of them together. Also
+#: How much of a nested value is examined: containers inside one another, and members of all of them together. Also
 #: what ends the walk through a value that holds itself.
 _MAX_DEPTH, _MAX_MEMBERS = 8, 4096
 

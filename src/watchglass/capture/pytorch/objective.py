@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.reduce import plain, version_of
 #: Parameters of one model, or of one optimizer, that are followed; of all together, after which a further model has one
 #: only; and then most of all, since each costs most of a microsecond at each backward.
 _OF_ONE, _MANY, _MOST = 6, 96, 512
-#: Elements of a gradient that are looked at to see whether it was set to zero.
+#: Elements of a gradient that are examined to see whether it was set to zero.
 _LOOKED_AT = 1 << 14
 #: Backwards since the last update whose losses are kept; of an update after more the objective is not known.
 _MOST_LOSSES = 1 << 16
@@ -167,10 +167,10 @@ class Objectives:
     def __init__(self) -> None:
         self.backwards = 0
         self._followed: list[_Followed] = []
-        # Of each optimizer, with the number of its parameters and of changes to what is followed.
+        # Valid while the optimizer has as many parameters, and no followed parameter was added.
         self._of_optimizers = weakref.WeakKeyDictionary[Optimizer, tuple[int, int, list[_Followed]]]()
         self._changes = 0
-        # Of all backwards since the last update.
+        # Losses of all backwards since the last update.
         self._recent: list[Loss] = []
         self._running: Loss | None = None
         self._updated = False

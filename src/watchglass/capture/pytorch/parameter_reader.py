@@ -243,7 +243,7 @@ class ParameterReader:
         norms = []
         for (device, dtype), indices in groups.items():
             there = [gradients[index] for index in indices]
-            # A norm in two digits is none, and of finite gradients the sum of squares overflows in float16.
+            # Half precision leaves two digits, and in float16 the sum of squares of finite gradients overflows.
             wider = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
             norm = torch.stack(torch._foreach_norm(there, 2, wider)).float()
             total = torch.linalg.vector_norm(norm)

@@ -171,7 +171,7 @@ def inactive_units(tensor: Tensor, unit_axis: int) -> Any:
     if not others:
         inactive = tensor == 0
     else:
-        # Sums are several times faster than counts, and what is all zero adds up to zero; the rest is looked at again.
+        # Sums are several times faster than counts, and what is all zero adds up to zero; the rest is examined again.
         inactive = tensor.sum(dim=others) == 0
         if not tensor.is_cpu or inactive.any():
             inactive = tensor.abs().sum(dim=others) == 0
@@ -190,7 +190,7 @@ def symmetry_of(weight: Tensor) -> Symmetry | None:
 def _computed(values: Tensor | None) -> Symmetry | None:
     if values is None or not values.numel():
         return None
-    # Of a sharded weight the rows that are here.
+    # A sharded weight has only the rows of this rank.
     flat = values.reshape(values.shape[0], -1)[: max(2, _MOST_ELEMENTS // max(1, values[0].numel()))]
     same = (flat == flat[0]).all(dim=1)
     identical = same[1:].float().mean() if flat.shape[0] > 1 else same.new_zeros((), dtype=torch.float32)

@@ -52,12 +52,16 @@ class Item(NamedTuple):
 
 
 class Saving:
-    """Saves tensors as the plan asks: statistics, histogram, exact reductions, shape, the tensor itself."""
+    """Saves tensors as the plan asks: statistics, histogram, exact reductions, shape, the tensor itself.
 
-    def __init__(self, hook: Hook) -> None:
+    Args:
+        hook: Where they go.
+        on_device: Statistics of tensors on devices; sent to the host when a step ends.
+    """
+
+    def __init__(self, hook: Hook, on_device: DeviceStatistics | None = None) -> None:
         self._hook = hook
-        #: Statistics of tensors on devices; sent to the host when a step ends.
-        self.on_device = DeviceStatistics(hook.cost)
+        self.on_device = on_device or DeviceStatistics(hook.cost)
         hook.on_finished.append(lambda step: self.on_device.send())
         self._seed = 0
         # Ids by role and name.

@@ -51,7 +51,7 @@ class TrainingState:
         own_losses: Loss functions that were given the output of that forward.
         recomputed: Whether a backward was seen to call models or to run others inside it.
         objectives: The losses that each model is trained on.
-        every_gradient: Whether the gradients of steps that are not captured are looked at as well.
+        every_gradient: Whether the gradients of steps that are not captured are examined as well.
         foreign: Optimizers of parameters that belong to no watched model.
         silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
         begin_step: Called when a TRAIN step has opened.
@@ -85,11 +85,11 @@ class TrainingState:
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     silent: bool = False
     _root: weakref.ref[nn.Module] | None = None
-    # Whether the last outermost call runs compiled code: looked up once for each, in all of its modules.
+    # Looked up once for each outermost call, since it takes a walk through all modules.
     _root_compiled: bool | None = None
 
     def __post_init__(self) -> None:
-        # A closed hook keeps nothing of the training alive.
+        # A closed hook must keep no model alive.
         self.hook.detach_with(self._let_go)
 
     @property

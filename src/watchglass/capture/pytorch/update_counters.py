@@ -41,7 +41,7 @@ def settle_start(optimizer: Optimizer, models: Models, resumption: Resumption) -
     """
     try:
         _settle(optimizer, models, resumption)
-    except Exception:  # what optimizers of all kinds keep under the name of a counter is theirs
+    except Exception:  # an optimizer may keep anything under the name of a counter
         resumption.settle(None, "optimizer")
 
 

@@ -70,13 +70,13 @@ class UpdatePoint:
         self._capture = capture
         self._fast_path = fast_path
         self._unknown = unknown
-        # With the number of the first of their groups.
+        # Values: the number of the first group of each.
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        # Whether learning rates have numbered names: names do not change back when an optimizer dies.
+        # Numbered names of learning rates stay, also when an optimizer dies.
         self._several = False
         self._tries: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._in_scaler = self._stepped_in_scaler = False
-        # Of the first call of a closure: the loss of the weights as they were.
+        # A closure's first call has the loss of the weights before the update.
         self._first_objectives: dict[int, Objective] | None = None
         self._plain = False
         #: Called as an optimizer steps: other changes that a script makes to weights are no updates.
@@ -85,7 +85,7 @@ class UpdatePoint:
         self._weights_read: OpenStep | None = None
         self._late_gradients: OpenStep | None = None
         current.hook.on_finished.append(self._record_left)
-        # The step that was updated last, and the objectives of each model.
+        # The last updated step, with the objectives of its models.
         self._objectives: tuple[int, dict[int, Objective]] = (-1, {})
 
     def optimizers(self) -> list[Optimizer]:
@@ -193,7 +193,7 @@ class UpdatePoint:
         clock = self._current.hook.clock
         step = clock.train
         if step is None or step.updated:
-            # Of tensors with no module around them; given up again should nothing change.
+            # Tensors outside all modules; the update is given up again if none of them changes.
             step = clock.begin_update(id(script))
             step.optimizers.discard(id(script))
             self._current.begin_step(step)

@@ -50,10 +50,10 @@ class Rounds:
         self.check_stop = hook.guarded(hook.check_stop)
 
     def _begin(self, evaluations: Evaluations) -> None:
-        # The same object in every round: it holds the last one even if another callback hides its end.
+        # One object for all rounds: it has the last round even if another callback hides its end.
         self.evaluations = evaluations
         self._step = self._until_end.enter_context(self.hook.step(Mode.TRAIN))
-        # Asked for any model: in cross-validation no warning about an empty collection is due.
+        # Also without a model: cross-validation must not warn of an empty collection.
         keep, tags = self.hook.plan.keep, (_IMPORTANCE,)
         kept = [kind for kind in KINDS if keep(f"{_IMPORTANCE}/{kind}", Role.CUSTOM, tags=tags)]
         self._kept = kept if self._step.due else []
@@ -64,7 +64,7 @@ class Rounds:
         if step is None:
             return
         if self.hook.resumption.open and isinstance(model, Booster):
-            # Of the first round: to ask a model before it would configure it before its time.
+            # Only after the first round: an earlier call would configure the model too soon.
             with suppress(Exception):
                 self.hook.resumption.settle(model.num_boosted_rounds() - 1, "booster")
         metrics = self.evaluations
@@ -80,7 +80,7 @@ class Rounds:
         if others:
             evaluation = self.hook.clock.begin(Mode.EVAL)
             for name in others:
-                # Of several sets the last: XGBoost itself stops early by that one.
+                # The last of several sets: XGBoost's early stopping uses that one too.
                 self._add(evaluation, name, followed=name == others[-1])
             self.hook.clock.end(evaluation)
 

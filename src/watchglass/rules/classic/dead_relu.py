@@ -22,25 +22,24 @@ _ENOUGH_CAPTURES = 16
 class DeadRelu(Rule):
     """Most units of a ReLU layer are zero for every sample of every batch of a window.
 
-    Looks at: per unit, whether it was zero on all elements of a captured step: of outputs of ReLU modules, and where
-        the model has none, of what Linear and convolution layers receive (functional ReLU has no module).
-    Fires when: more than `threshold_layer` percent of a layer's units were zero throughout the last `window` captures
-        (and over at least 256 values of each unit, or 16 captures). An error when every unit of a layer is. One batch
-        says little: in small batches half of all units can be zero without one being dead.
-    Usual causes: a learning rate that threw the biases far below zero, biases initialised negative.
+    Looks at: for each unit, whether it was zero on all elements of a captured step. The units are those of outputs of
+        ReLU modules. If the model has none, they are those of inputs of linear and convolution layers, because
+        functional ReLU has no module.
+    Fires when: more than `threshold_layer` percent of a layer's units were zero in each of the last `window` captures.
+        These must include at least 256 values of each unit, or 16 captures. The severity is `error` if every unit of a
+        layer was zero. One batch proves little: in small batches half of all units can be zero although none is dead.
+    Usual causes: a learning rate that moved the biases far below zero, biases initialised negative.
     What to try: LeakyReLU or GELU, a lower learning rate, zero biases.
-    Costs: One bit per unit of each ReLU, and statistics of outputs, at captured steps.
-    Source: 70 percent: DeepDiagnosis (ICSE 2022) and AutoTrainer (ICSE 2021); SageMaker Debugger documents 50 percent
-        of units with less than 1 percent of activity; the window of batches is ours (house).
+    Costs: one bit per unit of each ReLU, and statistics of outputs, at captured steps.
+    Source: 70 percent: DeepDiagnosis (ICSE 2022), AutoTrainer (ICSE 2021); 50 percent of units with less than 1 percent
+        of activity: SageMaker Debugger documentation; house: the window of batches.
     """
 
     default = True
     needs = (
         Needs(units=(UnitKind.INACTIVE,), max_interval=1024, why="to see units that are zero on every batch"),
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
-        Needs(
-            role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which layers lie behind a convolution"
-        ),
+        Needs(role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which layers follow a convolution"),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold_layer": 50.0, "window": 1, "min_values": 0}}
 
@@ -49,7 +48,7 @@ class DeadRelu(Rule):
     )
     window: int = parameter(8, help="captures over which a unit must be zero", unit="captures", ge=1)
     min_values: int = parameter(256, help="values of a unit that must have been zero", ge=0)
-    min_units: int = parameter(4, help="layers with fewer units are left alone", unit="units", ge=1)
+    min_units: int = parameter(4, help="layers with fewer units are ignored", unit="units", ge=1)
 
     #: Per tensor: for how many captures and values in a row each unit was zero.
     runs: dict[str, dict[str, Any]] = state(dict)
@@ -112,14 +111,14 @@ class DeadRelu(Rule):
 
     @staticmethod
     def _values_per_unit(view: StepView, info: TensorInfo, units: int) -> int:
-        """How many values of each unit this step had; 0 where the tensor's statistics were not captured."""
+        """How many values of each unit this step had; 0 if the tensor's statistics were not captured."""
         rows = view.statistics(info.role)
         row = rows.row(info.name)
         return int(rows.count[row]) // max(units, 1) if row is not None else 0
 
 
 def _flattened(view: StepView) -> frozenset[str]:
-    """Modules that receive a flattened output of a convolution: Linear ones right behind a layer of kernels."""
+    """Modules that receive a flattened output of a convolution: Linear ones directly after a layer of kernels."""
     weights: Sequence[TensorInfo] = sorted(
         view.catalog.select(Selection(Role.WEIGHT, min_dims=2)), key=lambda info: info.layer_index
     )

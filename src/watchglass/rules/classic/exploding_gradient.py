@@ -1,4 +1,4 @@
-"""ExplodingGradient: the gradient grows out of all proportion."""
+"""ExplodingGradient: the gradient grows far beyond its earlier size."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ _WINDOW = 64
 
 
 class ExplodingGradient(Rule):
-    """The norm of the gradient grows far beyond what it was, while the loss rises.
+    """The norm of the gradient grows far beyond its earlier size while the loss rises.
 
     Looks at: the total gradient norm (or the norms of all captured gradients), and the loss.
-    Fires when: the norm is more than `growth` times the median of the first steps, or lies `deviations` robust
-        deviations above the median of the last 64, in at least three of five captures, and in either case the loss has
-        more than doubled (a loss that has been zero or below: has risen by more than eight spreads of its earlier
-        values); or, where no loss is known, the norm has grown ten-thousandfold. Always a warning: what it leads to
-        (values that are not finite, a loss that has diverged for good) is the error. Growth alone is no disease: a
-        run that leaves a plateau has gradients that grow while its loss falls, and single spikes are part of small
-        batches. Of a model that is trained in turns with others only the last 64 count: its targets may grow.
+    Fires when: the norm is more than `growth` times the median of the first steps in two captures in a row, and the
+        loss is more than twice its start. One capture is enough if the norm is beyond ten times that limit and the loss
+        beyond ten times its start. Or the norm lies `deviations` robust deviations above the median of the last 64 in
+        at least three of five captures, and the loss has doubled. Or the norm exceeds `absolute`. If no loss is known,
+        the norm must be ten thousand times that of the start in three captures in a row. A loss that has been zero or
+        below must rise by more than eight spreads of its earlier values instead. Growth of the norm alone is no fault:
+        gradients grow while a run leaves a plateau and its loss falls, and small batches have single spikes. The
+        severity is `warning`, because the consequences (non-finite values, a diverged loss) are reported as errors. For
+        a model that is trained in turns with others, only the last 64 norms count, because its targets may grow.
     Usual causes: a learning rate that is too high, weights initialised too large, a bad batch.
     What to try: lower the learning rate, warm it up, clip the gradient norm.
-    Costs: Statistics of gradients, which are read in one pass at captured steps.
+    Costs: statistics of gradients, which are read in one pass at captured steps.
     Source: growth of 70: AutoTrainer (ICSE 2021); 8 deviations: a public run monitor that saw at most 4.5 on healthy
-        runs; the condition on the loss is ours (house).
+        runs; house: the condition on the loss.
     """
 
     default = True
@@ -45,7 +47,7 @@ class ExplodingGradient(Rule):
 
     growth: float = parameter(70.0, help="norm over that of the first steps", unit="ratio", gt=1)
     deviations: float = parameter(8.0, help="robust deviations of the log norm from its median", gt=0)
-    absolute: float = parameter(1e12, help="norm that is too large whatever came before", gt=0)
+    absolute: float = parameter(1e12, help="norm that is too large in any run", gt=0)
 
     start: list[float] = state(list)
     start_loss: list[float] = state(list)
@@ -66,7 +68,7 @@ class ExplodingGradient(Rule):
             return
         growth = norm / levels.level(self.start, lowest=min(self.start)) if self.start else 1.0
         rise = self._loss_rise()
-        # What is learned from another model (a student, a critic) has no scale before that model has one.
+        # The targets of a model that learns from another one (a student, a critic) have no scale before that has one.
         early = None if view.in_turns else self._early(view, norm, growth, rise)
         finding = early or self._late(view, norm) or self._absolute(view, norm)
         signals.remember_start(self.start, norm, 3)
@@ -80,7 +82,7 @@ class ExplodingGradient(Rule):
         return signals.without_layers(view)
 
     def _loss_rise(self) -> levels.Rise | None:
-        """How far the latest loss is above the first ones; None where there is none to compare."""
+        """How far the latest loss is above the first ones; None without losses to compare."""
         if not self.recent_loss or not self.start_loss:
             return None
         lowest = min(*self.recent_loss, *self.start_loss)

@@ -16,22 +16,22 @@ from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
 from watchglass.tables import Statistics, StepView
 
-#: A non-finite value in one of these means that the training itself is broken.
+#: A non-finite value in one of these means that the run is broken.
 _VITAL = (Role.LOSS, Role.GRADIENT, Role.WEIGHT, Role.BIAS, Role.UPDATE, Role.OPTIMIZER_STATE)
 
 
 class ExplodingTensor(Rule):
-    """A loss, gradient, weight or activation became NaN or infinite; says where it began.
+    """A loss, gradient, weight or activation became NaN or infinite; names the place where it began.
 
-    Looks at: the loss and the finiteness of gradients at every step; statistics of all tensors where captured.
-    Fires when: a value is NaN or infinite. An error when it is in the loss, a gradient or a weight of the training; a
-        warning in an activation while the loss is finite, or in a validation loss; info for steps that a gradient
-        scaler skipped, which is how loss scaling is meant to work, and for negative infinity alone in activations,
-        which is how masks are made.
+    Looks at: the loss and the finiteness of gradients at every step; statistics of all tensors at captured steps.
+    Fires when: a value is NaN or infinite. The severity is `error` in the loss, a gradient or a weight. It is `warning`
+        in an activation while the loss is finite, and in a validation loss. It is `info` for a step that a gradient
+        scaler skipped, because loss scaling is meant to skip steps. It is also `info` for activations that are negative
+        infinity and nothing worse, because masks are made so.
     Usual causes: a learning rate that is too high, NaN in the data, log or division by zero in the loss.
-    What to try: lower the learning rate if the loss rose before; look at the batch and the module that is named if not.
-    Costs: Nothing where the loss is finite; statistics that are captured anyway say which tensor was hit.
-    Source: SageMaker Debugger, ExplodingTensor; the search for the first bad module is ours.
+    What to try: lower the learning rate if the loss rose before; otherwise inspect the batch and the named module.
+    Costs: nothing while the loss is finite; statistics that are captured anyway show the faulty tensor.
+    Source: SageMaker Debugger documentation; house: the search for the first bad module.
     """
 
     default = True
@@ -41,20 +41,20 @@ class ExplodingTensor(Rule):
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
 
-    only_nan: bool = parameter(False, help="look at NaN only, not at infinities")
-    name_regex: str | None = parameter(None, help="only look at tensors in whose name this is found")
+    only_nan: bool = parameter(False, help="report NaN only, not infinities")
+    name_regex: str | None = parameter(None, help="only tensors whose name contains a match of this")
 
     start: list[float] = state(list)
     broken: bool = state(bool)
     named: bool = state(bool)
 
     def check(self, view: StepView) -> Iterable[Finding]:
-        """Findings of this step: at most one for the training, one for its activations, one for an evaluation."""
+        """At most one finding: about the training step, its activations, or an evaluation."""
         bad = self._bad(view)
         loss = signals.loss(view)
         bad_loss = loss is not None and self._is_bad(loss)
         if view.mode is not Mode.TRAIN:
-            # After the training has broken, every evaluation is NaN as well: the same disease, said once.
+            # After training has broken, every evaluation is NaN as well: one disease, reported once.
             if (bad_loss or len(bad)) and not self.broken:
                 yield self._evaluation(view, loss if bad_loss else None, bad)
             return
@@ -84,10 +84,10 @@ class ExplodingTensor(Rule):
         self, view: StepView, loss: float | None, bad_loss: bool, bad: Statistics, named: list[Fact]
     ) -> Finding:
         culprit = find_culprit(view, bad, bad_loss=bad_loss)
-        # A module that is named only later (hooks that were armed after the first failure) is worth a second finding.
-        told = any(not fact.data.get("refused") for fact in named)
-        subject = "first bad module" if self.broken and told and not self.named else "training"
-        self.broken, self.named = True, self.named or told
+        # If a module is named only later (by hooks that were armed after the first failure), a second finding names it.
+        named_now = any(not fact.data.get("refused") for fact in named)
+        subject = "first bad module" if self.broken and named_now and not self.named else "training"
+        self.broken, self.named = True, self.named or named_now
         word = "NaN" if loss is None or np.isnan(loss) else "infinite"
         what = f"the loss became {word}" if bad_loss else f"{culprit.name or 'a gradient'} became NaN or infinite"
         tensors = list(dict.fromkeys([*([culprit.name] if culprit.name else []), *bad.names[:15]]))
@@ -107,7 +107,7 @@ class ExplodingTensor(Rule):
         )
 
     def _before(self, view: StepView) -> list[str]:
-        """What the steps before say: did the loss or the gradient rise, was all calm, or is this the first step?"""
+        """Symptom of the steps before: the loss or the gradient rose, both were calm, or this is the first step."""
         before = signals.losses(view, 33)
         if view.model_step == 0 or not self.start:
             return ["first_step"] if view.model_step == 0 else []

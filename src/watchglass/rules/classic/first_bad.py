@@ -52,9 +52,9 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
         bad_loss: Whether the loss is bad.
     """
     facts = view.facts("first_bad_module")
-    # What looked at all modules knows more than flags do, and what was refused knows no more than that it is bad.
+    # A search over all modules is better than flags; a refused search only knows that a value is bad.
     facts.sort(key=lambda fact: (bool(fact.data.get("refused")), fact.data.get("level") == "flags"))
-    if facts and facts[0].data.get("where") in _SYMPTOMS and not _says_nothing(facts[0]):
+    if facts and facts[0].data.get("where") in _SYMPTOMS and not _is_empty(facts[0]):
         return _from_fact(view, facts[0])
     return (
         _weights(bad)
@@ -66,7 +66,7 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
     )
 
 
-def _says_nothing(fact: Fact) -> bool:
+def _is_empty(fact: Fact) -> bool:
     return bool(fact.data.get("refused")) and fact.data.get("where") in ("loss", "weights")
 
 

@@ -1,4 +1,4 @@
-"""LossNotDecreasing: the loss diverges, rises or stays where it was."""
+"""LossNotDecreasing: the loss diverges, rises or does not fall."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
 from watchglass.tables import StepView
 
-#: Ratio from which on a loss has risen clearly, after the first steps.
+#: Ratio above which a loss has clearly risen, after the first steps.
 _CLEARLY = 4.0
-#: Losses before the latest whose spread a rise is measured by.
+#: Number of losses before the latest ones whose spread is the unit of a rise.
 _EARLIER = 64
 
 
@@ -27,30 +27,30 @@ class LossNotDecreasing(Rule):
     """The training loss diverges, rises again, or does not fall at all.
 
     Looks at: the training loss at every step, the learning rate, the training accuracy.
-    Fires when: the median of the last five losses exceeds `diverged` times the median of the first ones (from four
-        times on after the first 16 steps), and the loss of the first step; an error once that has held for `hopeless`
-        steps, for an overshoot at the start can come back. Or the median of two windows of `window` steps in a row is
-        more than twice that of the best window and above a quarter of the start. Or after `patience` windows the loss
-        is less than `diff_percent` below its start, more certainly than its noise allows. A loss that has been zero or
-        below has no ratio: it has diverged where it lies `deviations` spreads of its earlier values above its start (an
-        error only from a hundred times that on, in spreads of the first ones), and rises again where it lies so far
-        above its best window and has lost half of its way down; one that changes its sign (policy gradients, critics)
-        need not fall. Silent while the learning rate warms up, and once the loss has fallen (convergence is no fault).
-        Of a model that is trained in turns with others (a generator, a student) only `diverged` counts, from the
-        highest loss of its first window on. In an attempt that was resumed the start is where that was: "flat" is
-        silent there, and only `diverged` is a divergence.
+    Fires when: the loss diverges: the median of the last five losses exceeds the loss of the first step and `diverged`
+        times the median of the first losses (four times, after the first 16 steps). This is an `error` once it has held
+        for `hopeless` steps, because an overshoot at the start can recover. Or the loss rises again: the medians of two
+        windows of `window` steps in a row are more than twice that of the best window, and above a quarter of the
+        start. Or the loss is flat: after `patience` windows it is less than `diff_percent` below its start, with more
+        certainty than its noise allows. A loss that has been zero or below has no ratio, so its limits are `deviations`
+        spreads of its earlier values: above its start it has diverged (an `error` only from a hundred times that on, in
+        spreads of the first values). That far above its best window it rises again, if it has also lost half of its
+        decrease. A loss that changes its sign (policy gradients, critics) need not fall. A flat loss is not reported
+        while the learning rate warms up, after the loss has fallen, or in a resumed attempt. In a resumed attempt only
+        `diverged` counts as divergence. For a model that is trained in turns with others (a generator, a student), only
+        `diverged` counts, from the highest loss of its first window on.
     Usual causes: a learning rate that is too high or too low, no gradient in the first layers, labels that do not fit.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.
-    Costs: Nothing beside the loss, which every step has.
-    Source: SageMaker Debugger (every 10 steps, 0.1 percent, rise of 5 percent); loss twice its minimum: TheDeepChecker;
-        comparing windows with regard to noise is ours (house).
+    Costs: nothing in addition to the loss, which is recorded at every step.
+    Source: every 10 steps, 0.1 percent, rise of 5 percent: SageMaker Debugger documentation; twice the lowest loss:
+        TheDeepChecker; house: windows compared with regard to noise.
     """
 
     default = True
     needs = (Needs(scalars=("loss",), why="to follow the training loss"),)
     calibrations: ClassVar = {"sagemaker": {"window": 10, "diff_percent": 0.1, "patience": 2}}
 
-    window: int = parameter(50, help="steps whose losses are taken together", unit="steps", ge=4)
+    window: int = parameter(50, help="steps whose losses are compared together", unit="steps", ge=4)
     patience: int = parameter(4, help="windows before a flat loss counts", unit="windows", ge=2)
     diff_percent: float = parameter(1.0, help="smallest decrease since the start", unit="percent", ge=0, le=100)
     diverged: float = parameter(20.0, help="loss over that of the start", unit="ratio", gt=1)
@@ -69,7 +69,8 @@ class LossNotDecreasing(Rule):
     first: list[float] = state(list)
     best: list[float] = state(list)
     rising: int = state(int)
-    away: int = state(int)
+    #: Steps in a row at which the loss had diverged.
+    beyond: int = state(int)
     windows: int = state(int)
     waiting: bool = state(bool)
 
@@ -92,46 +93,46 @@ class LossNotDecreasing(Rule):
             yield from self._window_ended(view)
 
     def _divergence(self, view: StepView) -> Finding | None:
-        """Recent losses far above the first ones: also within the very first steps."""
+        """A finding if recent losses are far above the first ones, also within the first steps."""
         if not self.start or self.seen < 3:
             return None
         turns = view.in_turns
         if turns and self.seen <= self.window:
             return None
-        # What is learned from another model (a student, a critic) has no level before that model has one.
+        # The loss of a model that learns from another one (a student, a critic) has no level before that has one.
         start = [self.first_highest] if turns else self.start
         count = min(5, self.seen - 1)
         earlier = signals.losses(view, _EARLIER + count)
         recent, earlier = earlier[-count:].tolist(), earlier[:-count].tolist()
         now = median(recent)
         rise = levels.rise(start, now, lowest=self.lowest, before=[*self.start, *earlier] if turns else earlier)
-        # What fell at once and then wavers near nothing has not diverged.
-        away = rise.reaches(self.diverged, self.deviations) and now > self.start[0]
-        self.away = self.away + 1 if away else 0
+        # A loss that fell at once and then varies near zero has not diverged.
+        diverged = rise.reaches(self.diverged, self.deviations) and now > self.start[0]
+        self.beyond = self.beyond + 1 if diverged else 0
         # The smaller limit needs more evidence: a few high losses are common right after the start.
         # In a resumed run the loss is low, so that multiples of it are soon reached.
-        # And what one model loses another may win: the loss of a generator rises while all is well.
+        # And one model may gain what another loses: the loss of a generator rises in a healthy run.
         unclear = self.seen < 16 or signals.resumed(view) or turns
-        if not away and (unclear or rise.times is None or rise.times < _CLEARLY or now <= self.start[0]):
+        if not diverged and (unclear or rise.times is None or rise.times < _CLEARLY or now <= self.start[0]):
             return None
         certain = levels.rise(self.start, now, lowest=self.lowest).reaches(self.diverged, 100 * self.deviations)
         over = f"over the last {count} steps up to step {view.mode_step}"
         return self.finding(
             view,
-            severity=Severity.ERROR if certain and self.away >= self.hopeless else Severity.WARNING,
+            severity=Severity.ERROR if certain and self.beyond >= self.hopeless else Severity.WARNING,
             subject="divergence",
             tensors=[signals.loss_name(view) or "loss"],
             value=now,
-            limit=self._limit(rise, away=away),
+            limit=self._limit(rise, diverged=diverged),
             message=f"the loss has diverged: {now:.3g} in the median {over}, {rise.words}",
             symptoms=("loss_diverged",),
             evidence=signals.evidence(view),
         )
 
-    def _limit(self, rise: levels.Rise, *, away: bool) -> float:
-        """What the loss has crossed."""
+    def _limit(self, rise: levels.Rise, *, diverged: bool) -> float:
+        """The limit that the loss has crossed."""
         if rise.times is not None:
-            return rise.level * (self.diverged if away else _CLEARLY)
+            return rise.level * (self.diverged if diverged else _CLEARLY)
         return rise.level + self.deviations * (rise.now - rise.level) / rise.spreads
 
     def _window_ended(self, view: StepView) -> Iterable[Finding]:
@@ -141,7 +142,7 @@ class LossNotDecreasing(Rule):
         if not self.first:
             self.first = self.best = now
             return
-        # Windows during warm-up are not held against the training.
+        # Windows during warm-up do not count.
         self.windows += 0 if waiting else 1
         self.rising = self.rising + 1 if self._risen(losses, now) else 0
         self.best = min(self.best, now)
@@ -170,13 +171,13 @@ class LossNotDecreasing(Rule):
         )
 
     def _rise_limit(self, losses: npt.NDArray[np.float64]) -> float:
-        """Where a window counts as risen: at twice the best one, or that many spreads above it."""
+        """The limit above which a window has risen: twice the best one, or `deviations` spreads above it."""
         if self.lowest > 0:
             return 2 * self.best[0]
         return self.best[0] + self.deviations * max(levels.spread(self.start), levels.spread(losses.tolist()))
 
     def _flat(self, view: StepView, now: list[float]) -> bool:
-        """Whether the loss is where it started, with some certainty, and that is a fault."""
+        """Whether the loss has not fallen, by more than its noise, and that is a fault."""
         if view.in_turns or _accurate(view) or signals.resumed(view):
             return False
         if self.lowest < 0 < self.highest:
@@ -202,6 +203,6 @@ def _standard_error(losses: npt.NDArray[np.float64]) -> float:
 
 
 def _accurate(view: StepView) -> bool:
-    """Whether the training classifies nearly everything right: then there is nothing left to fall."""
+    """Whether nearly every sample is classified correctly: then the loss cannot fall much."""
     accuracy = view.series("accuracy", Mode.TRAIN, 16)
     return len(accuracy) > 0 and float(np.median(accuracy)) >= 0.95

@@ -13,24 +13,27 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase, Selection, StepView
 
-#: What the names of losses begin with that a function, or the model, returned.
+#: Prefix of losses that a function, or the model, returned.
 _PART = "loss/"
 
 
 class Overfit(Rule):
-    """The validation loss has been rising for several evaluations while the training loss still falls.
+    """The validation loss rises over several evaluations while the training loss still falls.
 
-    Looks at: the mean loss of each evaluation, weighted by batch size, and of the training since the one before.
-        Like is compared with like: where the training loss holds more than an evaluation's (a penalty, another scale,
-        a sum over each batch), what the same loss function returned in both; where there is none, nothing.
-    Fires when: in `patience` evaluations in a row the validation loss lies above its best by `ratio_threshold` and by
-        `min_rise` of the first training loss, and above the training loss, while the training loss is not above what
-        it was at the best evaluation. Of losses that have been zero or below the rise is measured by the way down from
-        the first training losses. A gap that is constant is no finding, nor is a flat validation loss.
+    Looks at: the mean loss of each evaluation, weighted by batch size, and the mean training loss since the previous
+        evaluation. If the training loss contains more than that of an evaluation (a penalty, another scale, a sum over
+        each batch), the rule compares what the same loss function returned in both. If there is no such function, it
+        compares nothing.
+    Fires when: in `patience` evaluations in a row the validation loss lies above its best value by `ratio_threshold`,
+        and by `min_rise` of the first training loss. It must also lie above the training loss, and the training loss
+        must not be above its value at the best evaluation. For losses that have been zero or below, the unit of the
+        rise is the decrease from the first training losses. A constant gap is no finding, nor is a flat validation
+        loss.
     Usual causes: too little data, a model that is too large, training for too long.
     What to try: stop at the best evaluation, augment the data, weight decay, dropout.
-    Costs: Nothing beside the losses of training and evaluation.
-    Source: SageMaker Debugger (ratio 0.1, patience 1, on the gap alone); Prechelt 1998; `min_rise`: ours (house).
+    Costs: nothing in addition to the losses of training and evaluation.
+    Source: ratio 0.1 and patience 1, on the gap alone: SageMaker Debugger documentation; Prechelt 1998; house:
+        `min_rise`.
     """
 
     default = True
@@ -52,11 +55,11 @@ class Overfit(Rule):
     lowest: dict[str, float] = state(dict)
     #: Losses of functions that were not the whole training loss.
     partial: list[str] = state(list)
-    #: What is compared: names of the training and of the validation loss.
+    #: Names of the compared training and validation loss.
     pair: list[str] = state(list)
     best: dict[str, Any] = state(dict)
     streak: int = state(int)
-    #: How many evaluations there were after a training step, by what could be made of them.
+    #: Number of evaluations after a training step, by result of the search for comparable losses.
     evaluations: dict[str, int] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
@@ -67,7 +70,7 @@ class Overfit(Rule):
             yield from self._phase(view, phase)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
-        """A finding of the evaluation with which the training ended."""
+        """A finding of an evaluation at the end of the attempt."""
         for phase in view.phases:
             yield from self._phase(view, phase)
 
@@ -89,7 +92,7 @@ class Overfit(Rule):
     def _remember(self, view: StepView) -> None:
         losses, whole = view.scalars(Role.LOSS), view.scalar("loss")
         if whole is not None:
-            losses["loss"] = whole  # of a loop that records it by name, too
+            losses["loss"] = whole  # also of a loop that records it by name
         for name, value in losses.items():
             signals.remember_start(self.starts.setdefault(name, []), value)
             self._lower(name, value)
@@ -108,7 +111,7 @@ class Overfit(Rule):
             means = {name: phase.means[name] for name in _losses(view, phase)}
             self.train.update({name: mean for name, mean in means.items() if math.isfinite(mean)})
             return
-        # An evaluation before the first training step is a check that the code runs.
+        # An evaluation before the first training step only tests the code.
         if phase.train_step < max(0, self.start_step) or not self.train:
             return
         kind, names = self._comparable(view, phase)
@@ -129,7 +132,7 @@ class Overfit(Rule):
             yield self._overfits(view, phase, loss, train_loss)
 
     def _comparable(self, view: StepView, phase: Phase) -> tuple[str, list[str]]:
-        """What can be made of an evaluation's losses; with names of a training and a validation loss that are alike."""
+        """Result for an evaluation, and the names of a comparable training and validation loss."""
         losses = _losses(view, phase)
         if not losses:
             return "none", []
@@ -139,7 +142,7 @@ class Overfit(Rule):
         parts = [name for name in self.starts if name.startswith(_PART)]
         common = [name for name in parts if name in finite]
         if not parts or not any(name.startswith(_PART) for name in losses):
-            # Recorded by hand, or by another framework: what bears the same name is the same.
+            # Recorded by the script, or by another framework: losses of the same name are the same.
             whole = [name for name in finite if not name.startswith(_PART)]
             known = [name for name in whole if name in self.train] or [n for n in self.train if n not in parts]
             return ("compared", [known[0], whole[0]]) if known and whole else ("another", [])
@@ -151,9 +154,9 @@ class Overfit(Rule):
         return "compared", [common[0], common[0]]
 
     def _limit(self) -> float:
-        """Where the validation loss has risen clearly above its best.
+        """The limit above which the validation loss has clearly risen.
 
-        A loss that has been zero or below has no ratio: there the way down from the first training losses measures it.
+        A loss that was ever zero or below has no ratio: the unit is its decrease since the first training losses.
         """
         first, lowest = self.starts[self.pair[0]], self.lowest.get(self.pair[0], 0.0)
         best, start = float(self.best["loss"]), levels.level(first, lowest=lowest)
@@ -186,7 +189,7 @@ class Overfit(Rule):
 
 
 def _losses(view: StepView, phase: Phase) -> list[str]:
-    """Names of a phase's losses, the one that is called so first."""
+    """Names of the losses of a phase, ``loss`` first."""
     named = {info.name for info in view.catalog.select(Selection(Role.LOSS))}
     found = [name for name in phase.means if name in named and name != "loss"]
     return ["loss", *found] if "loss" in phase.means else found

@@ -1,4 +1,4 @@
-"""PoorWeightInitialization: the weights start where no good training can start."""
+"""PoorWeightInitialization: the initial weights prevent learning."""
 
 from __future__ import annotations
 
@@ -18,35 +18,30 @@ from watchglass.tables import StepView
 class PoorWeightInitialization(Rule):
     """The initial weights are identical, constant, or of a scale that does not fit their layers.
 
-    Looks at: how alike the rows of each weight are at the first step, the spread of each weight against its fan-in,
+    Looks at: how similar the rows of each weight are at the first step, the spread of each weight against its fan-in,
         and the spread of the activations over the layers at the first captured step.
-    Fires when: most weights of the model, or two layers in a row, start with all rows the same (an error: units that
-        start alike stay alike); or half of the weights have a spread outside `low` to `high` times 1/sqrt(fan_in)
-        while the activations grow or shrink by 30 over the layers; or the variance of activations differs between
-        layers by more than `threshold`. A single layer of zeros is on purpose (last layers, residual branches,
-        low-rank adapters) and silent.
+    Fires when: most weights of the model, or two layers in a row, start with identical rows. This is an `error`,
+        because units that start alike stay alike. Or half of the weights have a spread outside `low` to `high` times
+        1/sqrt(fan_in), while the activations grow or shrink 30-fold over the layers. Or the variance of activations
+        differs between layers by more than `threshold`. A single layer of zeros is not reported, because it is intended
+        in last layers, residual branches and low-rank adapters.
     Usual causes: weights filled with a constant, an initialisation written for another layer size.
     What to try: Kaiming initialisation for ReLU, Xavier for tanh; only biases with a constant.
-    Costs: One pass over the weights before the first update, then statistics of outputs and weights.
-    Source: SageMaker Debugger (variance ratio 10, steps 10; its conditions on quantiles of gradients and on a flat loss
-        are left to LossNotDecreasing); Glorot and Bengio 2010, He et al. 2015; limits of the default: ours (house).
+    Costs: one pass over the weights before the first update, then statistics of outputs and weights.
+    Source: variance ratio 10 and 10 steps: SageMaker Debugger documentation (LossNotDecreasing has its conditions on
+        gradients and a flat loss); Glorot and Bengio 2010; He et al. 2015; house: the default limits.
     """
 
     default = True
     needs = (
         Needs(facts=("initialization",), why="to compare the rows of the initial weights"),
-        Needs(
-            role=Role.OUTPUT,
-            statistics=("nonfinite", "std", "rms"),
-            optional=True,
-            why="to follow the spread over the layers",
-        ),
+        Needs(role=Role.OUTPUT, statistics=("nonfinite", "std", "rms"), optional=True, why="to compare their spread"),
         Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to see which weights are zero for long"),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold": 10.0, "steps": 10}}
 
     threshold: float = parameter(1e6, help="largest over smallest variance of layers' activations", unit="ratio", gt=1)
-    steps: int = parameter(10, help="the first capture must be among so many steps", unit="steps", ge=1)
+    steps: int = parameter(10, help="the first capture must be among this many steps", unit="steps", ge=1)
     low: float = parameter(0.05, help="smallest spread, in units of 1/sqrt(fan_in)", ge=0)
     high: float = parameter(5.0, help="largest spread, in units of 1/sqrt(fan_in)", gt=0)
 
@@ -100,14 +95,14 @@ class PoorWeightInitialization(Rule):
         )
 
     def _scale(self, view: StepView) -> Iterable[Finding]:
-        # Of modules that pass the scale of their weights on.
+        # Modules whose outputs have the scale of their weights.
         weighted = ModuleKind.LINEAR, ModuleKind.CONVOLUTION
         outputs = view.statistics(Role.OUTPUT, module_kinds=weighted).in_layer_order()
-        # Behind dead units only the bias is left: a layer that is constant up to rounding says nothing about weights.
+        # After dead units only the bias remains: a layer that is constant up to rounding is no evidence about weights.
         outputs = outputs.where((outputs.nonfinite == 0) & (outputs.std > 1e-5 * outputs.rms))
         if len(outputs) < 2 or any(row["same"] and not row["zero"] for row in self.weights.values()):
             return
-        # Later steps show what updates have done to the scale, not the initialisation.
+        # Later steps show the effect of updates on the scale, not the initialisation.
         self.measured = True
         variance = outputs.variance
         ratio = float(np.max(variance) / np.min(variance))
@@ -137,7 +132,7 @@ class PoorWeightInitialization(Rule):
 
 
 def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
-    """The initial weights that count: trainable, at least two rows, no embeddings; with what is derived from them."""
+    """The initial weights that count: trainable, at least two rows, no embeddings; with derived values."""
     found: dict[str, dict[str, Any]] = {}
     nonzero = _nonzero_names(view)
     for name, row in (tensors if isinstance(tensors, dict) else {}).items():

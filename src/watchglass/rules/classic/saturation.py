@@ -1,4 +1,4 @@
-"""Whether saturating activations lie between layers: by kind of module, or by what layers receive and pass on."""
+"""Whether saturating activations lie between layers: by kind of module, or by inputs and gradients of the layers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from watchglass.records import ModuleKind, Role
 from watchglass.rules import signals
 from watchglass.tables import Statistics, StepView
 
-#: Derivative per layer below which an activation must be saturating: that of a sigmoid is at most 0.25, that of GELU
-#: or SiLU about 0.5 near zero, that of ReLU 0.7 in the root mean square.
+#: Derivative per layer below which an activation must be saturating. A sigmoid has at most 0.25, GELU and SiLU about
+#: 0.5 near zero, ReLU 0.7 in the root mean square.
 _SMALL_DERIVATIVE = 0.35
-#: Statistics of weights, gradients and inputs that tell such activations.
+#: Statistics of weights, gradients and inputs that show such activations.
 OF_SATURATION = ("rms", "nonfinite", "zero_ratio", "sum", "l2", "min", "max")
 
 
@@ -49,7 +49,7 @@ def saturating_between(view: StepView, gradients: Statistics, first: int, last: 
 def _like_sigmoid(inputs: Statistics) -> npt.NDArray[np.bool_]:
     """Which inputs look like the output of a sigmoid: all in (0, 1), or that with zeros from dropout among them.
 
-    Dropout divides what it keeps by the share it keeps. What it keeps of a sigmoid lies close together, while the
+    Dropout divides the values that it keeps by their share. The kept values of a sigmoid lie close together; the
     positive half of a normal distribution (ReLU) has a spread of three quarters of its mean.
     """
     kept = 1 - inputs.zero_ratio
@@ -62,7 +62,7 @@ def _like_sigmoid(inputs: Statistics) -> npt.NDArray[np.bool_]:
 
 
 def _like_tanh(inputs: Statistics) -> npt.NDArray[np.bool_]:
-    """Which inputs look like the output of tanh, perhaps after dropout: in (-1, 1), with both signs well used."""
+    """Which inputs look like the output of tanh, perhaps after dropout: in (-1, 1), with many of both signs."""
     kept = 1 - inputs.zero_ratio
     return np.asarray((inputs.min < -0.2) & (inputs.min * kept >= -1.05) & (inputs.max * kept <= 1.05))
 
@@ -70,9 +70,9 @@ def _like_tanh(inputs: Statistics) -> npt.NDArray[np.bool_]:
 def _derivatives(view: StepView, gradients: Statistics) -> npt.NDArray[np.float64]:
     """Estimated derivative of the activation between each pair of neighbouring layers, where both are known.
 
-    Backpropagation multiplies the error by the transposed weight and by the derivative: what the gradient loses from
-    one layer to the one before, beyond what the spread of the weight between explains, it loses to the activation.
-    With errors of unit spread, a weight with ``n`` rows of spread ``s`` passes on ``s * sqrt(n)``.
+    Backpropagation multiplies the error by the transposed weight and by the derivative. So a decrease of the gradient
+    from one layer to the one before that the spread of the weight does not explain is due to the activation. With
+    errors of unit spread, a weight with ``n`` rows of spread ``s`` passes on ``s * sqrt(n)``.
     """
     weights = view.statistics(Role.WEIGHT, min_dims=2)
     rms = dict(zip(weights.names, weights.rms.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""UnchangedTensor: a parameter that should learn never moves."""
+"""UnchangedTensor: a trainable parameter never changes."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ _FINGERPRINT = {
 
 
 class UnchangedTensor(Rule):
-    """A trainable weight that has not changed by a single bit since the training began.
+    """A trainable weight that has not changed by a single bit since the run began.
 
     Looks at: a fingerprint of the statistics of trainable weights, between captures.
-    Fires when: a weight is the same in `num_steps` captures since the start while others move (a warning for weights
-        with two or more axes that receive a gradient, info for the rest); or no weight moves at all although the
-        learning rate is not zero. Frozen parameters, skipped steps, and parameters that moved once are silent,
-        and so is an attempt that was resumed about a weight that rests: the one before it saw whether it ever moved.
+    Fires when: a weight is the same in `num_steps` captures since the start, while others change. The severity is
+        `warning` for weights with two or more axes that receive a gradient, and `info` for the rest. Or no weight
+        changes at all, although the learning rate is not zero. Frozen parameters, skipped steps and parameters that
+        changed once are not reported. Nor is a weight of a resumed attempt, because an earlier attempt saw whether it
+        ever changed.
     Usual causes: the optimizer does not hold it, no gradient reaches it, dead units before it.
     What to try: build the optimizer from model.parameters(); look for detach() or no_grad().
-    Costs: Statistics of weights and gradients at captured steps.
-    Source: SageMaker Debugger (allclose over 3 captures); TrainCheck (OSDI 2025); "since the start" is ours (house).
+    Costs: statistics of weights and gradients at captured steps.
+    Source: allclose over 3 captures: SageMaker Debugger documentation; TrainCheck (OSDI 2025); house: since the start.
     """
 
     default = True
     needs = (
-        Needs(role=Role.WEIGHT, statistics=("nonfinite", *_FINGERPRINT), why="to see whether weights move"),
-        Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to tell why one does not"),
+        Needs(role=Role.WEIGHT, statistics=("nonfinite", *_FINGERPRINT), why="to see whether weights change"),
+        Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see why one does not"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
     calibrations: ClassVar = {"sagemaker": {"num_steps": 3}}
@@ -101,7 +102,7 @@ class UnchangedTensor(Rule):
         if len(rows) == len(ids) and known.all():
             self.ids, self.prints, self.still = captured, prints, still
         else:
-            # Groups of parameters may be captured in turn: rows that are absent now keep what is known of them.
+            # Groups of parameters may be captured in turn: absent rows keep their values.
             prints_before, still_before = prints_before.copy(), still_before.copy()
             prints_before[rows[known]], still_before[rows[known]] = prints[known], still[known]
             self.ids = np.concatenate([ids, captured[~known]])
@@ -158,14 +159,14 @@ class UnchangedTensor(Rule):
 def _fingerprints(weights: Statistics) -> npt.NDArray[np.float64]:
     """One number per row, float64[n], the same bits for the same statistics wherever the row lies.
 
-    Column by column: the bits of a matrix product depend on where a row is in memory, and on the rows beside it.
+    Column by column: the bits of a matrix product depend on the address of a row, and on the rows next to it.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return sum((getattr(weights, name) * factor for name, factor in _FINGERPRINT.items()), np.zeros(len(weights)))
 
 
 def _places(wanted: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where each of ``wanted`` is in ``among`` (no doubles), int64; -1 for nowhere."""
+    """Index of each of ``wanted`` in ``among`` (no duplicates), int64; -1 if absent."""
     if not len(among):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(among)

@@ -27,43 +27,37 @@ class _Depth(NamedTuple):
 
 
 class VanishingGradient(Rule):
-    """The gradient dies out on its way to the first layers, or everywhere.
+    """The gradient vanishes on its way to the first layers, or everywhere.
 
-    Looks at: the mean of absolutes of the gradients of weights with two or more axes (over the values that are not
-        exactly zero), in the order of the layers, and the loss.
-    Fires when: in `window` captures in a row the first layer's mean is below `ratio` of that of a later layer which is
-        alive; or all layers' means are below `threshold`. Four times as long while the
-        learning rate warms up, and not once the loss has fallen to half of its start: then the
-        training works, and small gradients are convergence.
+    Looks at: the mean absolute gradient of weights with two or more axes, over the values that are not exactly zero, in
+        the order of the layers; and the loss.
+    Fires when: in `window` captures in a row the mean of the first layer is below `ratio` times that of a later layer
+        which still gets a gradient. Or the means of all layers are below `threshold`. It takes four times as many
+        captures while the learning rate warms up. The rule is silent once the loss has fallen to half of its start,
+        because small gradients are then convergence.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
-    Costs: Statistics of gradients and weights at captured steps, and which units of ReLUs are zero.
-    Source: ratio 1e-3: AutoTrainer (ICSE 2021); 1e-6 over 5 captures: TheDeepChecker; SageMaker Debugger: 1e-7.
+    Costs: statistics of gradients and weights at captured steps, and which units of ReLUs are zero.
+    Source: ratio 1e-3: AutoTrainer (ICSE 2021); 1e-6 over 5 captures: TheDeepChecker; 1e-7: SageMaker Debugger
+        documentation.
     """
 
     default = True
     needs = (
-        Needs(
-            role=Role.GRADIENT,
-            statistics=("nonfinite", "nonzero_abs_mean"),
-            why="to compare the gradients of the layers",
-        ),
+        Needs(role=Role.GRADIENT, statistics=("nonfinite", "nonzero_abs_mean"), why="to compare gradients of layers"),
         Needs(scalars=("loss",), optional=True, why="to tell vanishing from convergence"),
-        Needs(
-            role=Role.WEIGHT,
-            statistics=OF_SATURATION,
-            optional=True,
-            why="to tell what activations take from gradients",
-        ),
+        Needs(role=Role.WEIGHT, statistics=OF_SATURATION, optional=True, why="to see how activations shrink gradients"),
         Needs(units=(UnitKind.INACTIVE,), optional=True, why="to tell ReLU from activations that saturate"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold": 1e-7, "window": 1, "unless_progress": 2.0}}
 
-    threshold: float = parameter(1e-6, help="mean of absolutes below which all layers' gradients have vanished", ge=0)
-    ratio: float = parameter(1e-3, help="first layer's mean over that of the liveliest later one", gt=0, lt=1)
+    threshold: float = parameter(1e-6, help="mean absolute below which all layers' gradients have vanished", ge=0)
+    ratio: float = parameter(1e-3, help="first layer's mean over the largest mean of the last layers", gt=0, lt=1)
     window: int = parameter(5, help="captures in a row", unit="captures", ge=1)
-    unless_progress: float = parameter(0.5, help="share of the first loss that is gone, from which on it is silent")
+    unless_progress: float = parameter(
+        0.5, help="decrease of the loss, as a share of its start, from which on it is silent"
+    )
 
     start: list[float] = state(list)
     over_depth: int = state(int)
@@ -85,7 +79,7 @@ class VanishingGradient(Rule):
             return
         depth = self._depth(gradients)
         shrinks = depth is not None and depth.last_mean > 1e-9 and depth.first_mean < self.ratio * depth.last_mean
-        # Those of layers without any gradient are NaN.
+        # The means of layers without any gradient are NaN.
         largest = float(np.fmax.reduce(gradients.nonzero_abs_mean, initial=0.0))
         self.over_depth = self.over_depth + 1 if shrinks else 0
         vanished = largest < self.threshold
@@ -94,7 +88,7 @@ class VanishingGradient(Rule):
         self.everywhere = self.everywhere + 1 if vanished and not solved else 0
         if max(self.over_depth, self.everywhere) < self.window:
             return
-        # Behind a last layer that starts from zero little arrives until the learning rate has let that grow.
+        # A last layer that starts from zero passes little gradient back until a warm-up has let it grow.
         window = 4 * self.window if signals.warming_up(view) else self.window
         if shrinks and depth is not None and self.over_depth >= window:
             yield self._vanishes_over_depth(view, gradients, depth)
@@ -111,7 +105,7 @@ class VanishingGradient(Rule):
     def _depth(gradients: Statistics) -> _Depth | None:
         """First layer against the liveliest one in the last third; None for models of fewer than three layers.
 
-        Embeddings are left out: which rows get a gradient depends on the batch, and their scale on the vocabulary.
+        Embeddings are left out: the batch decides which rows get a gradient, and the vocabulary their scale.
         """
         layers = gradients.part("layers", lambda: np.flatnonzero(_in_layers(gradients)))
         if len(layers) < 3:
@@ -129,7 +123,7 @@ class VanishingGradient(Rule):
         kinds = saturating_between(view, gradients, depth.first.layer_index, depth.last.layer_index)
         symptoms = ["vanishing_over_depth"]
         if zero:
-            # Exact zeros do not come from shrinking: something passes nothing at all.
+            # Shrinking gives no exact zeros: something blocks the gradient.
             symptoms = ["gradients_exactly_zero"]
         elif kinds:
             symptoms.append("saturating_modules_between")

@@ -1,4 +1,4 @@
-"""WeightUpdateRatio: updates are too large, or too small, beside the weights."""
+"""WeightUpdateRatio: updates are too large, or too small, relative to the weights."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from watchglass.tables import StepView
 
 
 class WeightUpdateRatio(Rule):
-    """The updates are out of proportion to the weights that they change.
+    """The updates are too large or too small relative to the weights that they change.
 
-    Looks at: root mean square of the exact update over that of the weight before it, for every weight with two or more
-        axes; the learning rate and the loss.
-    Fires when: in half of the weights the update exceeds the weight itself (`extreme`) in two captures, or tenfold in
-        one; or it exceeds `large` in `window` captures in a row (info, a warning from three times `large` on); or the
-        median ratio is below `small` in `window_small` captures after 200 steps, with the loss less than 5 percent
-        below its start and the learning rate neither warming up nor decayed. Layers that start from zero, warm-up,
-        the small updates at the end of a schedule and those of an attempt that was resumed are silent.
+    Looks at: the root mean square of the exact update over that of the weight before it, for every weight with two or
+        more axes; the learning rate and the loss.
+    Fires when: for half of the weights this ratio exceeds `extreme` in two captures in a row, or ten times `extreme` in
+        one. Or it exceeds `large` in `window` captures in a row: `info`, or `warning` beyond three times `large`. Or
+        the median ratio is below `small` in `window_small` captures in a row, after 200 steps, while the loss is less
+        than 5 percent below its start. Small updates are not reported while the learning rate warms up or after it has
+        decayed, or in a resumed attempt. Layers that start from zero do not count.
     Usual causes: a learning rate that is too high or too low.
     What to try: a learning rate that brings the ratio near 1e-3.
-    Costs: A copy of some parameters at captured steps, within capture_memory_bytes, and statistics of weights.
-    Source: 1e-3 as healthy: Karpathy, CS231n; 1e-4 to 1e-1: TheDeepChecker; 10 and 1e-8: SageMaker Debugger; windows
-        and conditions on loss and schedule: ours (house).
+    Costs: a copy of some parameters at captured steps, within capture_memory_bytes, and statistics of weights.
+    Source: 1e-3 as healthy: Karpathy, CS231n; 1e-4 to 1e-1: TheDeepChecker; 10 and 1e-8: SageMaker Debugger
+        documentation; house: windows, and conditions on loss and schedule.
     """
 
     default = True
     needs = (
-        Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), why="to measure what each update changes"),
+        Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), why="to measure each update"),
         Needs(role=Role.WEIGHT, statistics=("rms",), why="to compare the update with the weight"),
         Needs(scalars=("loss",), optional=True, why="to tell small updates from convergence"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
@@ -46,8 +46,8 @@ class WeightUpdateRatio(Rule):
     }
 
     large: float = parameter(0.1, help="ratio above which updates are large", unit="ratio", gt=0)
-    extreme: float = parameter(1.0, help="ratio above which an update overthrows the weight", unit="ratio", gt=0)
-    small: float = parameter(1e-4, help="median ratio below which nothing moves", unit="ratio", ge=0)
+    extreme: float = parameter(1.0, help="ratio above which an update overwrites the weight", unit="ratio", gt=0)
+    small: float = parameter(1e-4, help="median ratio below which updates are too small", unit="ratio", ge=0)
     window: int = parameter(16, help="captures in a row with large updates", unit="captures", ge=1)
     window_small: int = parameter(5, help="captures in a row with small updates", unit="captures", ge=1)
 
@@ -67,7 +67,7 @@ class WeightUpdateRatio(Rule):
         if not len(ratios) or not np.any(ratios > 0):
             return
         usual = median(ratios)
-        # What half of the weights reach: the upper one of two in the middle.
+        # Half of the weights reach this ratio: the upper one of two in the middle.
         reached = float(np.sort(ratios)[len(ratios) // 2])
         size = "their size" if len(ratios) > 1 else "its size"
         change = "half of the weights change" if len(ratios) > 1 else "the only weight changes"

@@ -1,4 +1,4 @@
-"""What causes what, as data: read from TOML files, the package's own and those of users."""
+"""Symptoms and their causes as data, from TOML files of the package and of users."""
 
 from watchglass.rules.knowledge.knowledge import Knowledge
 from watchglass.rules.knowledge.reading import built_in_knowledge, load_knowledge

@@ -12,13 +12,13 @@ from watchglass.rules.knowledge.templates import Placeholder, Template
 
 
 class Link(NamedTuple):
-    """How strongly a symptom speaks for a cause.
+    """How strongly a symptom supports a cause.
 
     Attributes:
         symptom: Identifier of the symptom.
         cause: Identifier of the cause.
-        weight: In (0, 1): the probability that the cause alone would explain the symptom. In (-1, 0): the share of the
-            cause's odds that the symptom takes away.
+        weight: In (0, 1): the probability that the cause alone would explain the symptom. In (-1, 0): the share by
+            which the symptom lowers the odds of the cause.
     """
 
     symptom: str
@@ -50,11 +50,11 @@ class Knowledge:
         links: Weight by symptom and cause.
         consequences: By cause, later symptoms that follow from it and are no evidence for it.
         advice: By cause, templates of concrete advice, the most specific one first.
-        placeholders: What templates may mention, by name.
+        placeholders: Placeholders of templates, by name.
         ruled_out_by: By cause, rules; if one of them does not apply to the run, the cause is ruled out.
         seen_by: By cause, rules that look for it.
-        found_nothing: In (-1, 0]: the share of a cause's odds that goes where one of these has found nothing.
-        unseen: By cause, those of these rules that have found nothing.
+        found_nothing: In (-1, 0]: the share of a cause's odds that is removed if one of these has no findings.
+        unseen: By cause, those of these rules that have no findings.
         named_causes: Weights of the causes that a rule names itself, the first one first.
     """
 
@@ -96,8 +96,8 @@ class Knowledge:
         """The evidence of symptoms for each cause, as added log odds: 0 for none, 3 for 0.95.
 
         Weights of independent symptoms combine as noisy-or (Pearl 1988, 4.3): the support of a cause is the sum of
-        ``-log(1 - weight)``, then shrunk by ``1 + weight`` for each symptom that speaks against it, and where a rule
-        that would have seen it has found nothing. A symptom counts once; one that is not known says nothing.
+        ``-log(1 - weight)``, multiplied by ``1 + weight`` for each symptom that contradicts it, and for rules that
+        look for it and have no findings. A symptom counts once; unknown ones do not count.
         """
         support: dict[str, float] = {}
         against = dict.fromkeys(self.unseen, 1.0 + self.found_nothing)
@@ -127,12 +127,12 @@ class Knowledge:
         return self.causes.get(name) or Cause(name, name.replace("_", " "), "", ())
 
     def advise(self, cause: str, known: Mapping[str, Any]) -> tuple[str, ...]:
-        """What to try against a cause, most promising first.
+        """Advice against a cause, most promising first.
 
         Args:
             cause: Its identifier.
-            known: Values by placeholder. Where they suffice for a template, it takes the place of the first sentence,
-                which says the same without them.
+            known: Values by placeholder. If they suffice for a template, it replaces the first sentence, which has the
+                same advice without them.
         """
         general = self.cause(cause).what_to_try
         for template in self.advice.get(cause, ()):

@@ -1,4 +1,4 @@
-"""Knowledge from files: the one in the package, then those of users, each entry checked before anything rests on it."""
+"""Knowledge from files: the one in the package, then those of users. Every entry is validated."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from watchglass.records import Cause
 from watchglass.rules.knowledge.knowledge import Knowledge, Symptom
 from watchglass.rules.knowledge.templates import Placeholder, Scaling, Template, parse_template
 
-#: The knowledge that comes with watchglass.
+#: The built-in knowledge.
 BUILT_IN_FILE = Path(__file__).with_name("causes.toml")
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SECTIONS = ("named_causes", "found_nothing", "causes", "symptoms", "groups", "links", "placeholders")
-#: Keys of the built-in file alone, which come first.
+#: Number of leading sections that only the built-in file may have.
 _OWN = 2
 _KINDS = ("number", "text")
 _Readers = Mapping[str, Callable[[str, Any], Any]]
 
 
 class _Wrong(Exception):
-    """Something that cannot be so, with its key; the file comes in front."""
+    """An invalid entry, with its key; the caller adds the file."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key} {reason}")
@@ -36,20 +36,20 @@ class _Wrong(Exception):
 
 @cache
 def built_in_knowledge() -> Knowledge:
-    """What comes with watchglass, read once."""
+    """The built-in knowledge, read once."""
     return _added(Knowledge(), BUILT_IN_FILE, own=True)
 
 
 def load_knowledge(files: Sequence[str | os.PathLike[str]] = ()) -> Knowledge:
-    """The built-in knowledge with what files add to it.
+    """The built-in knowledge with the entries of files.
 
     Args:
-        files: TOML files in the form of the built-in one. A file may refer to what is built in and to files before it;
-            it adds, and replaces nothing.
+        files: TOML files in the form of the built-in one. A file may refer to the built-in entries and to files before
+            it. It adds entries and replaces none.
 
     Raises:
         MissingFileError: A file does not exist.
-        InvalidValueError: Something in a file cannot be so; one line names file and key.
+        InvalidValueError: An entry of a file is invalid; one line names file and key.
     """
     knowledge = built_in_knowledge()
     for file in files:
@@ -91,7 +91,7 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
 
 
 def _entries(section: str, table: Mapping[str, Any], known: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The new entries of a section, with the values of the keys that each must and may have."""
+    """The new entries of a section, with the values of their required and optional keys."""
     found: dict[str, dict[str, Any]] = {}
     needed, further = _KEYS[section]
     for name, row in table.items():
@@ -104,7 +104,7 @@ def _entries(section: str, table: Mapping[str, Any], known: Iterable[str]) -> di
 
 
 def _groups(table: Mapping[str, Any], symptoms: Mapping[str, Symptom]) -> dict[str, tuple[str, ...]]:
-    """Names for several symptoms, which hold in their file only."""
+    """Names for several symptoms, known only in their file."""
     found: dict[str, tuple[str, ...]] = {}
     for name, row in table.items():
         key = _new("groups", name, symptoms)
@@ -136,7 +136,7 @@ def _advice(name: str, texts: Sequence[str], placeholders: Mapping[str, Placehol
 
 
 def _named_rules(causes: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, frozenset[str]]:
-    """By cause, the rules that a key of it names. One may be a user's, so any name will do."""
+    """By cause, the rules that a key names. A rule may be custom, so any name is valid."""
     return {name: frozenset(row.get(key, ())) for name, row in causes.items()}
 
 
@@ -164,7 +164,7 @@ def _placeholders(table: Mapping[str, Any], known: Mapping[str, Placeholder]) ->
     for name, row in _entries("placeholders", table, known).items():
         key, is_number = f"placeholders.{name}", row["kind"] == "number"
         if "otherwise" in row and is_number:
-            raise _Wrong(f"{key}.otherwise", "is only for texts: a number that is not known leaves its template out")
+            raise _Wrong(f"{key}.otherwise", "is only for texts: without the number its template is omitted")
         found[name] = Placeholder(
             name, is_number, row["means"], row.get("otherwise"), _scaling(key, row), row.get("log10_of", "")
         )
@@ -281,7 +281,7 @@ def _check_known(
         raise _Wrong(key, f'names "{name}", which is no {what} that is known{near}{cure}')
 
 
-#: How the values of an entry are read, by section: those of the keys that it must have, and that it may have.
+#: Readers of the values of an entry, by section: for required keys, then for optional keys.
 _KEYS: dict[str, tuple[_Readers, _Readers]] = {
     "causes": (
         {"what_to_try": _tries, "title": _text, "explanation": _text},

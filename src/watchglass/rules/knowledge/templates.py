@@ -1,4 +1,4 @@
-"""Sentences of advice with numbers in them: what they may mention, and how they are filled in. Nothing is executed."""
+"""Sentences of advice with numbers: their placeholders, and how these are filled in. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 
 from watchglass.config import suggest
 
-#: Format specifications that a number may have: no width, which could make a sentence of any length.
+#: Format specifications for numbers: no width, because it could make a sentence of any length.
 _NUMBER_SPEC = re.compile(r"(?:,|,?\.\d)?[efg]|,?d")
 
-#: Characters of a text from a finding's evidence that a sentence takes.
+#: Longest text from the evidence of a finding in a sentence, in characters.
 _LONGEST_TEXT = 200
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How one number follows from two others: moved by whole powers of ten, towards where it would be healthy.
+    """How one number follows from two others: scaled by whole powers of ten towards a healthy value.
 
     Attributes:
-        number: Placeholder of the number that is moved.
-        by: Placeholder of the measured number that says by how much.
-        healthy: What that should be, above 0.
-        decades: Least and highest power of ten.
-        most: What the number is not moved beyond.
+        number: Placeholder of the number that is scaled.
+        by: Placeholder of the measured number that determines the power.
+        healthy: Healthy value of the measured number, above 0.
+        decades: Lowest and highest power of ten.
+        most: Upper limit of the result.
     """
 
     number: str
@@ -37,10 +37,10 @@ class Scaling:
     most: float = math.inf
 
     def of(self, number: float, measured: float | None) -> float | None:
-        """The number moved, in one significant digit; None where there is nothing to move, or no room to.
+        """The scaled number, with one significant digit; None if it cannot be scaled, or is at its limit.
 
-        As many powers of ten as bring ``measured`` to what is healthy, rounded down; the smaller one of the limits
-        where it is unknown.
+        The power of ten brings ``measured`` to its healthy value, rounded down. If ``measured`` is unknown, it is the
+        smaller one of the limits.
         """
         if not math.isfinite(number) or number == 0:
             return None
@@ -49,26 +49,26 @@ class Scaling:
             power = low if abs(low) < abs(high) else high
         else:
             # The small addition keeps a distance of two powers of ten from becoming one by rounding.
-            away = math.log10(self.healthy / measured)
-            power = min(max(int(math.copysign(math.floor(abs(away) + 1e-9), away)), low), high)
+            distance = math.log10(self.healthy / measured)
+            power = min(max(int(math.copysign(math.floor(abs(distance) + 1e-9), distance)), low), high)
         try:
-            moved = min(float(f"{number * 10.0**power:.1g}"), self.most)
+            scaled = min(float(f"{number * 10.0**power:.1g}"), self.most)
         except OverflowError:
             return None
-        return None if power > 0 and number >= self.most else moved
+        return None if power > 0 and number >= self.most else scaled
 
 
 @dataclass(frozen=True)
 class Placeholder:
-    """What a template may mention.
+    """A value that a template may mention.
 
     Attributes:
         name: Its name, between braces in a template.
         is_number: Whether it is a number; a text otherwise.
-        means: What it is, for people.
-        otherwise: What stands there when it is not known; None leaves the template out.
-        scaling: How it follows from other numbers, None where it does not.
-        log10_of: The number that it is the power of ten of, "" for none.
+        means: Its meaning, for people.
+        otherwise: Text for an unknown value; None omits the template.
+        scaling: How it follows from other numbers, None if it does not.
+        log10_of: The number whose decimal logarithm it is, "" for none.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Placeholder:
         return (self.log10_of,) if self.log10_of else ()
 
     def value(self, known: Mapping[str, Any]) -> float | str | None:
-        """What it is, from what is known; None where it is not known."""
+        """Its value, from known values; None if unknown."""
         if self.scaling is not None:
             number = _number(known.get(self.scaling.number))
             return None if number is None else self.scaling.of(number, _number(known.get(self.scaling.by)))
@@ -120,7 +120,7 @@ class Template:
         return tuple(name for _, name, _ in self.parts if name)
 
     def fill(self, placeholders: Mapping[str, Placeholder], known: Mapping[str, Any]) -> str | None:
-        """The sentence with its numbers; None where one of them is not known."""
+        """The sentence with its values; None if one of them is unknown."""
         filled: list[str] = []
         for literal, name, spec in self.parts:
             filled.append(literal)
@@ -134,11 +134,11 @@ class Template:
 
 
 def parse_template(text: str, placeholders: Mapping[str, Placeholder]) -> Template:
-    """A template that can be filled in whatever the values are.
+    """A template that any values can fill in.
 
     Raises:
-        ValueError: It mentions a placeholder that is not declared, or does more than to mention it: attributes,
-            elements, conversions and widths are refused; the message says which.
+        ValueError: A placeholder is not declared, or has an attribute, element, conversion or width; the message names
+            it.
     """
     try:
         raw = list(string.Formatter().parse(text))

@@ -1,7 +1,7 @@
-"""Observes what a training script compiles, and calls that go to compiled code past every hook.
+"""Observes what a training script compiles, and calls of modules that were compiled in place.
 
-``module.compile()`` compiles a module's call together with its hooks. So code that runs around such a call is put
-around the compiled code itself. Wrapped: ``torch.compile`` and ``torch.nn.Module.compile``, signatures kept, restored
+``module.compile()`` compiles a module's call together with its hooks, so the hooks no longer run. Instead, the compiled
+code itself is wrapped. Also wrapped: ``torch.compile`` and ``torch.nn.Module.compile``, signatures kept, restored
 on detach.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from watchglass.capture.pytorch.module_capture import ModuleCapture
     from watchglass.capture.pytorch.root_calls import RootCalls
 
-#: Module.compile is observed as the compilation of a module.
+#: Module.compile calls torch.compile: shared, so that only the outer call is reported.
 _COMPILING = Nest()
 COMPILE = PublicCall(lambda: ((torch, "compile"),), _COMPILING)
 COMPILE_IN_PLACE = PublicCall(lambda: ((nn.Module, "compile"),), _COMPILING)
@@ -82,7 +82,7 @@ class Compilations:
         calls: Notified of compiled versions of watched root modules, and of root modules compiled in place.
         capture: Notified of compiled modules inside a watched one.
         discovery: Notified of compiled code outside watched models, while models are discovered.
-        hidden: Notified of other compiled functions, which may call watched modules.
+        hidden: Notified of compiled functions, which may call watched modules.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Forwards that no hook observes: a compiled function calls the model, and all its hooks run inside compiled code.
 
-Such a forward shows only at captured steps, where its modules hand over their outputs. So whether a step is captured
-must be known before its forward. Between captured steps these steps are recognised by their updates alone.
+Such a forward is visible only at captured steps, where its modules report their outputs. So it must be known before the
+forward whether its step is captured. All other steps are recognised by their updates alone.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from watchglass.record import CapturedRecords, Forward, OpenStep
 
 _log = logging.getLogger("watchglass")
 
-#: Captured steps without a sign of a forward after which that is reported.
+#: Captured steps without a visible forward, before that is reported.
 _PATIENCE = 2
 
 
 class HiddenForwards:
-    """Opens forwards as their first module returns.
+    """Opens a forward when its first module returns. For the training's thread.
 
     Args:
-        current: The state of the training.
+        current: The state of the training run.
         capture: Receives the outputs of modules.
     """
 
@@ -40,7 +40,7 @@ class HiddenForwards:
         current.events.add(self)
 
     def expect(self) -> None:
-        """Something was compiled that may call any module."""
+        """A function was compiled that may call any module."""
         self._capture.expect_compiled()
         self.each_step_updated(None)
 
@@ -56,14 +56,14 @@ class HiddenForwards:
             capture.compiled.switch(True)
 
     def records_of(self, module: nn.Module, output: Any, grad: bool) -> CapturedRecords | None:
-        """Records for the output of a module outside of any observed forward; None to leave it out."""
+        """Records for a module's output outside any observed forward; None to skip it."""
         current, clock = self._current, self._current.hook.clock
         forward, before = self._forward, clock.train
         if not grad or current.in_backward or current.update_depth:
             return None
         if forward is None or forward.backpropagated or before is None or before.updated:
             forward = self._forward = current.forward = clock.forward(grad=True, training=module.training)
-            # No sign will show which backward runs through it.
+            # Without hooks it stays unknown which backward runs through it.
             forward.marked = False
             batch = first_tensor((output,), None)
             forward.weight = float(batch.shape[0]) if batch is not None and batch.dim() else 1.0
@@ -74,7 +74,7 @@ class HiddenForwards:
     def _report(self, step: OpenStep) -> None:
         if self._missing is None or not step.due:
             return
-        # Without compiled code, the training may never call its modules.
+        # Without compiled code, the script may never call the watched modules.
         self._missing = self._missing + 1 if not step.forwards and "torch._dynamo" in sys.modules else 0
         if self._missing >= _PATIENCE:
             self._missing = None

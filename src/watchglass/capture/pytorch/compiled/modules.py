@@ -87,8 +87,8 @@ class ModuleHook:
             self.directly(module, arguments, output)
             return
         if type(module) is nn.Sequential and len(module):
-            return  # what its first module is given and its last returned
-        # What else there may be (distributed, nested, quantized) need not have an operator like ours.
+            return  # its values are those of its first and last module
+        # Other tensors (distributed, nested, quantized) need not support our operator.
         value = arguments if self.entry else output
         found = [(path, tensor.detach()) for path, tensor in tensors_in(value) if type(tensor) is Tensor]
         if found:

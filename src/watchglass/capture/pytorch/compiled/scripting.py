@@ -1,7 +1,7 @@
-"""TorchScript made of a watched model equals that of an unwatched one; nothing is captured inside it.
+"""Makes TorchScript of a watched model equal to that of an unwatched one; nothing is captured inside it.
 
 ``torch.jit.script`` compiles the hooks of modules and the functions that they call, wrapped or not; ``torch.jit.trace``
-records every operation while it runs. So while they run, modules are without our hooks, functions are those of PyTorch,
+records every operation while it runs. So while they run, our hooks are removed, PyTorch's own functions are in place,
 and nothing is observed.
 
 Wrapped: ``torch.jit.script``, ``torch.jit.trace`` and ``torch.jit.trace_module``, when the first model is watched, and
@@ -25,7 +25,7 @@ from watchglass.capture.pytorch import loss_operations
 from watchglass.capture.pytorch.module_hooks import taken_off
 from watchglass.capture.wrappers_importlib_bootstrap import around
 
-#: Hooks that watch, with the thread of each.
+#: Active hooks, each with its thread.
 _watching: list[tuple[Hook, int]] = []
 _undo: list[Callable[[], None]] = []
 
@@ -55,12 +55,12 @@ def _wrap(name: str) -> None:
         loss_operations.restore()
         if name == "script" and not isinstance(given, nn.Module):
             if isinstance(given, type) and len(args) <= 1:
-                # Names in a class are looked up where it was scripted: one call further out than it seems.
+                # PyTorch resolves names of a class in the caller's frame: our wrapper adds one frame.
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
             return False
         with ExitStack() as stack:
             for hook, thread in _watching:
-                # Another thread's training goes on and is still observed.
+                # A training run in another thread is still observed.
                 if thread == threading.get_ident():
                     hook.settle()
                     stack.enter_context(hook.guard.suspended())
@@ -79,7 +79,7 @@ def _wrap(name: str) -> None:
     wrapper = around(original, begin, end)
 
     def undo() -> None:
-        # The script may have wrapped it again: then our wrapper stays, and passes through.
+        # The script may have wrapped ours: then it stays, and only passes calls on.
         if getattr(torch.jit, name) is wrapper:
             setattr(torch.jit, name, original)
 

@@ -76,7 +76,7 @@ class CompiledUpdates:
         self._stepping = None if ended else optimizer
         if optimizer is None:
             return
-        # A keyword argument, so that this is not taken for a call like all others, which need less care.
+        # The keyword marks the call: other calls of the optimizer need less care.
         if not ended:
             self._before(optimizer, (optimizer,), {"closure": None})
             return

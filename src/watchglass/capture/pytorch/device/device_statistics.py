@@ -1,8 +1,8 @@
 """Statistics of tensors that live on a device, brought back without a wait.
 
-The training's thread reads nothing back. So everything is computed for any values, and comes to the host by
-asynchronous copies that the recorder's thread waits for. On a GPU with Triton the results of a step are gathered and
-come in one copy (``triton_statistics``); elsewhere PyTorch's operators compute them (``torch_statistics``). Counts,
+The training's thread never waits for a device. Results come to the host by asynchronous copies, and the recorder's
+thread waits for these. On a GPU with Triton, the results of a step are gathered and come in one copy
+(``triton_statistics``); elsewhere PyTorch's operators compute them (``torch_statistics``). Counts,
 minima, maxima and histograms equal those of the native kernel, bit for bit; sums differ in their rounding.
 
 Memory on a device is bounded for tensors of any size, and counted: copies of tensors that cannot be read in place take
@@ -24,23 +24,20 @@ from watchglass.capture.cost import Memory
 from watchglass.capture.deferred_facts import DeferredNumbers
 from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime
+from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes, Size
 from watchglass.capture.pytorch.device.tensor_groups import groups, joined_histograms, joined_rows
 from watchglass.capture.pytorch.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
-    from watchglass.capture.pytorch.device.triton_statistics import Gathering, ReadPlan, ReadPlans, Size
+    from watchglass.capture.pytorch.device.triton_statistics import Gathering, ReadPlan, ReadPlans
 
 __all__ = ["DeviceRows", "DeviceStatistics"]
 
 _log = logging.getLogger("watchglass")
-#: Rows, rows of shares and bins of a new gathering; doubled where a step needs more ...
-_ROOM = (64, 4096, 1 << 16)
-#: ... up to here: 0.9 MB, 23 MB and 17 MB.
-_MOST = (8192, 1 << 18, 1 << 22)
 
 
 class Account(Protocol):
-    """Where costs are written down: a :class:`~watchglass.capture.Hook`."""
+    """Where costs are added up: :class:`watchglass.capture.cost.Cost`."""
 
     memory: Memory
     device_ns: int
@@ -56,31 +53,42 @@ class _Read(NamedTuple):
     seed: int
 
 
+def _triton_on(device: torch.device) -> Any:
+    if device.type != "cuda":
+        return None
+    # Imported late: it is large, and most machines without a GPU have no Triton.
+    from watchglass.capture.pytorch.device import triton_statistics
+
+    return triton_statistics
+
+
 class DeviceStatistics:
     """Statistics of tensors on all devices. For the training's thread; what it returns is for the recorder's.
 
     Args:
-        account: Where device memory and device time are written down.
+        account: Where device memory and device time are added up.
+        sizes: Sizes of pieces and of memory.
+        triton: Returns the module that computes with Triton on a device, None for a device without Triton.
+        timer: Makes the object that measures device time.
     """
 
-    def __init__(self, account: Account) -> None:
+    def __init__(
+        self, account: Account, sizes: DeviceSizes = DEFAULT_SIZES, triton: Callable[[torch.device], Any] = _triton_on,
+        timer: Callable[[Callable[[int], None]], DeviceTime] = DeviceTime,
+    ) -> None:  # fmt: skip
         self._account = account
-        self._time = DeviceTime(self._spent)
+        self._sizes = sizes
+        self._time = timer(self._spent)
+        self._triton_on = triton
         self._open: dict[Any, Gathering] = {}
-        self._rooms: dict[Any, Size] = {}
+        self._gathering_sizes: dict[Any, Size] = {}
         self._plans: dict[torch.device, ReadPlans] = {}
-        self._triton: Any = None
         self._failed = False
 
     def summaries(
-        self,
-        tensors: Sequence[Tensor],
-        before: Sequence[Tensor] | None = None,
-        scale: Tensor | float | None = None,
-        *,
-        histograms: bool = True,
-        seed: int = 0,
-    ) -> tuple[Any, Any]:
+        self, tensors: Sequence[Tensor], before: Sequence[Tensor] | None = None, scale: Tensor | float | None = None,
+        *, histograms: bool = True, seed: int = 0,
+    ) -> tuple[Any, Any]:  # fmt: skip
         """Readbacks of rows of statistics and of histograms (or None) of tensors on one device.
 
         Arguments are those of :func:`watchglass.capture.pytorch.reduce.summaries`.
@@ -88,7 +96,7 @@ class DeviceStatistics:
         parts: list[tuple[Any, Any]] = []
         owners: list[int] = []
         name = str(tensors[0].device)
-        for group in groups(tensors, before):
+        for group in groups(tensors, before, self._sizes):
             self._account.memory.hold(name, group.nbytes)
             try:
                 parts.append(self._together(_Read(*group.flat(), scale, histograms, seed)))
@@ -108,53 +116,54 @@ class DeviceStatistics:
         self._time.turn()
 
     def _together(self, read: _Read) -> tuple[Any, Any]:
-        """The same of contiguous tensors of one dimension."""
+        """As :meth:`summaries`, for contiguous tensors of one dimension."""
         device = read.values[0].device
-        if not self._failed and _has_triton(device):
+        if not self._failed:
             try:
-                return self._gathered(read, device)
+                triton = self._triton_on(device)
+                if triton is not None:
+                    return self._gathered(read, device, triton)
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
                 self._give_up(device, error)
-        held = torch_statistics.peak_bytes(read.values, histograms=read.histograms)
+        held = torch_statistics.peak_bytes(read.values, histograms=read.histograms, sizes=self._sizes)
         self._account.memory.hold(str(device), held)
         try:
-            return torch_statistics.summaries(*read[:3], histograms=read.histograms, seed=read.seed, time=self._time)
+            return torch_statistics.summaries(
+                *read[:3], histograms=read.histograms, seed=read.seed, time=self._time, sizes=self._sizes
+            )
         finally:
             self._account.memory.hold(str(device), -held)
 
-    def _gathered(self, read: _Read, device: torch.device) -> tuple[Any, Any]:
-        if self._triton is None:
-            # Only here: it is large, and most machines without a GPU have no Triton.
-            from watchglass.capture.pytorch.device import triton_statistics
-
-            self._triton = triton_statistics
+    def _gathered(self, read: _Read, device: torch.device, triton: Any) -> tuple[Any, Any]:
         stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         plans = self._plans.get(device)
         with torch.cuda.device(device if stream else -1):
             if plans is None:
-                self._triton.prepare(device)
-                plans = self._plans[device] = self._triton.ReadPlans(self._holder(device))
+                triton.prepare(device, self._sizes)
+                plans = self._plans[device] = triton.ReadPlans(self._holder(device), self._sizes)
             plan = plans.of(read.values, read.older, read.histograms, stream)
-            while (found := self._room((device, stream), plan).add(plan, read.scale, read.seed)) is None:
+            while (found := self._gathering((device, stream), plan, triton).add(plan, read.scale, read.seed)) is None:
                 pass
         return found[0], found[1] if read.histograms else None
 
-    def _room(self, key: Any, plan: ReadPlan) -> Gathering:
+    def _gathering(self, key: Any, plan: ReadPlan, triton: Any) -> Gathering:
         """The gathering of a stream, with space for the plan."""
         gathering = self._open.get(key)
-        if gathering is not None and gathering.has_room(plan.needed):
+        if gathering is not None and gathering.fits(plan.needed):
             return gathering
-        room = self._rooms.get(key, self._triton.Size(*_ROOM))
+        size = self._gathering_sizes.get(key, self._sizes.new_gathering)
         if gathering is not None:
             if not gathering.sent:
-                room = self._triton.Size(*(min(2 * size, most) for size, most in zip(room, _MOST, strict=True)))
+                most = self._sizes.full_gathering
+                size = Size(*(min(2 * part, limit) for part, limit in zip(size, most, strict=True)))
             self._close(key)
-        self._rooms[key] = room
-        size = self._triton.Size(*map(max, room, plan.needed))
+        self._gathering_sizes[key] = size
+        size = Size(*map(max, size, plan.needed))
         # Rows begin and end where bins may: at a multiple of 16 bytes.
-        made: Gathering = self._triton.Gathering(*key, size._replace(rows=-(-size.rows // 2) * 2), self._time)
+        size = size._replace(rows=-(-size.rows // 2) * 2)
+        made: Gathering = triton.Gathering(*key, size, self._time, self._sizes)
         self._open[key] = made
         self._account.memory.hold(str(key[0]), made.nbytes)
         return made
@@ -181,7 +190,3 @@ class DeviceStatistics:
 
     def _spent(self, nanoseconds: int) -> None:
         self._account.device_ns += nanoseconds
-
-
-def _has_triton(device: torch.device) -> bool:
-    return device.type == "cuda"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -26,16 +26,23 @@ NARROW_SIDE, WIDE_SIDE = ((last - first + 1) * _PARTS for first, last in (_NARRO
 _NARROW_LEAST, _WIDE_LEAST = ((first + _BIAS) * _PARTS for first, _ in (_NARROW, _WIDE))
 #: Device time is measured between two sendings, once in this number of sendings.
 _TIMED = 8
+#: Modules with the events of a type of device.
+_MODULES = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.mps}
 
 
 class DeviceRows:
-    """Numbers on their way from a device; :meth:`resolve` waits for them and is called by the recorder's thread."""
+    """Numbers on their way from a device; :meth:`resolve` waits for them and is called by the recorder's thread.
 
-    def __init__(self, values: Tensor) -> None:
+    Args:
+        values: A tensor.
+        modules: Modules with the events of a type of device.
+    """
+
+    def __init__(self, values: Tensor, modules: Mapping[str, Any] = _MODULES) -> None:
         # Named, since a script may have chosen another default.
         self._host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda)
         self._host.copy_(values, non_blocking=True)
-        self._event = _recorded(values.device)
+        self._event = _recorded(values.device, modules)
 
     @property
     def nbytes(self) -> int:
@@ -67,10 +74,12 @@ class DeviceTime:
 
     Args:
         report: Called with nanoseconds, on the recorder's thread.
+        cuda: What makes events and knows the current streams.
     """
 
-    def __init__(self, report: Callable[[int], None]) -> None:
+    def __init__(self, report: Callable[[int], None], cuda: Any = torch.cuda) -> None:
         self._report = report
+        self._cuda = cuda
         self._spans: deque[tuple[Any, Any]] = deque()
         self._turn = 0
         self._worked = False
@@ -89,8 +98,8 @@ class DeviceTime:
             self._launched.add(kernel)
             yield
             return
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        stream = torch.cuda.current_stream(device)
+        begin, end = self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)
+        stream = self._cuda.current_stream(device)
         begin.record(stream)
         yield
         end.record(stream)
@@ -120,7 +129,7 @@ def histograms_from(counts: NDArray[np.int32], widths: NDArray[np.int64], seen: 
     Args:
         counts: All bins, int32[sum(widths)]: those of negative numbers and then of positive ones, ascending.
         widths: How many bins each tensor has, int64[n]: :func:`histogram_width`, or none.
-        seen: How many elements each looked at, [n].
+        seen: How many elements each examined, [n].
     """
     ends = np.cumsum(widths)
     found = np.flatnonzero(counts)
@@ -135,18 +144,14 @@ def histograms_from(counts: NDArray[np.int32], widths: NDArray[np.int64], seen: 
     )
 
 
-def _recorded(device: torch.device) -> Any:
+def _recorded(device: torch.device, modules: Mapping[str, Any]) -> Any:
     """An event after the copies on their way from a device; None for a device with synchronous copies."""
-    if device.type == "mps":
-        event = torch.mps.Event()
-        event.record()
-        return event
-    module = {"cuda": torch.cuda, "xpu": torch.xpu}.get(device.type)
-    if module is None or not module.is_available():
+    module = modules.get(device.type)
+    if module is None or not (device.type == "mps" or module.is_available()):
         return None
     event = module.Event()
-    # The device's own stream: another device may be the current one.
-    event.record(module.current_stream(device))
+    # The device's own stream: another device may be the current one. MPS has only one stream.
+    event.record(*(() if device.type == "mps" else (module.current_stream(device),)))
     return event
 
 

@@ -1,8 +1,7 @@
-"""Tensors of a call in groups that are looked at one after another, so that the memory they need has a bound.
+"""Splits the tensors of a call into groups that are examined one after another, so that memory has a bound.
 
-What reads a tensor walks over its memory from one end to the other. Where that has gaps, or another order than older
-values have, the elements are copied first: of a large tensor in pieces, whose rows and histograms are merged once they
-are on the host.
+Kernels read a tensor's memory from one end to the other. A tensor with gaps in memory, or with another order than its
+older values, is copied first. A large one is copied in pieces, whose rows and histograms are merged on the host.
 """
 
 from __future__ import annotations
@@ -14,19 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes
 from watchglass.stats import DTYPE_CODES, Histograms, Rows, merge, merge_histograms
 
-#: Tensors, or pieces, of a group, and bytes that are copied of them.
-TOGETHER, COPIED_BYTES = 448, 16 << 20
 _KNOWN = {getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, name)}
 
 
-class TensorGroup(NamedTuple):
+class TensorBatch(NamedTuple):
     """Tensors that are read together.
 
     Attributes:
-        parts: Tensors, and their older values where there are some.
-        owners: Of which tensor of the call each is a part.
+        parts: Tensors with their older values, None for none.
+        owners: For each part the index of its tensor in the call.
         nbytes: Bytes that :meth:`flat` copies.
     """
 
@@ -41,14 +39,17 @@ class TensorGroup(NamedTuple):
         return [tensor.view(-1) for tensor, _ in found], older or None
 
 
-def groups(tensors: Sequence[Tensor], before: Sequence[Tensor] | None) -> Iterator[TensorGroup]:
-    """The tensors of a call; nothing is copied yet."""
-    made = TensorGroup([], [], 0)
+def groups(
+    tensors: Sequence[Tensor], before: Sequence[Tensor] | None, sizes: DeviceSizes = DEFAULT_SIZES
+) -> Iterator[TensorBatch]:
+    """The tensors of a call in groups; nothing is copied yet."""
+    made = TensorBatch([], [], 0)
     for owner, tensor in enumerate(tensors):
-        for part, older, size in _pieces(tensor, None if before is None else before[owner]):
-            if len(made.parts) == TOGETHER or (size and made.nbytes and made.nbytes + size > COPIED_BYTES):
+        for part, older, size in _pieces(tensor, None if before is None else before[owner], sizes.copied_bytes):
+            full = size and made.nbytes and made.nbytes + size > sizes.copied_bytes
+            if full or len(made.parts) == sizes.tensors:
                 yield made
-                made = TensorGroup([], [], 0)
+                made = TensorBatch([], [], 0)
             made.parts.append((part, older))
             made.owners.append(owner)
             made = made._replace(nbytes=made.nbytes + size)
@@ -89,17 +90,17 @@ def _by_owner(owners: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def _pieces(tensor: Tensor, before: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None, int]]:
-    """A tensor, or parts of it that follow one another, with the bytes that are copied of each."""
+def _pieces(tensor: Tensor, before: Tensor | None, most_bytes: int) -> Iterator[tuple[Tensor, Tensor | None, int]]:
+    """A tensor, or consecutive parts of it, each with the bytes that have to be copied."""
     size = _copied_bytes(tensor, before)
-    if size <= COPIED_BYTES or tensor.numel() < 2:
+    if size <= most_bytes or tensor.numel() < 2:
         yield tensor, before, size
         return
     axis = max(range(tensor.dim()), key=lambda dim: (tensor.shape[dim] > 1, tensor.stride(dim)))
     half = tensor.shape[axis] // 2
     for begin, length in ((0, half), (half, tensor.shape[axis] - half)):
         older = None if before is None else before.narrow(axis, begin, length)
-        yield from _pieces(tensor.narrow(axis, begin, length), older)
+        yield from _pieces(tensor.narrow(axis, begin, length), older, most_bytes)
 
 
 def _copied_bytes(tensor: Tensor, before: Tensor | None) -> int:
@@ -107,17 +108,15 @@ def _copied_bytes(tensor: Tensor, before: Tensor | None) -> int:
         if tensor.is_contiguous() and (before is None or before.is_contiguous()):
             return 0
         order = memory_order(tensor)
-        copied = [
-            each.nbytes for each in (tensor, before) if each is not None and not each.permute(order).is_contiguous()
-        ]
-        return sum(copied)
+        given = (tensor, before)
+        return sum(each.nbytes for each in given if each is not None and not each.permute(order).is_contiguous())
     return tensor.numel() * (8 if tensor.is_complex() else 4) * (1 if before is None else 2)
 
 
 def readable(tensor: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Elements of both in the same order, contiguous, in a dtype that is read.
+    """Both with elements in the same order, contiguous, in a dtype that kernels read.
 
-    Copied only where memory has gaps or the two lie differently.
+    Copied only if memory has gaps or the two have different orders.
     """
     if tensor.dtype not in _KNOWN:
         dtype = torch.complex64 if tensor.is_complex() else torch.float32
@@ -130,5 +129,5 @@ def readable(tensor: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | No
 
 
 def memory_order(tensor: Tensor) -> list[int]:
-    """Axes as they lie in memory: the order of elements does not matter, and a permuted dense tensor needs no copy."""
+    """Axes in their order in memory. Statistics do not depend on the order of elements, so this saves copies."""
     return sorted(range(tensor.dim()), key=tensor.stride, reverse=True)

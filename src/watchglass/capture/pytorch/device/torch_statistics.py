@@ -1,10 +1,9 @@
 """Statistics on any device, by PyTorch's own operators: where there is no Triton.
 
-Elements are copied, a block to a row, into memory of a fixed size, and what a row of statistics needs of them is
-computed there in place, in float64. The blocks' rows are joined on the host. So a call takes at most 42 MB on the
-device however large the tensors are, and until they are sent 176 bytes for every 16,384 elements and 4.4 kB for every
-histogram (33.6 kB where elements are computed in float64). The same elements give the same bits. Nothing depends on
-what the tensors hold, so nothing waits for them.
+Elements are copied into memory of a fixed size, one block to a row, and reduced there in place, in float64. The rows of
+blocks are joined on the host. So a call takes at most 42 MB on the device however large the tensors are. Until they are
+sent, results take 176 bytes for every 16,384 elements and 4.4 kB for every histogram (33.6 kB where elements are
+computed in float64). The same elements give the same bits. No operation depends on values, so none waits for them.
 
 Of n elements ``sum`` and ``abs_sum`` are off by at most ``(n / 65536 + 17000) * 2**-53 * abs_sum``, ``l2`` by as much
 of itself, in whatever order PyTorch adds up a block; ``m2`` by ``1e-10 * m2 + 1e-17 * l2**2``. On devices without
@@ -31,16 +30,15 @@ from watchglass.capture.pytorch.device.readback import (
     histogram_width,
     histograms_from,
 )
+from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes
 from watchglass.records import HISTOGRAM_MANTISSA_BITS, STATISTIC_FIELDS
 from watchglass.stats import Histograms, Rows, empty, sample_sizes
 
-#: Elements of a block, and blocks that are looked at together.
-_BLOCK, _BLOCKS = 1 << 14, 1 << 6
-#: Bytes that are held for an element of them: the block's, and two operands with what is made of them.
+#: Bytes for each element of a block: the element, two operands and their results.
 _BYTES = 40
 #: As in :mod:`watchglass.stats.elements`.
 _SAMPLED_ABOVE, _RUN, _STRATA = 1 << 16, 16, 1 << 10
-#: Elements whose bins are found together.
+#: Elements whose bins are computed in one call.
 _TOGETHER = 1 << 19
 _PARTS = 1 << HISTOGRAM_MANTISSA_BITS
 _WIDE = {
@@ -48,36 +46,32 @@ _WIDE = {
     for name in ("float64", "int64", "int32", "uint32", "uint64", "complex64", "complex128")
     if hasattr(torch, name)
 }
-#: Dtypes that few operators take.
+#: Dtypes that few operators of PyTorch support.
 _AWKWARD = {getattr(torch, name) for name in ("bool", "uint16", "uint32", "uint64") if hasattr(torch, name)}
 _NAN, _POSITIVE, _NEGATIVE = (STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf"))
 _MIN, _MAX, _SUM, _M2, _L2 = (STATISTIC_FIELDS.index(name) for name in ("min", "max", "sum", "m2", "l2"))
 
 
 def summaries(
-    tensors: Sequence[Tensor],
-    before: Sequence[Tensor] | None,
-    scale: Tensor | float | None,
-    *,
-    histograms: bool,
-    seed: int,
-    time: DeviceTime,
-) -> tuple[DeferredNumbers, DeferredNumbers | None]:
+    tensors: Sequence[Tensor], before: Sequence[Tensor] | None, scale: Tensor | float | None, *, histograms: bool,
+    seed: int, time: DeviceTime, sizes: DeviceSizes = DEFAULT_SIZES,
+) -> tuple[DeferredNumbers, DeferredNumbers | None]:  # fmt: skip
     """Readbacks of rows of statistics and of histograms of tensors on one device; see :func:`reduce.summaries`.
 
     Args:
         tensors: Contiguous, of one dimension.
-        before: The same.
-        scale: Everything is divided by this number.
-        histograms: Whether to make them.
-        seed: Draws the elements for histograms.
-        time: Measures the launches.
+        before: Older values that are subtracted; also contiguous, of one dimension.
+        scale: All elements are divided by this number.
+        histograms: Whether to compute histograms.
+        seed: Chooses the elements for histograms.
+        time: Measures device time.
+        sizes: Sizes of blocks.
     """
     elements = [tensor.numel() for tensor in tensors]
     pairs = [(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
     with time.span(tensors[0].device):
-        blocks = DeviceRows(torch.cat(list(_blocks(pairs, scale))))
-        rows = DeferredNumbers(functools.partial(_received, blocks, elements, time))
+        blocks = DeviceRows(torch.cat(list(_blocks(pairs, scale, sizes))))
+        rows = DeferredNumbers(functools.partial(_received, blocks, elements, time, sizes.block))
         if not histograms:
             return rows, None
         widths = [_width(tensor) for tensor in tensors]
@@ -85,16 +79,16 @@ def summaries(
     return rows, DeferredNumbers(functools.partial(_binned, counts, widths, elements, seed))
 
 
-def _received(values: DeviceRows, elements: Sequence[int], time: DeviceTime) -> Rows:
+def _received(values: DeviceRows, elements: Sequence[int], time: DeviceTime, block: int) -> Rows:
     """Rows of statistics, float64[n, 11], of rows of blocks; waits for the device."""
     rows = np.asarray(values.resolve(), np.float64)
     time.read()
     size = np.array(elements, np.int64)
-    blocks = np.maximum(1, -(-size // _BLOCK))
+    blocks = np.maximum(1, -(-size // block))
     starts = np.cumsum(blocks) - blocks
     within = np.arange(len(rows)) - np.repeat(starts, blocks)
-    rows[:, 0] = np.clip(np.repeat(size, blocks) - within * _BLOCK, 0, _BLOCK)
-    # What fills up a block is NaN; the device has counted finite elements in the place of NaN.
+    rows[:, 0] = np.clip(np.repeat(size, blocks) - within * block, 0, block)
+    # Blocks are filled up with NaN, so the device counts finite elements in this column.
     finite = rows[:, _NAN].copy()
     rows[:, _NAN] = rows[:, 0] - finite - rows[:, _POSITIVE] - rows[:, _NEGATIVE]
     return _joined(rows, finite, starts, blocks)
@@ -106,11 +100,11 @@ def _binned(counts: DeviceRows, widths: Sequence[int], elements: Sequence[int], 
     return histograms_from(counts.resolve(), np.array(widths, np.int64), seen)
 
 
-def peak_bytes(tensors: Sequence[Tensor], *, histograms: bool = True) -> int:
-    """Most bytes that :func:`summaries` holds on the device."""
-    blocks = sum(max(1, -(-tensor.numel() // _BLOCK)) for tensor in tensors)
+def peak_bytes(tensors: Sequence[Tensor], *, histograms: bool = True, sizes: DeviceSizes = DEFAULT_SIZES) -> int:
+    """Upper bound of the bytes that :func:`summaries` holds on the device."""
+    blocks = sum(max(1, -(-tensor.numel() // sizes.block)) for tensor in tensors)
     bins = sum(_width(tensor) for tensor in tensors) if histograms else 0
-    return min(blocks, _BLOCKS) * _BLOCK * _BYTES + 2 * blocks * len(STATISTIC_FIELDS) * 8 + 4 * bins
+    return min(blocks, sizes.blocks) * sizes.block * _BYTES + 2 * blocks * len(STATISTIC_FIELDS) * 8 + 4 * bins
 
 
 def _width(tensor: Tensor) -> int:
@@ -118,22 +112,25 @@ def _width(tensor: Tensor) -> int:
     return histogram_width(_dtype(tensor) is torch.float64)
 
 
-def _blocks(pairs: Sequence[tuple[Tensor, Tensor | None]], scale: Tensor | float | None) -> Iterator[Tensor]:
+def _blocks(
+    pairs: Sequence[tuple[Tensor, Tensor | None]], scale: Tensor | float | None, sizes: DeviceSizes
+) -> Iterator[Tensor]:
     """The results of :func:`_reduced` for all blocks of all tensors, in order; an empty tensor has one."""
-    total = sum(max(1, -(-tensor.numel() // _BLOCK)) for tensor, _ in pairs)
+    block = sizes.block
+    total = sum(max(1, -(-tensor.numel() // block)) for tensor, _ in pairs)
     device = pairs[0][0].device
     extreme = any(tensor.dtype in (torch.float64, torch.complex128) for tensor, _ in pairs)
-    work = torch.empty((min(total, _BLOCKS), _BLOCK), dtype=_accumulator(device), device=device).fill_(math.nan)
+    work = torch.empty((min(total, sizes.blocks), block), dtype=_accumulator(device), device=device).fill_(math.nan)
     used = 0
     for tensor, older in pairs:
         begin, size = 0, tensor.numel()
         while begin == 0 or begin < size:
-            end = min(size, begin + (len(work) - used) * _BLOCK)
+            end = min(size, begin + (len(work) - used) * block)
             part = slice(begin, end)
-            work.view(-1)[used * _BLOCK : used * _BLOCK + end - begin].copy_(
+            work.view(-1)[used * block : used * block + end - begin].copy_(
                 _numbers(tensor[part], None if older is None else older[part], scale)
             )
-            used += max(1, -(-(end - begin) // _BLOCK))
+            used += max(1, -(-(end - begin) // block))
             if used == len(work):
                 yield _reduced(work, extreme)
                 work.fill_(math.nan)
@@ -146,7 +143,7 @@ def _blocks(pairs: Sequence[tuple[Tensor, Tensor | None]], scale: Tensor | float
 
 
 def _reduced(work: Tensor, extreme: bool) -> Tensor:
-    """Of each row the columns of a row of statistics, [n, 11]: finite elements in the place of NaN, no count."""
+    """Columns of statistics for each row, [n, 11]: the NaN column counts finite elements, the count column is empty."""
     bad = (work > -math.inf).logical_and_(work < math.inf).logical_not_()
     finite = work.shape[1] - bad.sum(1)
     counted = [finite, (work == math.inf).sum(1), (work == -math.inf).sum(1)]
@@ -169,7 +166,7 @@ def _reduced(work: Tensor, extreme: bool) -> Tensor:
 
 
 def _joined(rows: Rows, finite: NDArray[np.float64], starts: NDArray[np.int64], blocks: NDArray[np.int64]) -> Rows:
-    """Of consecutive rows one, by exact counts and Chan's formula for all at once."""
+    """Consecutive rows of blocks joined to one row for each tensor, by exact counts and Chan's formula."""
     result = empty(len(starts))
     for column in (0, _NAN, _POSITIVE, _NEGATIVE, _NEGATIVE + 1, _SUM, _SUM + 1):
         result[:, column] = np.add.reduceat(rows[:, column], starts)
@@ -192,7 +189,7 @@ def _joined(rows: Rows, finite: NDArray[np.float64], starts: NDArray[np.int64], 
 
 
 def _numbers(tensor: Tensor, older: Tensor | None, scale: Tensor | float | None) -> Tensor:
-    """Elements as :func:`watchglass.stats.numbers` has them; as they are where nothing is to be computed."""
+    """Elements as :func:`watchglass.stats.numbers` computes them; unchanged if there is nothing to compute."""
     if tensor.is_complex():
         parts = torch.view_as_real(tensor.to(torch.complex128))
         # Part by part: PyTorch subtracts complex numbers by way of a product, which makes NaN of infinities.
@@ -209,7 +206,7 @@ def _numbers(tensor: Tensor, older: Tensor | None, scale: Tensor | float | None)
 
 
 def _magnitudes(parts: Tensor) -> Tensor:
-    """Of complex numbers, given as their two parts in a last axis."""
+    """Magnitudes of complex numbers, given as two parts in the last axis."""
     parts = parts.abs()
     larger, smaller = parts.amax(-1), parts.amin(-1)
     ratio = torch.where(larger > 0, smaller / larger, larger)
@@ -241,7 +238,7 @@ def _counts(
 
 
 def _count(counts: Tensor, samples: list[tuple[Tensor, int]], side: int) -> None:
-    """Count elements of samples into bins, from another offset for each sample; not zeros and non-finite ones."""
+    """Count elements of samples into bins, each sample at its offset; zeros and non-finite elements do not count."""
     values = torch.cat([sample for sample, _ in samples])
     fraction, exponent = torch.frexp(values)  # 0.5 <= |fraction| < 1
     part = ((2 * fraction.abs() - 1) * _PARTS).to(torch.int64)
@@ -276,7 +273,7 @@ def _at(tensor: Tensor, index: Tensor | None) -> Tensor:
 
 
 def _mixed(seed: int, device: torch.device) -> Tensor:
-    """32 bits for each stratum that look drawn at random (splitmix64), int64[2 * _STRATA]."""
+    """32 pseudo-random bits for each stratum (splitmix64), int64[2 * _STRATA]."""
     z = _signed(seed) + torch.arange(1, 2 * _STRATA + 1, device=device) * _signed(0x9E3779B97F4A7C15)
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
@@ -284,7 +281,7 @@ def _mixed(seed: int, device: torch.device) -> Tensor:
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:
-    """As if the bits were those of an unsigned number."""
+    """Logical right shift: the bits count as an unsigned number."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 

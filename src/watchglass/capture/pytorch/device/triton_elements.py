@@ -1,4 +1,4 @@
-"""Elements of tensors as the numbers that statistics are of, on the device: :func:`watchglass.stats.numbers` there."""
+"""Elements of tensors decoded to floating point in Triton kernels: :func:`watchglass.stats.numbers` on a device."""
 
 # Triton reads annotations too, as names that a kernel may not know.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -17,7 +17,7 @@ def numbers(
     STORED: tl.constexpr, KIND: tl.constexpr, WIDE: tl.constexpr, DIFFERENCE: tl.constexpr, SCALED: tl.constexpr,
     ALIGNED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Elements as statistics look at them, in float32 or float64."""
+    """Decoded elements (a difference, a magnitude, scaled, as requested) in float32 or float64."""
     if KIND == "complex":
         real = _decoded(address, 2 * offsets, inside, STORED, KIND, WIDE, ALIGNED, MASKED)
         imaginary = _decoded(address, 2 * offsets + 1, inside, STORED, KIND, WIDE, ALIGNED, MASKED)
@@ -110,7 +110,7 @@ def _length(real, imaginary):
     larger, smaller = tl.maximum(real, imaginary), tl.minimum(real, imaginary)
     ratio = tl.where(larger > 0, smaller / larger, larger)
     result = larger * tl.sqrt(1 + ratio * ratio)
-    # A maximum may hide a NaN; an infinite part makes the magnitude infinite, whatever the other is.
+    # A maximum may hide a NaN; an infinite part makes the magnitude infinite, also beside a NaN.
     result = tl.where((real != real) | (imaginary != imaginary), float("nan"), result)
     infinity = float("inf")
     return tl.where((real == infinity) | (imaginary == infinity), infinity, result)

@@ -4,7 +4,7 @@ A launch has one program for each *share* of a tensor, whose row of statistics i
 elements of histograms. A second launch joins the rows of all shares of each tensor. Elements are read as
 :func:`watchglass.stats.numbers` defines.
 
-Within a share, tiles of elements stay in registers while they are looked at several times: for their extremes, for
+Within a share, tiles of elements stay in registers while they are examined several times: for their extremes, for
 their mean, for what lies about the mean. So sums of a tile may be of float32 (float64 for wide dtypes): they are scaled
 by a power of two, so that nothing overflows or vanishes, and shifted, so that nothing cancels. Tiles and shares are
 joined in float64, in their order: the same elements give the same bits.
@@ -54,7 +54,7 @@ def summarise(
         shares: float64[.., ROW_WIDTH], rows of shares.
         joins: int64[.., 2], for each row its first share and how many there are.
         counts: int32[..], bins.
-        scale: float64[1], looked at where SCALED.
+        scale: float64[1], examined where SCALED.
         first_share: Offset of the table's rows of shares.
         first_row: Offset of its rows.
         first_bin: Offset of its bins.
@@ -65,7 +65,7 @@ def summarise(
         DIFFERENCE: Whether older values are subtracted.
         SCALED: Whether elements are divided by the scale.
         ALIGNED: Whether all addresses are multiples of 16.
-        TILE: Elements looked at together.
+        TILE: Elements examined together.
     """
     program = tl.program_id(0)
     entry = table + tl.load(owners + program) * ENTRY_WIDTH
@@ -185,9 +185,9 @@ def _moments(
             y = tl.where(usable, x, 0.0) * up
             centre = tl.sum(y, axis=0) / (good >> 16).to(y.dtype)
             off = tl.where(usable, y - centre, 0.0)
-            away = tl.sum(off, axis=0).to(tl.float64)
-            mean = centre.to(tl.float64) + away / number
-            squares = tl.maximum(tl.sum(off * off, axis=0).to(tl.float64) - away * away / number, 0.0)
+            deviations = tl.sum(off, axis=0).to(tl.float64)
+            mean = centre.to(tl.float64) + deviations / number
+            squares = tl.maximum(tl.sum(off * off, axis=0).to(tl.float64) - deviations * deviations / number, 0.0)
             length = squares + number * mean * mean
             tile_total = number * mean * down
             gap = mean * down - total / tl.maximum(finite, 1.0)

@@ -24,31 +24,18 @@ from torch import Tensor
 from watchglass.capture.deferred_facts import DeferredNumbers
 from watchglass.capture.pytorch.device import triton_kernels as kernels
 from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime, histogram_width, histograms_from
+from watchglass.capture.pytorch.device.sizes import DeviceSizes, Size
 from watchglass.stats import DTYPE_CODES, Histograms, Rows, sample_sizes
 
 _ROW, _RUN, _RUNS, _STRATA, _SAMPLED_ABOVE = (
     int(getattr(kernels, name).value) for name in ("ROW_WIDTH", "RUN", "RUNS", "STRATA", "SAMPLED_ABOVE")
 )
-#: Elements that a program looks at together, in float32 and in float64.
-_TILE, _WIDE_TILE = 4096, 2048
-#: Most shares of a tensor: a power of two.
-_SHARES = 512
 _WARPS = 4
-#: Bytes of plans that are kept.
-_PLAN_BYTES = 8 << 20
 
 #: Types of elements in memory, where the dtype's name differs.
 _STORED = {"bfloat16": "uint16", "bool": "uint8", "complex64": "float32", "complex128": "float64"}
 _WIDE = {"float64", "int64", "int32", "uint32", "uint64", "complex64", "complex128"}
 _NAMES = {getattr(torch, name): name for name in DTYPE_CODES if hasattr(torch, name)}
-
-
-class Size(NamedTuple):
-    """Capacity of a :class:`Gathering`, or its need: rows, rows of shares, bins."""
-
-    rows: int
-    shares: int
-    bins: int
 
 
 class _Launch(NamedTuple):
@@ -80,14 +67,16 @@ class ReadPlan(NamedTuple):
 
 
 class ReadPlans:
-    """Plans for tensors that were looked at before; the oldest make room. For the training's thread.
+    """Plans for tensors that were examined before; the oldest make room. For the training's thread.
 
     Args:
         hold: Called with the number of bytes more that are held on the device.
+        sizes: Sizes of pieces and of memory.
     """
 
-    def __init__(self, hold: Callable[[int], None]) -> None:
+    def __init__(self, hold: Callable[[int], None], sizes: DeviceSizes) -> None:
         self._hold = hold
+        self._sizes = sizes
         self._kept: dict[Any, ReadPlan] = {}
         self._bytes = 0
 
@@ -101,9 +90,10 @@ class ReadPlans:
         found = self._kept.get(key)
         if found is None:
             names = [_NAMES[dtype] for dtype in dtypes]
-            found = self._kept[key] = _planned(addresses, older, elements, names, histograms, tensors[0].device)
+            found = _planned(addresses, older, elements, names, histograms, tensors[0].device, self._sizes)
+            self._kept[key] = found
             self._count(found.nbytes)
-            while self._bytes > _PLAN_BYTES and len(self._kept) > 1:
+            while self._bytes > self._sizes.plan_bytes and len(self._kept) > 1:
                 # Work of the same stream may get the memory: by then no launch looks at it any more.
                 self._count(-self._kept.pop(next(iter(self._kept))).nbytes)
         return found
@@ -124,10 +114,12 @@ class Gathering:
         stream: The stream on which the tensors are computed, None on the CPU.
         size: Its capacity.
         time: Measures the launches.
+        sizes: Sizes of pieces.
     """
 
-    def __init__(self, device: torch.device, stream: Any, size: Size, time: DeviceTime) -> None:
+    def __init__(self, device: torch.device, stream: Any, size: Size, time: DeviceTime, sizes: DeviceSizes) -> None:
         self.size, self.used = size, Size(0, 0, 0)
+        self._sizes = sizes
         self.sent = False
         self._stream, self._time = stream, time
         self._lock = threading.Lock()
@@ -140,7 +132,7 @@ class Gathering:
         self._values: DeviceRows | None = None
         self._received: tuple[Rows, Histograms] | None = None
 
-    def has_room(self, needed: Size) -> bool:
+    def fits(self, needed: Size) -> bool:
         """Whether so much can still be added."""
         return not self.sent and all(
             used + more <= size for used, more, size in zip(self.used, needed, self.size, strict=True)
@@ -206,7 +198,7 @@ class Gathering:
             launch.table, launch.owners, self._shares, self._joins, counts, divisor,
             self.used.shares, self.used.rows, self.used.bins, seed & 0x7FFFFFFF,
             STORED=_stored(launch.dtype), KIND=_kind(launch.dtype), WIDE=wide, DIFFERENCE=launch.difference,
-            SCALED=scaled, ALIGNED=launch.aligned, TILE=_WIDE_TILE if wide else _TILE,
+            SCALED=scaled, ALIGNED=launch.aligned, TILE=self._sizes.wide_tile if wide else self._sizes.tile,
             num_warps=_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
 
@@ -223,26 +215,26 @@ class Gathering:
         used = self.size.rows * _ROW + (self.used.bins + 1) // 2
         with torch.cuda.stream(self._stream):
             with self._time.span(self._results.device):
-                _join(self._shares, self._joins, self._results, self.used.rows)
+                _join(self._shares, self._joins, self._results, self.used.rows, self._sizes)
             self._values = DeviceRows(self._results[:used])
         # The next use of this memory on this stream comes after the copy.
         del self._shares, self._joins, self._results
 
 
-def prepare(device: torch.device) -> None:
+def prepare(device: torch.device, sizes: DeviceSizes) -> None:
     """Compile the kernels for sending, so that a failure raises here and not there."""
     nothing = torch.zeros(2 * _ROW, dtype=torch.float64, device=device)
-    _join(nothing, nothing.view(torch.int64), nothing, 1)
+    _join(nothing, nothing.view(torch.int64), nothing, 1, sizes)
 
 
-def _join(shares: Tensor, joins: Tensor, rows: Tensor, number: int) -> None:
+def _join(shares: Tensor, joins: Tensor, rows: Tensor, number: int, sizes: DeviceSizes) -> None:
     if number:
-        kernels.join[(number,)](shares, joins, rows, SHARES=_SHARES, num_warps=_WARPS, enable_fp_fusion=False)
+        kernels.join[(number,)](shares, joins, rows, SHARES=sizes.shares, num_warps=_WARPS, enable_fp_fusion=False)
 
 
 def _planned(
     addresses: list[int], older: list[int], elements: list[int], names: list[str], histograms: bool,
-    device: torch.device,
+    device: torch.device, sizes: DeviceSizes,
 ) -> ReadPlan:  # fmt: skip
     count = np.array(elements, np.int64)
     wide = np.array([name in _WIDE for name in names])
@@ -256,8 +248,8 @@ def _planned(
     shares_before = nbytes = 0
     for (name, aligned), members in variants.items():
         size = count[members]
-        tile = _WIDE_TILE if name in _WIDE else _TILE
-        share = np.maximum(1, -(-size // (tile * _SHARES))) * tile
+        tile = sizes.wide_tile if name in _WIDE else sizes.tile
+        share = np.maximum(1, -(-size // (tile * sizes.shares))) * tile
         shares = np.maximum(1, -(-size // share))
         programs = shares + (_looking(size) if histograms else 0)
         table = np.stack([

@@ -90,9 +90,12 @@ class Facts:
                 self._parts[kinds] = part, leave
 
     def _leave(self) -> None:
-        while self._parts:
-            self._parts.popitem()[1][1].close()
-        calls.FACTS.rest(self, True)
+        parts, self._parts = self._parts, {}
+        # Each is left, although another fails.
+        with ExitStack() as leave:
+            leave.callback(calls.FACTS.rest, self, True)
+            for _, part in parts.values():
+                leave.push(part)
 
 
 _Maker = Callable[[Hook, Models, ObjectNames, ExitStack, frozenset[str]], Any]

@@ -8,6 +8,7 @@ batches of some epochs are hashed as well, one for each worker.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,14 +22,14 @@ from watchglass.capture.deferred_facts import DeferredFact
 from watchglass.capture.hook import Hook
 from watchglass.capture.input_sketches import Sample, first_of_each_kind, hashed
 from watchglass.capture.pytorch import public_calls as calls
-from watchglass.capture.pytorch.events import ForwardCall
+from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts.input_samples import sample
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.module_tree import is_compiled
 from watchglass.capture.pytorch.nested_tensors import tensors_in
-from watchglass.records import Mode
+from watchglass.records import Mode, ModuleKind
 
 #: Tensors of a call that are sampled, and batches of an epoch that are hashed.
 _MOST_TENSORS, _MOST_BATCHES = 4, 16
@@ -57,7 +58,7 @@ class _EpochStart:
 
     def data(self) -> dict[str, Any]:
         """The fact's data; for the recorder's thread."""
-        # The model may be called with parts of batches, or twice for one: then the worker is unknown.
+        # A model that gets parts of batches, or one batch twice: the worker is unknown.
         whole = all(samples and samples[0].shape[:1] == (self.batch_size,) for samples in self.batches)
         workers = [index % self.workers for index in range(len(self.batches))] if self.in_order and whole else None
         return {**hashed(self.batches), "loader": self.loader, "iteration": self.iteration, "workers": workers}
@@ -74,12 +75,16 @@ class Batches:
         self._iterations: dict[str, int] = {}
         self._epoch: _EpochStart | None = None
         self._next_sketch = dict.fromkeys(Mode, 0)
+        # Of the tensors that are sketched in this forward: their memory, and the kinds of the modules that take them.
+        self._sketched: dict[tuple[Any, ...], list[str]] = {}
+        #: An entry of :attr:`Events.module_listeners`.
+        self.module_listeners = (lambda: "input_sketch" in kinds, self._called)
         self._guarded = hook.guarded(self._first_batches, unless=is_compiling)
         if kinds & {"batch", "data_loader"}:
             leave.callback(self._end_epoch_start)
             leave.callback(calls.DATA_LOADER.listen(hook.guard, after=hook.guarded(self._iterated)))
         if "batch" in kinds:
-            # Only to know when a backward runs: its recomputations get no new batch.
+            # Forwards inside a backward are recomputations without a new batch.
             leave.callback(calls.BACKWARD.listen(hook.guard))
 
     def forward_began(self, call: ForwardCall) -> None:
@@ -95,13 +100,29 @@ class Batches:
             facts.append(("batch", "forward", DeferredFact(lambda: {**hashed([samples]), "iterations": iterations})))
         if sketching:
             self._next_sketch[mode] = number + _SKETCH_INTERVAL
+            self._sketched = {}
             for chosen in first_of_each_kind(samples):
-                facts.append(("input_sketch", "forward", DeferredFact(chosen.sketch)))
+                into: list[str] = []
+                for path, tensor in tensors_in(_given(call.arguments, call.kwargs), _MOST_TENSORS):
+                    if path == chosen.path and (memory := _memory(tensor)) is not None:
+                        self._sketched[memory] = into
+                facts.append(("input_sketch", "forward", DeferredFact(functools.partial(_sketch, chosen, into))))
         epoch = self._epoch
         if epoch is not None and epoch.waiting and mode is Mode.TRAIN:
             epoch.waiting = False
             self._attach(epoch, [call.root])
             self._add(epoch, call.root, samples)
+
+    def _called(self, call: ModuleCall) -> None:
+        if self._sketched and call.place.kind is not ModuleKind.CONTAINER:
+            for _, tensor in tensors_in(call.arguments, _MOST_TENSORS):
+                into = self._sketched.get(_memory(tensor) or ())
+                if into is not None and call.place.kind.value not in into:
+                    into.append(call.place.kind.value)
+
+    def forward_ended(self, call: ForwardCall) -> None:
+        """The captured forward has ended."""
+        self._sketched = {}
 
     def _iterated(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         loader = args[0]
@@ -109,6 +130,8 @@ class Batches:
         count = self._iterations[name] = self._iterations.get(name, 0) + 1
         if count == 1 and "data_loader" in self._kinds:
             self._hook.current_records().facts.append(("data_loader", "DataLoader", {"loader": name, **_of(loader)}))
+        if self._epoch is not None and self._epoch.loader == name:
+            self._end_epoch_start()  # its batches are fewer than its workers
         # At the first, second, fourth, eighth epoch and so on: what workers have in common does not change.
         if "batch" in self._kinds and _workers(loader) > 1 and count & (count - 1) == 0:
             self._end_epoch_start()
@@ -154,9 +177,25 @@ class Batches:
 
 
 def _samples(arguments: Any, kwargs: Any) -> list[Sample]:
-    given = (*arguments, *((kwargs,) if kwargs else ()))
-    found = (sample(path, tensor) for path, tensor in tensors_in(given, _MOST_TENSORS))
+    found = (sample(path, tensor) for path, tensor in tensors_in(_given(arguments, kwargs), _MOST_TENSORS))
     return [taken for taken in found if taken is not None]
+
+
+def _given(arguments: Any, kwargs: Any) -> tuple[Any, ...]:
+    return (*arguments, *((kwargs,) if kwargs else ()))
+
+
+def _memory(tensor: Any) -> tuple[Any, ...] | None:
+    """The key that a tensor shares with views of all its elements; None where it owns no memory."""
+    try:
+        return tensor.data_ptr(), tensor.numel(), tensor.dtype
+    except RuntimeError:
+        return None
+
+
+def _sketch(taken: Sample, into: list[str]) -> dict[str, Any] | None:
+    data = taken.sketch()
+    return data and {**data, "into": into}
 
 
 def _workers(loader: Any) -> int:
@@ -164,8 +203,23 @@ def _workers(loader: Any) -> int:
     return number if isinstance(number, int) else 0
 
 
+def _length(loader: Any) -> int | None:
+    """Batches of an epoch; None where only code of the user would know."""
+    data = torch.utils.data
+    samplers = (
+        data.SequentialSampler, data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler,
+        data.DistributedSampler,
+    )  # fmt: skip
+    if type(getattr(loader, "sampler", None)) not in samplers or type(loader.batch_sampler) is not data.BatchSampler:
+        return None
+    try:
+        return len(loader)
+    except Exception:
+        return None  # a data set without a length
+
+
 def _of(loader: Any) -> dict[str, Any]:
-    """The settings of a loader; no code of the data set is called."""
+    """The settings of a loader; of the data set's code at most ``__len__`` is called, as its sampler does then."""
     data_set, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
     initialize = getattr(loader, "worker_init_fn", None)
     return {
@@ -173,6 +227,7 @@ def _of(loader: Any) -> dict[str, Any]:
         "iterable": isinstance(data_set, torch.utils.data.IterableDataset),
         "sampler": type(sampler).__name__,
         "batch_size": getattr(loader, "batch_size", None),
+        "batches": _length(loader),
         "drop_last": bool(getattr(loader, "drop_last", False)),
         "num_workers": _workers(loader),
         "in_order": bool(getattr(loader, "in_order", True)),

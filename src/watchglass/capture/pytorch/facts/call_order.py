@@ -10,6 +10,7 @@ import itertools
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -32,7 +33,7 @@ class CallOrderFact:
     def __init__(self, hook: Hook, subjects: ObjectNames, leave: ExitStack) -> None:
         self._hook = hook
         self._subjects = subjects
-        self._last_version = 0
+        self._last_version: tuple[int, int] = (0, 0)
         #: The rounds that the calls make.
         self.rounds = rounds = call_order.CallOrder(functools.partial(hook.guard.lawful, self._write))
         named, note = subjects.name, rounds.note
@@ -77,10 +78,19 @@ class CallOrderFact:
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has begun: record the rounds if they differ from the last record."""
-        if self.rounds.has_changed() or self._subjects.version != self._last_version:
+        if self.rounds.has_changed() or self._version() != self._last_version:
             self._write()
 
+    def _version(self) -> tuple[int, int]:
+        return self._subjects.version, self._subjects.stepped_schedulers()
+
     def _write(self) -> None:
-        data = {**self.rounds.record(), "objects": self._subjects.describe()}
-        self._last_version = self._subjects.version
+        self._last_version = self._version()
+        data = {**self.rounds.record(), "objects": self._subjects.describe(), "processes": _processes()}
         self._hook.current_records().facts.append(("calls", "wrapped functions", data))
+
+
+def _processes() -> int:
+    """Processes that train together: libraries step a scheduler once for each of them."""
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1

@@ -102,7 +102,7 @@ class ClipCalls:
                 value = DeviceRows(norm.detach().reshape(()).float())
         if due and step is not None:
             if partial:
-                # Of this rank's shards: the total is the root of the sum of squares over ranks.
+                # The norm of this rank's shards: the total is the root of the sum of squares over ranks.
                 self._hook.tensor_id(
                     _NORM, lambda: TensorInfo(0, _NORM, Role.METRIC, dtype="float64", placement="partial")
                 )

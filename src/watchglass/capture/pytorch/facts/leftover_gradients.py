@@ -96,7 +96,7 @@ def _nonzero(gradient: Tensor | None) -> Any:
     value = plain(gradient) if gradient is not None else None
     if value is None or in_graph_capture(value):
         return None
-    # A corner of it: a slice costs the same whatever the tensor's size and strides.
+    # A slice at a corner: it costs the same for any size and strides.
     some = value.reshape(-1)[:_ELEMENTS] if value.is_contiguous() else value[(slice(0, _CORNER),) * value.dim()]
     some = some.float() if some.element_size() == 1 else some  # eight-bit floats have no any()
     return bool(some.any()) if some.device.type == "cpu" else DeviceRows(some.any())

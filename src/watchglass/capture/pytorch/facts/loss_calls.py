@@ -22,6 +22,12 @@ _ELEMENTWISE = frozenset(
 )  # fmt: skip
 #: Nodes of autograd that only arrange values.
 _ARRANGING = (*REARRANGED, "ToCopy", "Clone")
+#: Operations of autograd that say something about the range of their values, by beginning of their node's name.
+_OPERATIONS = {
+    "Softmax": "softmax", "SafeSoftmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid", "Tanh": "tanh",
+    "Relu": "relu", "Softplus": "softplus",
+    **dict.fromkeys(("Addmm", "Mm", "Bmm", "Baddbmm", "Linear", "Convolution"), "weighted_sum"),
+}  # fmt: skip
 
 
 class LossCalls:
@@ -35,10 +41,16 @@ class LossCalls:
         """A loss function has returned, at a captured step."""
         given = {"input": call.predictions, "target": call.target}
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        made_by = _made_by(tensors.get("input"))
+        made_by, over = _made_by(tensors.get("input"))
         shapes = [tuple(tensor.shape) for tensor in tensors.values()]
         broadcast = _broadcast(shapes) if call.function in _ELEMENTWISE else None
-        like = (_pattern(shapes), [tensor.dtype for tensor in tensors.values()], made_by, broadcast is not None)
+        like = (
+            _pattern(shapes),
+            [tensor.dtype for tensor in tensors.values()],
+            made_by,
+            over == 1,
+            broadcast is not None,
+        )
         key = (call.function, call.training)
         if self._reported.get(key) == like or self._records >= _MOST_CALLS:
             return
@@ -52,6 +64,8 @@ class LossCalls:
             },
             "broadcast": broadcast,
             "made_by": made_by,
+            "operation": _OPERATIONS.get((made_by or "").partition("Backward")[0]),
+            "normalized_over": over,
             "reduction": call.kwargs.get("reduction"),
             "result": list(call.result.shape),
         }
@@ -76,7 +90,20 @@ def _pattern(shapes: list[tuple[int, ...]]) -> tuple[Any, ...]:
     return tuple(tuple(sizes.setdefault(size, len(sizes) + 1) for size in shape) for shape in shapes)
 
 
-def _made_by(predictions: Tensor | None) -> str | None:
-    """Name of the operation of autograd that made the values, ``"SoftmaxBackward0"``; None outside a graph."""
+def _made_by(predictions: Tensor | None) -> tuple[str | None, int | None]:
+    """Name of the operation of autograd that made the values, ``"SoftmaxBackward0"``; None outside a graph.
+
+    With it, for a softmax, the size of the axis over which its values add up to one; None for others.
+    """
     nodes = chain(predictions.grad_fn, _ARRANGING) if predictions is not None else []
-    return str(nodes[-1].name()) if nodes else None
+    return (str(nodes[-1].name()), _normalized_over(nodes[-1])) if nodes else (None, None)
+
+
+def _normalized_over(node: Any) -> int | None:
+    """Size of the axis of a softmax, from its node alone: its saved tensors may be packed away."""
+    axis, outputs = getattr(node, "_saved_dim", None), getattr(node, "_input_metadata", None)
+    if not isinstance(axis, int) or not outputs or "Softmax" not in node.name():
+        return None
+    shape = outputs[0].shape
+    axis = axis - 2**64 if axis >= 2**63 else axis  # a negative axis as unsigned
+    return int(shape[axis]) if shape and -len(shape) <= axis < len(shape) else None

@@ -86,6 +86,7 @@ class TrainingFlags:
             "different_count": len(different),
             # By type: how many are in training mode and how many are not, of those that act on it.
             "sensitive": sensitive,
+            "frozen_parameters": sum(not parameter.requires_grad for parameter in root.parameters()),
         }
 
 
@@ -118,11 +119,11 @@ class Membership:
         self._captures += 1
         optimizers = self._subjects.optimizers()
         seen = (len(self._models), *(len(group["params"]) for each in optimizers for group in each.param_groups))
-        # Freezing changes no number of parameters: looked at again at the first, second, fourth, eighth capture.
+        # Freezing changes no number of parameters: examined again at the first, second, fourth, eighth capture.
         if seen == self._seen and self._captures & (self._captures - 1):
             return
         self._seen = seen
-        self._notify(update.step.records, optimizers)
+        self._notify(update.step.records, optimizers, update.optimizer)
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Any optimizer has stepped: one whose parameters are all foreign makes no step of the training."""
@@ -137,15 +138,15 @@ class Membership:
         self._strange[id(optimizer)] = None if known or steps == _STRANGE_STEPS else steps
         if not known and steps == _STRANGE_STEPS and len(self._models):
             self._subjects.name("optimizer", optimizer)
-            self._notify(self._hook.current_records(), self._subjects.optimizers())
+            self._notify(self._hook.current_records(), self._subjects.optimizers(), optimizer)
 
-    def _notify(self, records: CapturedRecords, optimizers: list[Optimizer]) -> None:
-        data = self._data(optimizers)
+    def _notify(self, records: CapturedRecords, optimizers: list[Optimizer], stepped: Optimizer) -> None:
+        data = self._data(optimizers, stepped)
         if data != self._reported:
             self._reported = data
             records.facts.append(("membership", "update", data))
 
-    def _data(self, optimizers: list[Optimizer]) -> dict[str, Any]:
+    def _data(self, optimizers: list[Optimizer], stepped: Optimizer) -> dict[str, Any]:
         owned: dict[int, int] = {}
         by_optimizer = {}
         for optimizer in optimizers:
@@ -153,18 +154,24 @@ class Membership:
             for parameter in parameters:
                 owned[id(parameter)] = owned.get(id(parameter), 0) + 1
             by_optimizer[self._subjects.name("optimizer", optimizer)] = self._of(optimizer, parameters)
-        left_out, twice, trainable = [], [], 0
-        for parameter, name in self._trainable():
-            trainable += 1
-            if id(parameter) not in owned:
-                left_out.append((parameter, name))
-            elif owned[id(parameter)] > 1:
-                twice.append(name)
+        left_out, left_out_beside, twice, trainable = [], [], [], 0
+        for of_model in self._trainable():
+            trainable += len(of_model)
+            without = [(parameter, name) for parameter, name in of_model if id(parameter) not in owned]
+            left_out += without
+            if len(without) < len(of_model):
+                left_out_beside += [name for parameter, name in without if parameter.grad is not None]
+            twice += [name for parameter, name in of_model if owned.get(id(parameter), 0) > 1]
+        used = [(p, self._models.parameter(p)) for p in parameters_of(stepped) if p.requires_grad]
         return {
+            "stepped": self._subjects.name("optimizer", stepped),
             "optimizers": by_optimizer,
             "trainable": trainable,
             "left_out": _named(name for _, name in left_out),
             "left_out_with_gradient": sum(parameter.grad is not None for parameter, _ in left_out),
+            # Of models of which an optimizer has other parameters: no model that only passes gradients on.
+            "left_out_beside": _named(left_out_beside),
+            "without_gradient": _named(place.name for p, place in used if place is not None and p.grad is None),
             "twice": _named(twice),
         }
 
@@ -181,14 +188,15 @@ class Membership:
             "frozen": _named(frozen),
         }
 
-    def _trainable(self) -> Iterable[tuple[Tensor, str]]:
-        """Parameters of the models that may be trained, with their names in the run."""
+    def _trainable(self) -> Iterable[list[tuple[Tensor, str]]]:
+        """For each model its parameters that may be trained, with their names in the run."""
         for tree in self._models:
             owner = tree.owner
-            for parameter in owner.parameters() if owner is not None else ():
-                place = tree.parameter(parameter)
-                if parameter.requires_grad and place is not None:
-                    yield parameter, place.name
+            yield [
+                (parameter, place.name)
+                for parameter in (owner.parameters() if owner is not None else ())
+                if parameter.requires_grad and (place := tree.parameter(parameter)) is not None
+            ]
 
 
 def _named(names: Iterable[str]) -> dict[str, Any]:

@@ -57,6 +57,10 @@ class ObjectNames:
         """The optimizers met, while they live."""
         return [subject for subject in self._alive() if isinstance(subject, Optimizer)]
 
+    def stepped_schedulers(self) -> int:
+        """How many of the schedulers met have stepped."""
+        return sum(isinstance(subject, LRScheduler) and has_stepped(subject) for subject in self._alive())
+
     def describe(self) -> dict[str, dict[str, Any]]:
         """Descriptions of the first eight objects of a kind, by name."""
         return {
@@ -69,6 +73,12 @@ class ObjectNames:
         return [subject for reference, _ in list(self._names.values()) if (subject := reference()) is not None]
 
 
+def has_stepped(scheduler: LRScheduler) -> bool:
+    """Whether a scheduler has stepped since it was made, or continues one that had."""
+    epoch = getattr(scheduler, "last_epoch", None)
+    return not isinstance(epoch, int) or epoch > 0
+
+
 def _describe(subject: Any, subjects: ObjectNames) -> dict[str, Any]:
     data: dict[str, Any] = {"type": type(subject).__name__}
     if isinstance(subject, Optimizer):
@@ -78,4 +88,5 @@ def _describe(subject: Any, subjects: ObjectNames) -> dict[str, Any]:
         optimizer = getattr(subject, "optimizer", None)
         data["optimizer"] = subjects.name("optimizer", optimizer) if isinstance(optimizer, Optimizer) else None
         data["heard"] = is_wrapped(type(subject).step)
+        data["stepped"] = has_stepped(subject)
     return data

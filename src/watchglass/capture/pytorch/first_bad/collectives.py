@@ -60,6 +60,6 @@ def _is_stage(root: nn.Module) -> bool:
     stage = getattr(pipelining, "PipelineStage", None)
     if stage is None:
         return False
-    # A stage knows its module and not the other way round. Looked for once in the life of a training that uses them;
-    # by type, since reading the class of some objects runs their code.
+    # A stage knows its module, but not the other way round. The search runs once in a run that uses stages; by type,
+    # because reading the class of some objects runs their code.
     return any(issubclass(type(found), stage) and found.submod is root for found in gc.get_objects())

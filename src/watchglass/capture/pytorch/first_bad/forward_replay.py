@@ -20,7 +20,7 @@ from watchglass.capture.pytorch.random_state import restored
 _REPEATABLE = (Tensor, *PLAIN)
 
 
-def refusal(state: ForwardState, room: int) -> str:
+def refusal(state: ForwardState, free_bytes: int) -> str:
     """The reason why this forward cannot be repeated in the given bytes, ``""`` when it can."""
     if state.kwargs is None:
         return "the first call of a model is seen without its keyword arguments"
@@ -33,7 +33,7 @@ def refusal(state: ForwardState, room: int) -> str:
         return reason
     if not unchanged(state):
         return "an input was changed after the forward"
-    return "a re-run would take more than capture_memory_bytes" if room < 0 else ""
+    return "a re-run would take more than capture_memory_bytes" if free_bytes < 0 else ""
 
 
 def unchanged(state: ForwardState) -> bool:

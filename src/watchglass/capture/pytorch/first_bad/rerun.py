@@ -101,12 +101,12 @@ class Rerun:
     @contextmanager
     def _rerun(self, state: ForwardState, *, graph: bool, taken: int = 0) -> Iterator[Trace]:
         taken += sum(buffer.nbytes for buffer in state.root.buffers())
-        room = self._hook.config.capture_memory_bytes - taken
-        reason = refusal(state, room)
+        bound = self._hook.config.capture_memory_bytes - taken
+        reason = refusal(state, bound)
         if reason:
             raise RefusedError(reason)
         gradients = self._hook.guard if graph else None
-        trace = Trace(self._current.models.module, state.kwargs, room=room, graph=graph, gradients=gradients)
+        trace = Trace(self._current.models.module, state.kwargs, most_bytes=bound, graph=graph, gradients=gradients)
         try:
             with self._hook.guard.suspended():
                 yield trace

@@ -2,7 +2,7 @@
 
 Level ``rerun``: while the weights are still those of the failing forward, the forward is repeated with a look at every
 module; where the loss is finite and a gradient is not, its backward is repeated too, never into ``.grad``. Level
-``armed``: where that is refused, with the reason, all modules are looked at in the steps that follow. Level ``flags``:
+``armed``: where that is refused, with the reason, all modules are examined in the steps that follow. Level ``flags``:
 the answer until then: the loss, or these gradients, are not finite. Weights that were already bad before the forward
 are reported as such: they must never make the first layer look guilty.
 """

@@ -30,9 +30,9 @@ class Trace:
     Args:
         place_of: Finds a module's place; modules without one are passed over.
         kwargs: Keyword arguments of the outermost call, which hooks do not get.
-        room: Most bytes of tensors that may be alive at a time, None for no bound.
+        most_bytes: Most bytes of tensors that may be alive at a time, None for no bound.
         graph: Whether autograd keeps all of them alive until the end.
-        gradients: The guard under which the gradients of these tensors are looked at too; None for not at all.
+        gradients: The guard under which the gradients of these tensors are examined too; None for not at all.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Trace:
         place_of: Callable[[nn.Module], Place | None],
         kwargs: Any = None,
         *,
-        room: int | None = None,
+        most_bytes: int | None = None,
         graph: bool = False,
         gradients: Guard | None = None,
     ) -> None:
@@ -49,7 +49,7 @@ class Trace:
         self.peak_bytes = 0
         self._place_of = place_of
         self._kwargs = kwargs
-        self._room = room
+        self._most_bytes = most_bytes
         self._graph = graph
         self._backward = gradients
         self._open: list[tuple[weakref.ref[nn.Module], int]] = []
@@ -77,7 +77,7 @@ class Trace:
             self._handles.pop().remove()
 
     def entered(self, module: nn.Module, arguments: Any) -> None:
-        """A module is about to run. Looked at now: later its inputs may have been overwritten."""
+        """A module is about to run. Its inputs are read now: they may be overwritten later."""
         place = self._place_of(module)
         if place is None:
             return
@@ -119,7 +119,7 @@ class Trace:
         look = look_at(tensor)
         if look is None:
             return None
-        if self._room is not None:
+        if self._most_bytes is not None:
             self._hold(tensor, ours)
         index = len(self.seen.looks)
         self.seen.looks.append(look)
@@ -142,7 +142,7 @@ class Trace:
         self._held[key] = size = storage.nbytes() if ours else 0
         self._bytes += size
         self.peak_bytes = max(self.peak_bytes, self._bytes)
-        if self._room is not None and self._bytes > self._room:
+        if self._most_bytes is not None and self._bytes > self._most_bytes:
             raise RefusedError("a re-run would take more than capture_memory_bytes")
         if not self._graph:
             weakref.finalize(tensor, harmless(self._release), key).atexit = False

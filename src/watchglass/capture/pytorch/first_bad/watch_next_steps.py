@@ -1,4 +1,4 @@
-"""Level ``armed``: all modules are looked at in the steps after a failure that could not be explained.
+"""Level ``armed``: all modules are examined in the steps after a failure that could not be explained.
 
 The answer comes when the training fails again, the model returns values that are not finite, or an update writes such
 weights: at once on the CPU; on a device by the recorder's thread, when the numbers have arrived.
@@ -26,8 +26,6 @@ from watchglass.capture.pytorch.module_tree import is_compiled, unwrap
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import CapturedRecords, Forward, OpenStep
 
-#: Steps after which it is given up.
-STEPS = 64
 _OVERWRITTEN = "the update that followed the failure overwrote the weights before it could be watched again"
 
 
@@ -60,7 +58,7 @@ class NextStepsWatch:
 
     @property
     def on(self) -> bool:
-        """Whether modules are looked at."""
+        """Whether modules are examined."""
         return bool(self._undo)
 
     def arm(self, step: OpenStep) -> None:
@@ -71,7 +69,7 @@ class NextStepsWatch:
         current.models.refresh()
         # So that steps take the full path.
         current.quiet_steps = 0
-        self._failed, self._left = step, STEPS
+        self._failed, self._left = step, current.hook.limits.armed_steps
         guarded = current.hook.guarded
         current.every_gradient = True
         self._undo = [
@@ -180,7 +178,7 @@ class NextStepsWatch:
             trace.entered(call.root, call.arguments)
 
     def _poisoned(self, call: ForwardCall) -> bool:
-        """Whether the weights that a step begins with are not finite; on a device that is looked at later."""
+        """Whether the weights that a step begins with are not finite; on a device that is examined later."""
         weights = self._weights.look()
         self._before = [weight for weight in weights if weight.look.coming is not None]
         bad = next((weight for weight in weights if weight.look.coming is None and not weight.look.finite), None)

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Sequences of a batch that are looked at, and logits in all of them together; one row at least of each sequence.
+#: Sequences of a batch that are read.
 SEQUENCES = 4
-_MOST_LOGITS = 1 << 18
 
 
 def spread(length: int, most: int) -> slice:
@@ -20,8 +19,9 @@ def spread(length: int, most: int) -> slice:
 
 
 def rows_of_attention(
-    query: Tensor, key: Tensor, mask: Tensor | None = None, *, causal: bool = False, scale: float | None = None
-) -> tuple[Tensor, Tensor, bool]:
+    query: Tensor, key: Tensor, mask: Tensor | None = None, *, causal: bool = False, scale: float | None = None,
+    most_logits: int = 1 << 18,
+) -> tuple[Tensor, Tensor, bool]:  # fmt: skip
     """Largest logits, entropies in nats, both of shape ``(heads, rows)``, and whether that is of all rows.
 
     As ``torch.nn.functional.scaled_dot_product_attention`` computes them, in float32 at least and without dropout. A
@@ -34,6 +34,7 @@ def rows_of_attention(
         mask: True where attention may go, or what is added to the logits.
         causal: Whether no query sees a key beyond its own position.
         scale: Factor of the logits; ``1 / sqrt(size)`` when not given.
+        most_logits: Logits that are computed in all; one row at least of each sequence.
 
     Raises:
         ValueError: More than four axes, or heads that do not fit.
@@ -46,7 +47,7 @@ def rows_of_attention(
     batch, heads, length, size = query.shape
     chosen = spread(batch, SEQUENCES)
     query, key = query[chosen], key[chosen]
-    places = spread(length, _MOST_LOGITS // max(1, query.shape[0] * heads * key.shape[2]))
+    places = spread(length, most_logits // max(1, query.shape[0] * heads * key.shape[2]))
     query = query[:, :, places]
     logits = _logits(query, key) * (1 / math.sqrt(size) if scale is None else scale)
     if mask is not None:

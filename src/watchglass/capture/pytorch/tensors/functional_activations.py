@@ -52,7 +52,7 @@ class Rectified:
 
     def __init__(self, saving: Saving) -> None:
         self._saving = saving
-        # Those met already, and outputs of ReLU modules, which are no functional ReLU's.
+        # Known nodes; also outputs of ReLU modules, which must not count as functional ReLUs.
         self._nodes: set[Any] = set()
 
     def made(self, tensor: Tensor) -> None:
@@ -97,7 +97,7 @@ class FunctionalActivations:
         self._saving = saving
         self._wanted: frozenset[str] = frozenset()
         self._seen: set[Any] = set()
-        # The last few outputs of modules, alive: nothing else keeps the input of a tanh.
+        # The last outputs of modules are kept alive: nothing else keeps the input of a tanh.
         self._returned: deque[_Returned] = deque(maxlen=_KEPT)
         events.add(self)
         events.module_listeners.append((lambda: bool(self._tags_wanted()), self._called))
@@ -136,7 +136,7 @@ class FunctionalActivations:
 
     def _save_input(self, records: CapturedRecords, tag: str, given: list[Any]) -> None:
         for returned in self._returned:
-            # One that was overwritten since, as by ``tanh_``, is no longer the input.
+            # An output that was overwritten since, as by ``tanh_``, is no longer the input.
             if returned.tensor._version == returned.version and any(returned.node is other for other in given):
                 name = returned.place.named(tag, returned.path)
                 self._saving.save(records, Role.INPUT, Item(returned.tensor, name, returned.place, (tag,)))

@@ -102,13 +102,12 @@ class InputGradients:
     def _loss_scaled(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self._watched and isinstance(result, Tensor):
             with torch.no_grad():
-                # The scale itself would have to be waited for on a device; what it makes of a one need not be.
+                # Reading the scale would wait for a device; a one that was scaled need not be read.
                 self._scale = arguments[0].scale(torch.ones((), device=result.device))
 
 
 def _refusal(path: str) -> dict[str, Any]:
     return {
         "reason": f"input {path} does not require a gradient, so the backward computes none",
-        "what_to_try": "call requires_grad_() on it before the model is called; this costs the training the gradient "
-        "at every step",
+        "what_to_try": "call requires_grad_() on it before the model is called; every training step then computes it",
     }

@@ -85,7 +85,7 @@ class ModuleEntry:
             entry = ModuleCall(call.forward.records, place, root, call.arguments, kwargs=call.kwargs, outermost=True)
             self._notify(entry)
         if not is_compiled(call.root):
-            # A wrapper's call stands for its model's, which is not reported again.
+            # The call of a wrapper counts as that of its model.
             self._inner = root
             self._call = call
             self._observing(True)

@@ -1,0 +1,98 @@
+"""MissingZeroGrad: gradients are never cleared, or cleared before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from watchglass.config import parameter
+from watchglass.records import Fact, Finding, Mode, Severity
+from watchglass.rules.modern.call_rounds import objects_of, rounds_of
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+
+class MissingZeroGrad(Rule):
+    """Gradients are not cleared between updates, or are cleared before the optimizer uses them.
+
+    Looks at: the order of backward, zero_grad and step, and gradients before the first backward of captured steps.
+    Fires when: `patience` steps after gradients of an update were found before the next backward, no call has cleared
+        those of this optimizer. Or zero_grad comes between the last backward and the step in every recorded order.
+        Accumulation over micro-batches, closures, and gradients that are cleared without zero_grad are no findings.
+    Usual causes: zero_grad was left out, is called on another optimizer, or was put behind backward.
+    What to try: zero_grad, backward, step, in this order, once per update.
+    Costs: the facts calls (below a microsecond per call) and leftover_gradients (four gradients at captured steps).
+    Source: the order is exact: PyTorch documentation of Optimizer.zero_grad; RULES.md, Modern; house: `patience`.
+    """
+
+    needs = (
+        Needs(facts=("calls",), why="to see the order of zero_grad, backward and step"),
+        Needs(facts=("leftover_gradients",), optional=True, why="to see whether gradients are left over"),
+    )
+
+    patience: int = parameter(4, help="training steps after which the mistake is certain", unit="steps", ge=1)
+
+    #: By optimizer the step since which gradients are left over, and how many of those examined.
+    left: dict[str, list[int]] = state(dict)
+    #: By optimizer the step since which all its recorded orders discard gradients.
+    discarding: dict[str, int] = state(dict)
+    #: Optimizers whose gradients some order clears.
+    cleared: list[str] = state(list)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """At most one finding per optimizer at a TRAIN step."""
+        for fact in view.facts("leftover_gradients"):
+            name, found, of = (fact.data.get(key) for key in ("optimizer", "nonzero", "looked_at"))
+            if isinstance(name, str) and isinstance(found, int) and isinstance(of, int):
+                if found:
+                    self.left.setdefault(name, [view.model_step, found, of])
+                else:
+                    self.left.pop(name, None)
+        for fact in view.facts("calls"):
+            self._take(view, fact)
+        if view.mode is not Mode.TRAIN:
+            return
+        for name, (since, found, of) in self.left.items():
+            if name not in self.cleared and view.model_step - since >= self.patience:
+                yield self._never_cleared(view, name, since, found, of)
+        for name, since in self.discarding.items():
+            if view.model_step - since >= self.patience:
+                yield self._discarded(view, name)
+
+    def _take(self, view: StepView, fact: Fact) -> None:
+        rounds = rounds_of(fact)
+        alone = len(objects_of(fact, "module")) == len(objects_of(fact, "optimizer")) == 1
+        for name in objects_of(fact, "optimizer"):
+            own = [each for each in rounds if name in each.stepped()]
+            clearing = [f"{name}.zero_grad", *(["module.zero_grad"] if alone else [])]
+            if own and all(each.discards(name, clearing) for each in own):
+                self.discarding.setdefault(name, view.model_step)
+            elif own:
+                self.discarding.pop(name, None)
+            if name not in self.cleared and any(each.clears(name) for each in rounds):
+                self.cleared.append(name)
+
+    def _never_cleared(self, view: StepView, name: str, since: int, found: int, of: int) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.ERROR,
+            subject=name,
+            value=float(found),
+            limit=0.0,
+            message=f"gradients of {name} are never cleared: before the first backward of step {since}, {found} of "
+            f"{of} examined ones still held those of earlier steps, and no zero_grad was called up to step "
+            f"{view.mode_step}",
+            symptoms=("gradients_left_over",),
+            evidence={"optimizer_name": name, "examined": of, "since": since},
+        )
+
+    def _discarded(self, view: StepView, name: str) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.ERROR,
+            subject=f"{name} discards",
+            message=f"zero_grad comes between backward and the step of {name}, so its updates use no gradients, "
+            f"up to step {view.mode_step}",
+            symptoms=("gradients_cleared_before_step",),
+            evidence={"optimizer_name": name},
+        )

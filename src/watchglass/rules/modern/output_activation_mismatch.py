@@ -1,0 +1,235 @@
+"""OutputActivationMismatch: the last activation does not fit the loss or the targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+#: Least and greatest value of an operation.
+_RANGES = {
+    "softmax": (0.0, 1.0), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, math.inf),
+    "softplus": (0.0, math.inf),
+}  # fmt: skip
+_DIFFERENCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_LOG_PROBABILITIES = ("nll_loss", "kl_div")
+_OF_LOGITS = ("binary_cross_entropy_with_logits", "multilabel_soft_margin_loss")
+#: Share of an average over classes by which rounding moves it.
+_ROUNDING = 1e-3
+
+
+class _Found(NamedTuple):
+    """What is wrong with a call of a loss."""
+
+    severity: Severity
+    symptom: str
+    message: str
+    value: float | None = None
+    limit: float | None = None
+
+
+class OutputActivationMismatch(Rule):
+    """The activation of the last layer does not fit the loss function, or the range of the targets.
+
+    Looks at: the operation that made the predictions of each loss function, the size of the axis of a softmax, and the
+        ranges of predictions and targets if they are captured.
+    Fires when: one of these holds in training.
+
+        * A softmax makes the predictions of cross_entropy, or a sigmoid (or softmax) those of a loss that applies a
+          sigmoid. A log-softmax before cross_entropy changes nothing: an `info`.
+        * A weighted sum, a softmax or a sigmoid makes the predictions of a loss on log-probabilities (nll_loss,
+          kl_div), or a weighted sum those of binary_cross_entropy. The same if "log-probabilities" of nll_loss are
+          above 0 in `patience` captures in a row.
+        * A softmax or cross_entropy has a single unit for `hold` steps: its output is always 1, without a gradient. An
+          `error`.
+        * A sigmoid, tanh, ReLU or softplus makes the output of a regression and a part of the targets lies beyond its
+          range, in `patience` captures in a row; or the logits of a classification, which then cannot be certain.
+    Usual causes: a softmax or sigmoid at the end of the model with a loss that contains it, a loss for probabilities
+        after a model that returns raw outputs, targets on another scale than the output layer.
+    What to try: return raw outputs and use cross_entropy or binary_cross_entropy_with_logits.
+    Costs: a few microseconds per loss function that is called at a captured step; one pass over labels and predictions
+        there.
+    Source: exact for operations; documentation of the losses of torch.nn; house: `patience`, `hold`, `tail`.
+    """
+
+    needs = (
+        Needs(facts=("loss_call",), why="to see what made the predictions"),
+        Needs(role=Role.LABEL, statistics=("min", "max", "mean", "std"), optional=True, why="to see their range"),
+        Needs(role=Role.PREDICTION, statistics=("min", "max", "mean"), optional=True, why="to see their range"),
+    )
+
+    patience: int = parameter(2, help="captures in a row with values out of range", unit="captures", ge=1)
+    hold: int = parameter(8, help="steps for which a single unit must last", unit="steps", ge=0)
+    tail: float = parameter(1.5, help="standard deviations from mean to range within which targets lie", gt=0)
+
+    #: The last call of each loss function.
+    calls: dict[str, dict[str, Any]] = state(dict)
+    #: Model steps since which loss functions have had a single unit; -1 for those that also had several.
+    single: dict[str, int] = state(dict)
+    #: Captures in a row with values out of range, by symptom.
+    beyond: dict[str, int] = state(dict)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """Findings of a step."""
+        if view.mode is not Mode.TRAIN:
+            return
+        for fact in view.facts("loss_call"):
+            call = _Call.of(fact.data)
+            self.calls[call.function] = dict(fact.data)
+            if not call.single:
+                self.single[call.function] = -1
+            self.single.setdefault(call.function, view.model_step)
+            found = _by_operation(call)
+            if found is not None:
+                yield self._finding(view, call, found)
+        yield from self._single(view, self.hold)
+        # Which loss had the captured predictions and targets is known only of a single one.
+        if len(self.calls) == 1:
+            yield from self._by_values(view, _Call.of(next(iter(self.calls.values()))))
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """A finding of a run that was too short for `hold`."""
+        if view.mode is not Mode.TRAIN or view.model_step < self.hold:
+            yield from self._single(view, None)
+
+    def _single(self, view: StepView, hold: int | None) -> Iterable[Finding]:
+        for function, since in self.single.items():
+            if since >= 0 and (hold is None or view.model_step - since >= hold):
+                call = _Call.of(self.calls[function])
+                what = f"a softmax over a single unit makes the predictions of {function}: they are always 1"
+                if call.over != 1:
+                    what = "cross_entropy has a single class: it is always 0"
+                message = f"{what}, and nothing gets a gradient"
+                yield self._finding(view, call, _Found(Severity.ERROR, "single_unit_normalized", message, 1.0, 2.0))
+
+    def _by_values(self, view: StepView, call: _Call) -> Iterable[Finding]:
+        labels, predictions, found = view.statistics(Role.LABEL), view.statistics(Role.PREDICTION), None
+        if len(labels) == 1:
+            at = (float(labels.min[0]), float(labels.max[0]), float(labels.mean[0]), float(labels.std[0]))
+            found = self._of_targets(call, *at)
+        if found is None and len(predictions) == 1:
+            least, most, mean = float(predictions.min[0]), float(predictions.max[0]), float(predictions.mean[0])
+            found = _of_predictions(call, least, most, mean)
+        if found is None:
+            if len(labels) or len(predictions):
+                self.beyond = {}
+            return
+        self.beyond[found.symptom] = self.beyond.get(found.symptom, 0) + 1
+        if self.beyond[found.symptom] >= self.patience:
+            yield self._finding(view, call, found)
+
+    def _of_targets(self, call: _Call, least: float, most: float, mean: float, std: float) -> _Found | None:
+        limits = _RANGES.get(call.operation)
+        if call.function not in _DIFFERENCES or limits is None or not math.isfinite(std):
+            return None
+        low, high = limits
+        # Noise and single values beyond the range are no mismatch; a tail of the targets is.
+        below = least < low - 0.1 * std and mean - self.tail * std < low
+        above = most > high + 0.1 * std and mean + self.tail * std > high
+        if below or above:
+            message = (
+                f"the targets of {call.function} go from {least:.3g} to {most:.3g}, but the last operation of the "
+                f"model, a {_name(call.operation)}, gives {_words(low, high)}"
+            )
+            at = (least, low) if below else (most, high)
+            return _Found(Severity.WARNING, "targets_beyond_output", message, *at)
+        one_hot = call.operation == "softmax" and (least, most) == (0.0, 1.0) and _one_in(mean, call.over)
+        if one_hot and call.function == "mse_loss":
+            message = "a softmax is compared with one-hot targets by mse_loss: its gradient vanishes at wrong answers"
+            return _Found(Severity.INFO, "", message)
+        return None
+
+    def _finding(self, view: StepView, call: _Call, found: _Found) -> Finding:
+        return self.finding(
+            view,
+            severity=found.severity,
+            subject=f"{call.function} {found.symptom}".strip(),
+            value=found.value,
+            limit=found.limit,
+            message=found.message,
+            symptoms=(found.symptom,) if found.symptom and found.severity is not Severity.INFO else (),
+            evidence={"function": call.function, "operation": _name(call.operation)},
+        )
+
+
+class _Call(NamedTuple):
+    """One call of a loss function, from its fact."""
+
+    function: str
+    operation: str
+    over: int | None
+    classes: int
+
+    @classmethod
+    def of(cls, data: Any) -> _Call:
+        shape = ((data.get("arguments") or {}).get("input") or {}).get("shape") or []
+        classes = shape[1 if len(shape) > 1 else 0] if shape else 0
+        return cls(str(data.get("function")), str(data.get("operation")), data.get("normalized_over"), classes)
+
+    @property
+    def single(self) -> bool:
+        """Whether it normalises over one unit."""
+        return self.over == 1 or (self.function == "cross_entropy" and self.classes == 1)
+
+
+def _by_operation(call: _Call) -> _Found | None:
+    """What the last operation before a loss says alone."""
+    function, made_by = call.function, call.operation
+    what = f"a {_name(made_by)} makes the predictions of {function}"
+    if call.single:
+        return None  # a separate fault, which another check reports
+    if function == "cross_entropy" and made_by == "softmax":
+        return _Found(Severity.WARNING, "softmax_before_loss", f"{what}, which applies another softmax to them")
+    if function == "cross_entropy" and made_by == "log_softmax":
+        return _Found(Severity.INFO, "", f"{what}: harmless but superfluous, as that applies a log-softmax itself")
+    if function in _OF_LOGITS and made_by in ("softmax", "sigmoid"):
+        return _Found(Severity.WARNING, "sigmoid_before_loss", f"{what}, which applies a sigmoid to them")
+    if function in _LOG_PROBABILITIES and made_by in ("weighted_sum", "softmax", "sigmoid"):
+        return _Found(Severity.WARNING, "not_probabilities", f"{what}, which expects log-probabilities")
+    if function == "binary_cross_entropy" and made_by == "weighted_sum":
+        return _Found(Severity.WARNING, "not_probabilities", f"{what}, which expects probabilities")
+    low, high = _RANGES.get(made_by, (-math.inf, math.inf))
+    classes = 2 if function in _OF_LOGITS else call.classes
+    if function in (*_OF_LOGITS, "cross_entropy") and math.isfinite(high) and classes > 1:
+        span = high if function in _OF_LOGITS else high - low
+        floor = math.log1p((classes - 1) * math.exp(-span))
+        message = f"{what}: between {low:g} and {high:g} they cannot bring the loss of a sample below {floor:.2g}"
+        return _Found(Severity.WARNING, "targets_beyond_output", message, floor, 0.0)
+    if function in _OF_LOGITS and low == 0:
+        message = f"{what}: they are never negative, so no probability is below 0.5"
+        return _Found(Severity.WARNING, "targets_beyond_output", message, 0.5, 0.0)
+    if function == "cross_entropy" and made_by == "relu":
+        return _Found(Severity.INFO, "", f"{what}: where it gives 0 for a class, that class gets no gradient")
+    return None
+
+
+def _of_predictions(call: _Call, least: float, most: float, mean: float) -> _Found | None:
+    """What the values of predictions say where their last operation is hidden, as by compiled code."""
+    if call.function == "nll_loss" and call.operation != "log_softmax" and most > 0.01:
+        message = f"nll_loss expects log-probabilities but gets values up to {most:.3g}; these are at most 0"
+        return _Found(Severity.WARNING, "not_probabilities", message, most, 0.0)
+    hidden = call.function == "cross_entropy" and call.operation not in ("softmax", "log_softmax")
+    if hidden and least >= 0 and most <= 1 and call.classes > 1 and _one_in(mean, call.classes):
+        message = "the predictions of cross_entropy add up to one: it applies another softmax to those of the model"
+        return _Found(Severity.WARNING, "softmax_before_loss", message)
+    return None
+
+
+def _one_in(mean: float, classes: int | None) -> bool:
+    """Whether a mean is that of shares of so many classes."""
+    return bool(classes) and abs(mean * (classes or 0) - 1) < _ROUNDING
+
+
+def _name(operation: str) -> str:
+    """An operation in words."""
+    return operation.replace("log_", "log-").replace("_", " ")
+
+
+def _words(low: float, high: float) -> str:
+    return f"{low:g} to {high:g}" if math.isfinite(high) else f"nothing below {low:g}"

@@ -1,0 +1,136 @@
+"""RepeatedBatch: steps that train on the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+#: Different batches that are remembered, inputs of a step that count, and loaders.
+_MOST_BATCHES, _MOST_INPUTS, _MOST_LOADERS = 64, 8, 32
+
+
+class RepeatedBatch(Rule):
+    """Steps train on the same batch again and again, although the data loader has others.
+
+    Looks at: the hash of the inputs at captured steps, and the length of the data loader that gave them: one with
+        the batch size of these inputs.
+    Fires when: at least `min_captures` captured steps had the same inputs in a share of `share` of them and the loader
+        has more than one batch. This is an `error`. Or `repeats` batches came again within one epoch, with others in
+        between (the same batch several times in a row is an inner loop). Training on the whole data set is silent, and
+        where the size of the data set is unknown, as without a data loader, the finding is an `info`.
+    Usual causes: next(iter(loader)) inside or before the loop, a variable of another loop, a sampler that draws the
+        same indices.
+    What to try: iterate over the loader: for batch in loader.
+    Costs: a copy of at most 64 KiB of the inputs at captured steps and at the beginning of some epochs.
+    Source: exact; house: `min_captures`, `share`, `repeats`, and the batch size below which chance repeats batches.
+    """
+
+    needs = (
+        Needs(facts=("batch",), why="to compare the inputs of steps"),
+        Needs(facts=("data_loader",), optional=True, why="to know how many batches there are"),
+    )
+
+    min_captures: int = parameter(8, help="captured steps before a constant batch is reported", ge=2)
+    share: float = parameter(0.9, help="share of captured steps with the same inputs", gt=0.5, le=1)
+    repeats: int = parameter(2, help="batches that come again within an epoch", unit="batches", ge=1)
+    min_varied: int = parameter(16, help="sampled elements unlike the usual one, else inputs are too plain", ge=1)
+    min_batch: int = parameter(8, help="samples of a batch below which it may repeat by chance", unit="samples", ge=1)
+
+    loaders: dict[str, dict[str, Any]] = state(dict)
+    #: By inputs of a step: number of steps, the latest one, the iterations of the loaders then.
+    batches: dict[str, dict[str, Any]] = state(dict)
+    captures: int = state(int)
+    #: Most batches of a step.
+    per_step: int = state(lambda: 1)
+    last: str = state(str)
+    again: int = state(int)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """Findings of a captured step."""
+        for fact in view.facts("data_loader"):
+            kept = {name: fact.data.get(name) for name in ("batch_size", "batches")}
+            # A script may make a loader for each epoch.
+            self.loaders = dict([*self.loaders.items(), (str(fact.data.get("loader")), kept)][-_MOST_LOADERS:])
+        # Those of the beginning of an epoch have a list of workers.
+        given = [fact.data for fact in view.facts("batch") if "iterations" in fact.data]
+        if view.mode is not Mode.TRAIN or not given:
+            return
+        if max(data.get("varied") or 0 for data in given) < self.min_varied:
+            return
+        key = " ".join(hashed for data in given[:_MOST_INPUTS] for hashed in data["hashes"])
+        self.captures += 1
+        self.per_step = max(self.per_step, len(given))
+        loaders = self._loaders(given[0])
+        now = {name: count for name, count in given[0]["iterations"].items() if name in loaders}
+        known = self.batches.get(key)
+        if known is None and len(self.batches) < _MOST_BATCHES:
+            self.batches[key] = {"steps": 0, "step": view.model_step, "iterations": now}
+        if known is not None and key != self.last and now and known["iterations"] == now:
+            yield from self._again(view, given[0], loaders, view.model_step - known["step"])
+        self.last = key
+        if key in self.batches:
+            seen = self.batches[key]
+            self.batches[key] = {"steps": seen["steps"] + 1, "step": view.model_step, "iterations": now}
+            yield from self._constant(view, key, loaders)
+
+    def _loaders(self, data: Any) -> dict[str, dict[str, Any]]:
+        """The loaders that may have given a batch: iterated over, and of its size."""
+        shapes = [shape for shape in (data.get("shapes") or {}).values() if shape]
+        size = shapes[0][0] if shapes else 0
+        known = {name: self.loaders[name] for name in data["iterations"] if name in self.loaders}
+        return {name: loader for name, loader in known.items() if _gives(loader, size)}
+
+    def _constant(self, view: StepView, key: str, loaders: dict[str, dict[str, Any]]) -> Iterable[Finding]:
+        steps = self.batches[key]["steps"]
+        if self.captures < self.min_captures or steps < self.share * self.captures:
+            return
+        lengths = [loader.get("batches") for loader in loaders.values()]
+        optimizer = view.latest_fact("optimizer")
+        if 1 in lengths or (optimizer is not None and optimizer.data.get("type") == "LBFGS"):
+            return  # the whole data set is one batch
+        certain = bool(lengths) and None not in lengths
+        batches = min((length for length in lengths if length), default=0)
+        has = f"although the data loader has {batches} batches" if certain else "which is right for a whole data set"
+        yield self.finding(
+            view,
+            severity=Severity.ERROR if certain else Severity.INFO,
+            subject="constant",
+            value=steps / self.captures,
+            limit=self.share,
+            message=f"{steps} of {self.captures} captured steps had the same inputs, {has}",
+            symptoms=("same_batch",) if certain else (),
+            evidence={"captures": self.captures, "steps": steps, **({"batches": batches} if certain else {})},
+        )
+
+    def _again(self, view: StepView, data: Any, loaders: dict[str, dict[str, Any]], distance: int) -> Iterable[Finding]:
+        lengths = [loader.get("batches") or 0 for loader in loaders.values()]
+        sizes = [loader.get("batch_size") or 0 for loader in loaders.values()]
+        # A loop over the batches of one iteration, as by itertools.cycle, comes back after all of them.
+        if distance * self.per_step >= min(lengths) or min(sizes) < self.min_batch:
+            return
+        self.again += 1
+        if self.again < self.repeats:
+            return
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="again",
+            value=float(self.again),
+            limit=float(self.repeats),
+            message=f"the inputs of step {view.mode_step} were those of a step {distance} before, in one epoch of "
+            f"{min(lengths)} batches; that was so at {self.again} of {self.captures} captured steps",
+            symptoms=("same_batch",),
+            evidence={"captures": self.captures, "steps": self.again, "batches": min(lengths)},
+        )
+
+
+def _gives(loader: dict[str, Any], size: int) -> bool:
+    """Whether a loader may give a batch of this size; the last one of an epoch may be smaller."""
+    full = loader.get("batch_size")
+    return full == size or (loader.get("batches") == 1 and full is not None and full > size)

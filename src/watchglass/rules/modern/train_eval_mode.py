@@ -1,0 +1,125 @@
+"""TrainEvalMode: dropout and batch normalisation in the wrong mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity, count
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+
+class TrainEvalMode(Rule):
+    """The model is evaluated in training mode, or trained in evaluation mode.
+
+    Looks at: the training flags of modules that depend on them (dropout, batch normalisation), and losses of
+        evaluations.
+    Fires when: the whole model is in training mode at the end of an evaluation with a loss, after at least `min_steps`
+        training steps; or the whole model is in evaluation mode at `min_steps` training steps in a row. If only some
+        of its sensitive modules are (Monte Carlo dropout, frozen batch normalisation), that is intended. So is
+        training in evaluation mode from the start with frozen parameters. Forwards without gradients that belong to
+        the training loop (pseudo-labels, the samples of a generator) are no evaluations.
+    Usual causes: model.eval() or model.train() was left out, or is called only once before the loop.
+    What to try: model.eval() before each evaluation, model.train() after it.
+    Costs: the fact training_flags, 0.1 microseconds per module at captured steps and at the start of evaluations.
+    Source: exact; RULES.md, Modern; house: `min_steps`.
+    """
+
+    needs = (
+        Needs(facts=("training_flags",), why="to see the modes of modules"),
+        Needs(scalars=("loss",), modes=(Mode.EVAL,), optional=True, why="to tell an evaluation from other forwards"),
+    )
+
+    min_steps: int = parameter(8, help="training steps in a row, or between two evaluations", unit="steps", ge=1)
+
+    #: Latest flags by name of the mode.
+    flags: dict[str, dict[str, Any]] = state(dict)
+    #: Whether the model was in training mode at a training step so far.
+    trained: bool = state(bool)
+    since: int = state(int)
+    #: Training steps since the last evaluation, and whether the steps of the current one had losses.
+    steps: int = state(int)
+    losses: int = state(int)
+    before: int = state(int)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """At most one finding, at a training step."""
+        for fact in view.facts("training_flags"):
+            if isinstance(fact.data.get("sensitive"), dict):
+                self.flags[view.mode.name] = {key: fact.data.get(key) for key in _KEYS}
+                if view.mode is Mode.TRAIN:
+                    self.since = view.model_step
+                    self.trained = self.trained or fact.data["training"] is True
+        if view.mode is Mode.TRAIN:
+            if self.losses:
+                yield from self._evaluated(view)
+                self.losses = 0
+            self.steps += 1
+            yield from self._training(view)
+        elif view.mode is Mode.EVAL:
+            if self.steps:
+                self.before, self.steps = self.steps, 0
+            self.losses += view.scalar("loss") is not None
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """A finding of an evaluation at the end."""
+        if self.losses:
+            yield from self._evaluated(view)
+
+    def applicable(self, view: StepView) -> str:
+        """Not without modules that depend on the mode."""
+        if any(flags["sensitive"] for flags in self.flags.values()):
+            return ""
+        return "the model has neither dropout nor batch normalisation" if self.flags else ""
+
+    def _evaluated(self, view: StepView) -> Iterable[Finding]:
+        flags = self.flags.get("EVAL")
+        if flags is None or not flags["training"] or self.before < self.min_steps or not _all(flags["sensitive"], 0):
+            return
+        modules = _named(flags["sensitive"])
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="evaluation",
+            value=float(sum(counts[0] for counts in flags["sensitive"].values())),
+            limit=0.0,
+            message=f"the model is evaluated in training mode: {modules} compute otherwise than in evaluation mode, "
+            f"after training step {view.train_step}",
+            symptoms=("training_mode_in_evaluation",),
+            evidence={"sensitive": modules},
+        )
+
+    def _training(self, view: StepView) -> Iterable[Finding]:
+        flags = self.flags.get("TRAIN")
+        if flags is None or flags["training"] or view.model_step - self.since < self.min_steps - 1:
+            return
+        if not _all(flags["sensitive"], 1) or (flags["frozen_parameters"] and not self.trained):
+            return
+        modules = _named(flags["sensitive"])
+        start = f"since step {self.since}" if self.trained else "from the start"
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="training",
+            value=float(sum(counts[1] for counts in flags["sensitive"].values())),
+            limit=0.0,
+            message=f"the model is trained in evaluation mode {start}, up to step {view.mode_step}: {modules} compute "
+            "otherwise than in training mode",
+            symptoms=("evaluation_mode_in_training",),
+            evidence={"sensitive": modules},
+        )
+
+
+_KEYS = ("training", "sensitive", "frozen_parameters")
+
+
+def _all(sensitive: dict[str, list[int]], place: int) -> bool:
+    """Whether there are sensitive modules, and all are in training mode (place 0) or in evaluation mode (1)."""
+    return bool(sensitive) and all(counts[place] > 0 and not counts[1 - place] for counts in sensitive.values())
+
+
+def _named(sensitive: dict[str, list[int]]) -> str:
+    return " and ".join(count(sum(counts), kind) for kind, counts in sensitive.items())

@@ -1,0 +1,82 @@
+"""WorkerSeedRepeats: data workers that give the same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+#: More hashes of steps than there are hashes of first batches, so that one of another batch is among them.
+_MOST = 32
+
+
+class WorkerSeedRepeats(Rule):
+    """Several workers of a data loader give the same batches.
+
+    Looks at: the hashes of the first batches of an epoch, one from each worker of the data loader, and those of other
+        captured steps.
+    Fires when: batches of different workers are equal while other steps have other inputs. Without those other steps
+        the data may simply be constant, which is silent here. Equal augmentations of different samples cannot be seen.
+    Usual causes: random numbers of NumPy or of a generator in the data set, whose state each worker copies; an
+        iterable data set of which every worker reads all.
+    What to try: seed by worker in worker_init_fn, or draw with torch; divide an iterable data set by get_worker_info.
+    Costs: a copy of at most 64 KiB of the inputs at captured steps and at the beginning of some epochs.
+    Source: exact; documentation of torch.utils.data, "Randomness in multi-process data loading"; house: `min_varied`.
+    """
+
+    needs = (Needs(facts=("batch",), why="to compare the batches of data workers"),)
+
+    min_varied: int = parameter(16, help="sampled elements unlike the usual one, else inputs are too plain", ge=1)
+
+    #: What is equal, until a step with other inputs shows that the data are not constant.
+    equal: dict[str, Any] = state(dict)
+    other: list[str] = state(list)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """A finding at the first step that has other inputs."""
+        if view.mode is not Mode.TRAIN:
+            return
+        for fact in view.facts("batch"):
+            data = fact.data
+            if (data.get("varied") or 0) < self.min_varied:
+                continue
+            if "iterations" in data:
+                self.other = list(dict.fromkeys([*self.other, *data["hashes"]]))[:_MOST]
+            elif data.get("workers"):
+                self._compare(data)
+        if self.equal and any(each not in self.equal["hashes"] for each in self.other):
+            yield self._finding(view)
+
+    def _compare(self, data: Any) -> None:
+        workers: dict[str, set[int]] = {}
+        for hashed, worker in zip(data["hashes"], data["workers"], strict=False):
+            workers.setdefault(hashed, set()).add(worker)
+        same = {hashed: found for hashed, found in workers.items() if len(found) > 1}
+        if not same:
+            return
+        self.equal = {
+            "hashes": sorted(same),
+            "workers": len(set(data["workers"])),
+            "alike": sum(map(len, same.values())),
+            "loader": str(data.get("loader")),
+            "epoch": data.get("iteration"),
+        }
+
+    def _finding(self, view: StepView) -> Finding:
+        equal, self.equal = self.equal, {}
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject=equal["loader"],
+            value=float(equal["alike"]),
+            limit=1.0,
+            message=f"{equal['alike']} of {equal['workers']} workers of the data loader gave the same first batch in "
+            f"epoch {equal['epoch']}",
+            symptoms=("workers_alike",),
+            evidence={"workers": equal["workers"], "alike": equal["alike"]},
+        )

@@ -1,0 +1,137 @@
+"""InputNormalization: inputs on a scale that weights cannot handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import watchglass
+from real_runs import RealRuns, Watch, batch, classifier, update
+from trainings import training
+from watchglass.capture.input_sketches import QUANTILES
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.rules import capture_for, find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+RULE = "InputNormalization"
+
+
+def sketched(values: Any, into: Sequence[str] = ("linear",)) -> list[Step]:
+    values = np.asarray(values, float)
+    data = {
+        "into": list(into), "sampled": values.size, "mean": values.mean(), "std": values.std(),
+        "quantiles": np.quantile(values, QUANTILES).tolist(),
+        "channels": {"axis": 1, "mean": values.mean(0).tolist(), "std": values.std(0).tolist()},
+    }  # fmt: skip
+    return training(4, facts={0: {"input_sketch": data}})
+
+
+def normal(*scales: float) -> Any:
+    return np.random.default_rng(0).normal(size=(64, len(scales))) * np.array(scales)
+
+
+class TestInputNormalization(RuleSuite):
+    rule = find_rule(RULE)
+
+    def sick(self) -> Sequence[Step]:
+        return sketched(np.random.default_rng(0).integers(0, 256, (64, 8)), into=("other", "convolution"))
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return (
+            sketched(normal(0.05, 1, 20)),
+            sketched(2000 / 255 + normal(0.1, 0.1)),
+            sketched(np.random.default_rng(0).random((64, 8)) / 255),
+            sketched(-0.996 + normal(0.002, 0.002)),
+        )
+
+    def healthy(self) -> Sequence[Step]:
+        return sketched(normal(1, 2, 0.5))
+
+
+class TestInputNormalizationInRealRuns(RealRuns):
+    rule = "InputNormalization"
+    cause = "inputs_not_normalized"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        watch(model)
+        for _ in range(40):
+            inputs, labels = batch()
+            update(model, optimizer, (60 if sick else 1) * inputs, labels)
+
+
+class Divides(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.layer(images.float() / 255)
+        return found
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randint(0, 256, shape).float()
+
+
+def causes_in(run: Path, model: nn.Module, inputs: Tensor) -> list[str]:
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    labels = torch.zeros(len(inputs), dtype=torch.long)
+    with watchglass.watch(model, run=run, strict=True, **{**capture_for([RuleSpec(RULE)]), "save_interval": 1}):
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+    return [finding.causes[0] for finding in replay(str(run), [RuleSpec(RULE)]).findings]
+
+
+Make = Callable[[], nn.Sequential]
+CONV: Make = lambda: nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 4))  # noqa: E731
+FLAT: Make = lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4))  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "found"),
+    [
+        (CONV, lambda: images(16, 3, 8, 8), ["inputs_not_normalized"]),
+        (
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4)),
+            lambda: images(16, 3, 8, 8),
+            ["inputs_not_normalized"],
+        ),
+        (CONV, lambda: images(16, 3, 8, 8) / 255**2, ["inputs_normalized_twice"]),
+        (CONV, lambda: (images(16, 3, 8, 8) / 255**2 - 0.5) / 0.5, ["inputs_normalized_twice"]),
+        (CONV, lambda: images(16, 3, 8, 8) / 255, []),
+        (CONV, lambda: (images(16, 3, 8, 8) / 255 - 0.45) / 0.22, []),
+        # Digits of 0..16, one-hot and sparse features, a constant feature.
+        (lambda: nn.Linear(64, 4), lambda: torch.randint(0, 17, (32, 64)).float(), []),
+        (lambda: nn.Linear(64, 4), lambda: F.one_hot(torch.randint(0, 64, (32,)), 64).float(), []),
+        (lambda: nn.Linear(3, 4), lambda: torch.cat([torch.randn(32, 2), torch.ones(32, 1)], 1), []),
+        # The model normalises, divides or embeds first.
+        (lambda: nn.Sequential(nn.BatchNorm2d(3), *CONV()), lambda: images(16, 3, 8, 8), []),
+        (lambda: nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 4)), lambda: images(16, 16), []),
+        (Divides, lambda: images(16, 16), []),
+        (Divides, lambda: images(16, 16).to(torch.uint8), []),
+        (
+            lambda: nn.Sequential(nn.Embedding(5000, 4), nn.Flatten(), nn.Linear(16, 4)),
+            lambda: torch.randint(0, 5000, (16, 4)),
+            [],
+        ),
+    ],
+)
+def test_what_counts_is_what_the_first_weights_get(
+    run_path: Path, model: Callable[[], nn.Module], inputs: Callable[[], Tensor], found: list[str]
+) -> None:
+    torch.manual_seed(0)
+    assert causes_in(run_path, model(), inputs()) == found

@@ -1,0 +1,74 @@
+"""MissingZeroGrad: gradients that are never cleared, or cleared too early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from real_runs import RealRuns, Watch, batch, classifier
+from watchglass.rules import find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+
+def run(*calls: str, left: int = 0, steps: int = 20) -> list[Step]:
+    """Steps with one order of calls, and so many gradients left over."""
+    order = {"calls": [[name, 1] for name in calls], "times": 1}
+    objects = {"optimizer": {"type": "SGD"}, "optimizer_2": {"type": "SGD"}}
+    facts = {
+        "calls": {"orders": [order], "rounds": 2, "others": 0, "objects": objects},
+        "leftover_gradients": {"optimizer": "optimizer", "looked_at": 4, "present": 4, "nonzero": left},
+    }
+    return [Step(scalars={"loss": 1.0}, facts=facts if number == 1 else ()) for number in range(steps)]
+
+
+class TestMissingZeroGrad(RuleSuite):
+    rule = find_rule("MissingZeroGrad")
+
+    def sick(self) -> Sequence[Step]:
+        return run("backward", "optimizer.step", left=4)
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return [run("backward", "optimizer.zero_grad", "optimizer.step")]
+
+    def healthy(self) -> Sequence[Step]:
+        # Of two optimizers one is cleared after the first backward of the step: that of a GAN.
+        return run("backward", "optimizer_2.zero_grad", "backward", "optimizer_2.step", "optimizer.step",
+                   "optimizer.zero_grad", left=4)  # fmt: skip
+
+
+class TestMissingZeroGradInRealRuns(RealRuns):
+    rule = "MissingZeroGrad"
+    cause = "gradients_never_cleared"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Micro-batches; the twin clears their sum without zero_grad."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        watch(model)
+        for number in range(60):
+            inputs, labels = batch()
+            F.cross_entropy(model(inputs), labels).backward()
+            if number % 3 == 2:
+                optimizer.step()
+                for parameter in model.parameters() if not sick else ():
+                    parameter.grad = None
+
+
+class TestDiscardedGradientsInRealRuns(RealRuns):
+    rule = "MissingZeroGrad"
+    cause = "gradients_discarded"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for _ in range(20):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            if sick:
+                optimizer.zero_grad()
+            optimizer.step()

@@ -1,0 +1,156 @@
+"""RepeatedBatch: steps that train on the same batch although there are others."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+import watchglass
+from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
+from trainings import ALWAYS, training
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Severity
+from watchglass.rules import capture_for, find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+RULE = "RepeatedBatch"
+
+
+def given(numbers: Sequence[int], batches: int | None, epoch: int) -> list[Step]:
+    """Steps with numbered batches of a loader that has so many of them in an epoch."""
+    facts: dict[int, Any] = {
+        step: {
+            "batch": {
+                "hashes": [f"{number:016x}"], "varied": 300, "shapes": {"0": [32, 16]},
+                "iterations": {"loader": step // epoch + 1},
+            }
+        }
+        for step, number in enumerate(numbers)
+    }  # fmt: skip
+    facts[0]["data_loader"] = {"loader": "loader", "batch_size": 32, "batches": batches}
+    return training(len(numbers), facts=facts, due=ALWAYS)
+
+
+class TestRepeatedBatch(RuleSuite):
+    rule = find_rule(RULE)
+
+    def sick(self) -> Sequence[Step]:
+        return given([7] * 20, 50, epoch=1)
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return (given([0, 1, 2, 0, 3, 1, 4, 2], 50, epoch=50),)
+
+    def healthy(self) -> Sequence[Step]:
+        return given([*range(10)] * 8, 10, epoch=10)
+
+
+class TestRepeatedBatchInRealRuns(RealRuns):
+    rule = "RepeatedBatch"
+    cause = "batch_repeated"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        loader = data(256)
+        for _ in range(2):
+            first = next(iter(loader))
+            for each in loader:
+                update(model, optimizer, *(first if sick else each))
+
+
+def data(samples: int, batch_size: int = 32, **settings: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*batch(samples)), batch_size=batch_size, **settings)
+
+
+def found_in(run: Path, batches: Iterator[tuple[Tensor, Tensor]], steps: int = 24, **facts: Any) -> list[Severity]:
+    """Severities of the findings where a model is trained on batches."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with watchglass.watch(model, run=run, strict=True, **{**capture_for([RuleSpec(RULE)]), "save_interval": 1}):
+        for inputs, labels in itertools.islice(batches, steps):
+            update(model, optimizer, inputs, labels)
+    return [finding.severity for finding in replay(str(run), [RuleSpec(RULE)]).findings]
+
+
+def epochs(loader: DataLoader[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def first_each_time(loader: DataLoader[Any]) -> Iterator[Any]:
+    while True:
+        yield next(iter(loader))
+
+
+def with_validation(loader: DataLoader[Any], other: DataLoader[Any], model: nn.Module) -> Iterator[Any]:
+    while True:
+        yield from loader
+        for inputs, labels in other:
+            evaluate(model, inputs, labels)
+
+
+def inner_loop(loader: DataLoader[Any], times: int) -> Iterator[Any]:
+    for each in epochs(loader):
+        yield from [each] * times
+
+
+def of_two_loaders(first: DataLoader[Any], second: DataLoader[Any]) -> Iterator[Any]:
+    for one, other in zip(epochs(first), epochs(second), strict=False):
+        yield one
+        yield other
+
+
+@pytest.mark.parametrize(
+    ("batches", "found"),
+    [
+        (lambda: first_each_time(data(256)), [Severity.ERROR]),
+        # The whole data set, by a loader or without one.
+        (lambda: epochs(data(64, 64)), []),
+        (lambda: first_each_time(data(64, 64)), []),
+        (lambda: epochs(data(48, 64)), []),
+        (lambda: itertools.repeat(batch(64)), [Severity.INFO]),
+        (lambda: itertools.repeat((torch.ones(32, 16), torch.zeros(32, dtype=torch.long))), []),
+        # Epochs in the same order, also of batches that were kept.
+        (lambda: epochs(data(96)), []),
+        (lambda: itertools.cycle(data(96)), []),
+        (lambda: epochs(data(96, shuffle=True)), []),
+        # Several updates with one batch.
+        (lambda: inner_loop(data(256), 4), []),
+        # Drawn with replacement, a few samples at a time.
+        (lambda: epochs(data(8, 1, sampler=RandomSampler(range(8), replacement=True))), []),
+        (lambda: of_two_loaders(data(96), data(64, 64)), []),
+        (lambda: with_validation(data(96), data(96), classifier()), []),
+    ],
+)
+def test_only_batches_that_stand_in_for_others_are_reported(
+    run_path: Path, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]], found: list[Severity]
+) -> None:
+    torch.manual_seed(0)
+    assert found_in(run_path, batches()) == found
+
+
+def test_micro_batches_and_closures_are_no_repeats(run_path: Path) -> None:
+    model = classifier()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    inputs, labels = batch(64)
+    with watchglass.watch(model, run=run_path, strict=True, **{**capture_for([RuleSpec(RULE)]), "save_interval": 1}):
+        for _ in range(12):
+
+            def closure() -> Tensor:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(inputs), labels)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+    assert replay(str(run_path), [RuleSpec(RULE)]).findings == ()

@@ -1,0 +1,78 @@
+"""SchedulerMisuse: schedules that are stepped at the wrong time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.optim import lr_scheduler
+
+from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
+from trainings import training
+from watchglass.rules import find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+
+def calls(*names: str, kind: str = "StepLR") -> dict[int, dict[str, dict[str, object]]]:
+    """The record of one order of calls."""
+    order = {"calls": [[name, 1] for name in names], "times": 1}
+    scheduler = {"type": kind, "optimizer": "optimizer", "heard": True, "stepped": True}
+    objects = {"optimizer": {"type": "SGD"}, "scheduler": scheduler}
+    return {1: {"calls": {"orders": [order], "rounds": 1, "objects": objects, "processes": 1}}}
+
+
+PER_BATCH = calls("backward", "optimizer.step", "scheduler.step")
+
+
+class TestSchedulerMisuse(RuleSuite):
+    rule = find_rule("SchedulerMisuse")
+
+    def sick(self) -> Sequence[Step]:
+        return training(400, rate=lambda n: 0.1 * 0.7**n, facts=PER_BATCH)
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        cosine = calls("backward", "optimizer.step", "scheduler.step", kind="CosineAnnealingLR")
+        twice = calls("backward", "optimizer.step", "scheduler.step", "scheduler.step")
+        return [
+            training(60, rate=lambda n: 0.1 * abs((n % 20) / 10 - 1), facts=cosine),
+            training(30, facts=twice),
+            training(30, rate=lambda n: 0.0),
+        ]
+
+    def healthy(self) -> Sequence[Step]:
+        # A warm-up from zero, then restarts.
+        return training(400, rate=lambda n: 0.1 * (n / 20 if n < 20 else 1 - (n % 40) / 40), facts=PER_BATCH)
+
+
+class TestSchedulerMisuseInRealRuns(RealRuns):
+    rule = "SchedulerMisuse"
+    cause = "scheduler_misused"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A schedule of epochs; the twin steps it per epoch."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        scheduler = lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
+        for number in range(120):
+            update(model, optimizer, *batch())
+            if sick or number % 40 == 39:
+                scheduler.step()
+            if number % 40 == 39:
+                evaluate(model, *batch())
+
+
+class TestRateOfZeroInRealRuns(RealRuns):
+    rule = "SchedulerMisuse"
+    cause = "learning_rate_zero"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The twin warms up from zero."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: 0.0 if sick else min(1.0, step / 10))
+        for _ in range(40):
+            update(model, optimizer, *batch())
+            scheduler.step()

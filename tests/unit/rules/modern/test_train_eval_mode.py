@@ -1,0 +1,86 @@
+"""TrainEvalMode: modules in the wrong mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from real_runs import RealRuns, Watch, batch, evaluate, update
+from watchglass import Mode
+from watchglass.rules import find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+
+def flags(training: bool, sensitive: dict[str, list[int]]) -> dict[str, dict[str, object]]:
+    return {"training_flags": {"training": training, "sensitive": sensitive, "frozen_parameters": 0}}
+
+
+def run(evaluation: dict[str, dict[str, object]], training: dict[str, dict[str, object]]) -> list[Step]:
+    """Training steps with an evaluation after each ten."""
+    steps = []
+    for part in range(3):
+        steps += [Step(scalars={"loss": 1.0}, facts=training if part + n == 0 else ()) for n in range(10)]
+        facts = evaluation if part == 0 else ()
+        steps.append(Step(scalars={"loss": 1.0}, facts=facts, mode=Mode.EVAL))
+    return steps
+
+
+TRAINING = flags(True, {"Dropout": [1, 0], "BatchNorm1d": [1, 0]})
+EVALUATION = flags(False, {"Dropout": [0, 1], "BatchNorm1d": [0, 1]})
+
+
+class TestTrainEvalMode(RuleSuite):
+    rule = find_rule("TrainEvalMode")
+
+    def sick(self) -> Sequence[Step]:
+        return run(TRAINING, TRAINING)
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return [run(EVALUATION, EVALUATION)]
+
+    def healthy(self) -> Sequence[Step]:
+        # Monte Carlo dropout, and frozen batch normalisation.
+        return run(flags(False, {"Dropout": [1, 0], "BatchNorm1d": [0, 1]}),
+                   flags(True, {"Dropout": [1, 0], "BatchNorm1d": [0, 1]}))  # fmt: skip
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+
+
+class TestEvaluationInTrainingMode(RealRuns):
+    rule = "TrainEvalMode"
+    cause = "evaluated_in_training_mode"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for number in range(40):
+            update(model, optimizer, *batch())
+            if number % 10 == 9:
+                model.train(sick)
+                with torch.no_grad():
+                    inputs, labels = batch()
+                    nn.functional.cross_entropy(model(inputs), labels)
+                model.train()
+
+
+class TestTrainingInEvaluationMode(RealRuns):
+    rule = "TrainEvalMode"
+    cause = "trained_in_evaluation_mode"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The twin keeps only its batch normalisation in evaluation mode."""
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for number in range(40):
+            model[1].eval()
+            update(model, optimizer, *batch())
+            if number == 9:
+                evaluate(model, *batch())
+                model.train(not sick)
