@@ -6,8 +6,8 @@ from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.evaluate.backtest.backtest import (
+        BacktestOutcome as BacktestOutcome,
         Firing as Firing,
-        Outcome as Outcome,
         Score as Score,
         TestedRun as TestedRun,
         combinations as combinations,

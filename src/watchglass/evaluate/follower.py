@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+import time
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from watchglass.config import Clock
 from watchglass.errors import CompactedError
-from watchglass.evaluate.streamed import Streamed
+from watchglass.evaluate.streamed import Streamed, between
 from watchglass.records import ROW_KINDS, Fact, Observation, RowKey, StepEnd
 from watchglass.rules import Windows
 from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest, step_ends
@@ -37,8 +40,10 @@ Key = tuple[int, str]
 _FORGET_EVERY = 64
 #: Steps that may begin and end during one step whose records are still kept, where a flush was read in part.
 _KEPT_OPEN = 1024
+#: Observations of streams. They have one order, and each has a place among the steps of every group.
+_OF_STREAMS = frozenset({"watermark", "steps_shown", "streams_ended"})
 #: Observations that have a place among the steps of a group.
-PLACED = frozenset({"worker_joined", "worker_lost", "worker_returned", "tick", "watermark", "streams_ended"})
+PLACED = _OF_STREAMS | {"worker_joined", "worker_lost", "worker_returned", "tick"}
 #: The most gaps in the step numbers of a worker that are kept.
 _MOST_GAPS = 1024
 
@@ -50,11 +55,6 @@ class _Numbers:
         self._starts: list[int] = []
         self._stops: list[int] = []
 
-    @property
-    def end(self) -> int:
-        """One more than the highest number; 0 where there is none."""
-        return self._stops[-1] if self._stops else 0
-
     def __contains__(self, number: int) -> bool:
         place = bisect_right(self._starts, number)
         return place > 0 and number < self._stops[place - 1]
@@ -63,21 +63,13 @@ class _Numbers:
         """Adds one that is not there."""
         starts, stops = self._starts, self._stops
         place = bisect_right(starts, number)
-        follows = place > 0 and stops[place - 1] == number
-        precedes = place < len(starts) and starts[place] == number + 1
-        if follows and precedes:
-            stops[place - 1] = stops.pop(place)
-            del starts[place]
-        elif follows:
-            stops[place - 1] = number + 1
-        elif precedes:
-            starts[place] = number
-        else:
-            starts.insert(place, number)
-            stops.insert(place, number + 1)
-            if len(starts) > _MOST_GAPS:
-                stops[0] = stops.pop(1)
-                del starts[1]
+        starts.insert(place, number)
+        stops.insert(place, number + 1)
+        for left in (place, place - 1, 0):
+            touch = 0 <= left < len(starts) - 1 and stops[left] == starts[left + 1]
+            if touch or (left == 0 and len(starts) > _MOST_GAPS):
+                stops[left] = stops.pop(left + 1)
+                del starts[left + 1]
 
     def first_missing(self, number: int) -> int:
         """The first one from ``number`` on that is not there."""
@@ -102,14 +94,12 @@ class Moments:
         shown: Complete steps that were shown.
         observed: What was observed and not shown yet, by its place.
         tick: The last tick that was shown.
-        noted: The last place at which it was observed how far a stream is; -1 for none.
         streams_ended: Whether nothing more was shown of streams from here on.
     """
 
     shown: int = 0
     observed: list[Observation] = field(default_factory=list)
     tick: Observation | None = None
-    noted: int = -1
     streams_ended: bool = False
 
 
@@ -157,6 +147,7 @@ class FollowedWorker:
     lost_at: tuple[int, int] = (0, 0)
     moments: Moments = field(default_factory=Moments)
     _lefts: list[int] = field(default_factory=list)
+    _stays: int = sys.maxsize
     _models: ModelViews | None = None
     _seen: _Numbers = field(default_factory=_Numbers)
     _lowest: deque[int] = field(default_factory=deque)
@@ -164,11 +155,6 @@ class FollowedWorker:
     _waiting: list[Fact] = field(default_factory=list)
     _fetched: StatisticsRows | None = None
     _over: bool = False
-
-    @property
-    def view(self) -> StepView | None:
-        """The newest step, as the model that leads it sees it; None before the first."""
-        return self.views[0] if self.views else None
 
     def newest_scalars(self, most: int) -> dict[str, float]:
         """See :meth:`ModelViews.newest_scalars`, of the steps that were shown."""
@@ -211,11 +197,11 @@ class FollowedWorker:
         elif seen.kind == "worker_joined" and self.noted:
             self.joins += 1
             steps, lefts = seen.data.get("steps"), seen.data.get("lefts", 0)
-            if type(steps) is int:  # the last ones of a worker that has left or is lost
-                self.until = self.shown + steps
-            else:
-                self.lost = False
-                self.until = next(iter(self._lefts[lefts:]), math.inf) if type(lefts) is int else math.inf
+            # A number of steps: the last ones of a worker that has left or is lost.
+            until = self.shown + steps if type(steps) is int else math.inf
+            self.lost = self.lost and until < math.inf
+            self._stays = lefts if type(lefts) is int and until == math.inf else sys.maxsize
+            self.until = min([until, *self._lefts[self._stays : self._stays + 1]])
 
     def ingest(self, frame: Frame) -> None:
         """Takes in one frame; a step is queued with the catalog and facts as they are now, in stream order.
@@ -248,13 +234,13 @@ class FollowedWorker:
                 self.alone = event.get("alone", self.alone) is True
                 if self.left is not None:
                     self._lefts.append(self.ended)
-                    self.until = min(self.until, self._lefts[-1]) if self.noted else self.until
+                    self.until = min([self.until, *self._lefts[self._stays : self._stays + 1]])
             self.events = len(self.tables.lifecycle)
 
     def let_go(self) -> None:
         """Keeps nothing of what was recorded; for a worker of an attempt that is over."""
         if not self._over:
-            self.tables.forget(self._seen.end)
+            self.tables.forget(sys.maxsize)
             self.tables.catalog = Catalog()
             self._models, self.views, self._over = None, [], True
 
@@ -340,13 +326,21 @@ class Follower:
     ``worker_joined``, and the worker takes part from there until it leaves or is lost.
     """
 
-    def __init__(self, store: Store, *, attempt: int | None = None, workers: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        attempt: int | None = None,
+        workers: Collection[str] | None = None,
+        clock: Clock = time,
+    ) -> None:
         """Begins with the first step of a run.
 
         Args:
             store: The store of the run.
             attempt: Follow only this attempt; all if None.
             workers: Follow only these; all if None. The moments of a worker do not depend on the others.
+            clock: The time.
 
         Raises:
             NotARunError: The store holds no run.
@@ -355,6 +349,8 @@ class Follower:
         self.workers: dict[tuple[int, str], FollowedWorker] = {}
         self._teams: dict[int, list[FollowedWorker]] = {}
         self._groups: dict[tuple[int, str], Moments] = {}
+        #: Steps that each group was shown before the last observation of streams.
+        self._marked: dict[tuple[int, str], int] = {}
         self._ended: set[int] = set()
         #: Attempts whose observations list the workers that take part.
         self._noted: set[int] = set()
@@ -368,7 +364,7 @@ class Follower:
         self.readable = Readable()
         self._streamed: Streamed | None = None
         self._store, self._attempt = store, attempt
-        self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt, workers=workers)
+        self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt, workers=workers, clock=clock)
 
     def cut(self, windows: Sequence[Windows]) -> None:
         """Reads streams, too, and shows their rows where one of these windows ends; call it before all else."""
@@ -383,18 +379,13 @@ class Follower:
         return found
 
     @property
-    def active(self) -> list[FollowedWorker]:
-        """Workers that have joined and neither left nor been lost."""
-        return [worker for worker in self.workers.values() if worker.active]
-
-    @property
     def over(self) -> int:
         """The attempt before which all moments were given; those attempts have ended.
 
         Data of killed workers may still arrive from elsewhere, while the next attempt has begun. So such an attempt
         ends with the attempt after the next.
         """
-        newest = max((worker.attempt for worker in self.workers.values() if worker.view is not None), default=0)
+        newest = max((worker.attempt for worker in self.workers.values() if worker.views), default=0)
         before = max((attempt for attempt in self._teams if attempt < newest), default=newest)
         if any(worker.left is None for worker in self._teams.get(before, ())):
             newest = before
@@ -410,13 +401,13 @@ class Follower:
 
         Equal observations count once, at their first place.
         """
-        if seen.kind not in PLACED:
+        alone = seen.data.get("alone", {})  # of any program that writes a journal
+        valid = isinstance(alone, dict) and all(type(n) is int for n in alone.values())
+        if seen.kind not in PLACED or seen.attempt in self._ended or not valid:
             return
-        group = self._group(seen.attempt, seen.group)
+        group = self._group(seen.attempt, "" if seen.kind in _OF_STREAMS else seen.group)
         waiting = group.observed
-        if seen.kind in ("watermark", "streams_ended"):
-            group.noted = max(group.noted, seen.steps)
-        elif seen.kind != "tick":
+        if seen.kind not in (*_OF_STREAMS, "tick"):
             key = json.dumps([seen.kind, seen.attempt, seen.data], sort_keys=True, default=str)
             same = [other for other in waiting if (other.kind, other.data) == (seen.kind, seen.data)]
             if key in self._known and (not same or same[0].steps <= seen.steps):
@@ -481,7 +472,9 @@ class Follower:
                 for (number, _), group in list(self._groups.items()):
                     while number == attempt and group.observed:
                         yield from self._taken(group.observed.pop(0), group)
-                yield from self._end_streams(attempt)
+                if self._streamed is not None:
+                    yield from self._streams_up_to(attempt, None, rest=True)
+                    yield from self._taken(self._mark("streams_ended", attempt, {}), self._group(attempt, ""))
                 if before is not None:
                     yield AttemptEnd(attempt)
                     self._ended.add(attempt)
@@ -502,8 +495,15 @@ class Follower:
             superseded = attempt < newest and self._quiet
             # One that nothing was read of yet may begin with any step.
             first = set() if over or superseded else behind.difference(worker.worker for worker in team)
-            for name, members in _parts(team).items():
-                yield from self._moments(attempt, name, members, behind, over=over, superseded=superseded, first=first)
+            parts, more = _parts(team), True
+            while more:
+                held: dict[str, _Ended] = {}
+                for name, members in parts.items():
+                    step = yield from self._moments(attempt, name, members, behind, first, over, superseded)
+                    held |= {name: step} if step is not None else {}
+                late = behind.difference(worker.worker for name in held for worker in parts[name])
+                more = yield from self._written(attempt, [*held.values()], late, over)
+                parts = {name: parts[name] for name in ("", *held)}
 
     @property
     def _attempts(self) -> list[int]:
@@ -512,27 +512,30 @@ class Follower:
         return sorted({*self._teams, *streamed})
 
     def _moments(
-        self, attempt: int, name: str, members: list[FollowedWorker], behind: set[str], *, over: bool,
-        superseded: bool, first: set[str],
-    ) -> Iterator[Moment]:  # fmt: skip
-        """The moments of workers that wait for one another, as far as they are complete.
+        self, attempt: int, name: str, members: list[FollowedWorker], behind: set[str], first: set[str], over: bool,
+        superseded: bool,
+    ) -> Generator[Moment, None, _Ended | None]:  # fmt: skip
+        """The moments of workers that wait for one another, as far as they are complete and no stream comes before.
 
         While something of other workers is to be read ``first``, these are observations, and none of those workers.
+        Returns the step that comes next, but after a watermark; None for none.
         """
-        group = self._group(attempt, name)
+        group, mark = self._group(attempt, name), self._next_mark(attempt)
+        limit = math.inf if mark is None else mark.data.get("alone", {}).get(name, 0) if name else mark.steps
         for worker in members:
             worker.moments = group
         while True:
             while group.observed and group.observed[0].steps <= group.shown:
-                if str(group.observed[0].data.get("worker")) in first:
-                    return
+                if group.observed[0] is mark or str(group.observed[0].data.get("worker")) in first:
+                    return None
                 yield from self._taken(group.observed.pop(0), group)
             if first:
-                return
+                return None
             workers = _next_group(members, behind, over=over)
-            if self._streamed is not None and not name and (workers or over or (self.notes and not behind)):
-                yield from self._written(attempt, group, workers[0].queue[0] if workers else None)
             if workers:
+                step = workers[0].queue[0]
+                if self._streamed and (group.shown >= limit or (mark is None and any(self._due(attempt, step)))):
+                    return step
                 for worker in workers:
                     worker.fetch(self.readable)
                 group.shown += 1
@@ -543,7 +546,7 @@ class Follower:
             for seen in news:
                 yield from self._taken(seen, group)
             if not news:
-                return
+                return None
 
     def _taken(self, seen: Observation, group: Moments) -> Iterator[Moment]:
         """The observation, and the moments that follow from it."""
@@ -553,45 +556,81 @@ class Follower:
         elif seen.kind == "tick":
             group.tick = seen
         yield seen
-        if self._streamed is None:
+        if self._streamed is None or seen.kind not in _OF_STREAMS:
             return
-        if seen.kind == "watermark":
-            group.streams_ended = False
-            if (written := self._streamed.take(seen)) is not None:
-                yield written
-        elif seen.kind == "streams_ended":
+        self._marked.update({key: each.shown for key, each in self._groups.items() if key[0] == seen.attempt})
+        if seen.kind == "streams_ended":
             group.streams_ended = True
             yield from self._streamed.end(seen.attempt)
+        elif (written := self._streamed.take(seen)) is not None:
+            group.streams_ended = False
+            yield written
 
-    def _written(self, attempt: int, group: Moments, step: _Ended | None) -> Iterator[Moment]:
-        """What streams wrote before the end of a step, or in all, as far as a window ends by it.
+    def _written(self, attempt: int, held: list[_Ended], late: set[str], over: bool) -> Generator[Moment, None, bool]:
+        """What streams wrote before the first of the steps that are held back by it, or in all where there is none.
 
         Where an evaluator has noted how far streams were, that counts; it notes what it reads beyond. What was never
-        noted comes in the order of the clocks.
-        """
-        assert self._streamed is not None
-        if attempt in self._ended or group.noted > group.shown or (group.streams_ended and not self.notes):
-            return
-        for data in self._streamed.due(attempt, None if step is None else (step.end.end_ns, step.clock)):
-            yield from self._taken(Observation("watermark", attempt, None, data, steps=group.shown), group)
+        noted comes in the order of the clocks. Returns whether a group may go on.
 
-    def _end_streams(self, attempt: int) -> Iterator[Moment]:
-        """The remaining rows of streams at the end of an attempt, also where they end no window."""
-        group = self._group(attempt, "")
-        if self._streamed is None or (group.streams_ended and not self.notes):
-            return
-        for data in self._streamed.due(attempt, rest=True):
-            yield from self._taken(Observation("watermark", attempt, None, data, steps=group.shown), group)
-        yield from self._taken(Observation("streams_ended", attempt, steps=group.shown), group)
+        Args:
+            attempt: The attempt.
+            held: Of each group the next step, where it comes after a watermark.
+            late: Workers of other groups that have more than was read.
+            over: Nothing more is waited for.
+        """
+        group, mark = self._group(attempt, ""), self._next_mark(attempt)
+        if mark is not None:
+            places = {**mark.data.get("alone", {}), "": mark.steps}
+            missed = any(self._group(attempt, name).shown < steps for name, steps in places.items())
+            if missed and (late or not held):
+                return False
+            group.observed.remove(mark)  # also where steps before it were lost, which would hold back all later ones
+            yield from self._taken(mark, group)
+            return True
+        if not (over or (held and self.notes) or (not late and (held or self.notes))):
+            return False
+        step = min(held, key=lambda one: one.end.end_ns + between(one.clock, held[0].clock), default=None)
+        yield from self._streams_up_to(attempt, step)
+        return bool(held)
+
+    def _streams_up_to(self, attempt: int, step: _Ended | None, *, rest: bool = False) -> Iterator[Moment]:
+        """What streams wrote before the end of a step; what they wrote in all where there is none."""
+        for data in self._due(attempt, step, rest=rest):
+            yield from self._taken(self._mark("watermark", attempt, data), self._group(attempt, ""))
+
+    def _due(self, attempt: int, step: _Ended | None, *, rest: bool = False) -> Iterable[dict[str, Any]]:
+        """See :meth:`Streamed.due`; nothing where an evaluator has noted that nothing comes."""
+        ended = self._group(attempt, "").streams_ended and not self.notes
+        if self._streamed is None or attempt in self._ended or ended:
+            return ()
+        return self._streamed.due(attempt, None if step is None else (step.end.end_ns, step.clock), rest=rest)
+
+    def _mark(self, kind: str, attempt: int, data: Mapping[str, Any]) -> Observation:
+        """An observation of streams, now."""
+        places = {key: each.shown for key, each in self._groups.items() if key[0] == attempt}
+        alone = {key[1]: steps for key, steps in places.items() if key[1] and steps > self._marked.get(key, 0)}
+        data = {**data, "alone": alone} if alone else dict(data)
+        return Observation(kind, attempt, None, data, steps=places.get((attempt, ""), 0))
+
+    def _next_mark(self, attempt: int) -> Observation | None:
+        """The next observation of streams that is known and was not shown yet."""
+        observed = self._group(attempt, "").observed if self._streamed is not None else ()
+        return next((seen for seen in observed if seen.kind in _OF_STREAMS), None)
+
+    def progress(self) -> Iterator[Moment]:
+        """Observes which steps rules saw, for the journal: no later evaluator shows rows of streams before them."""
+        for attempt in sorted(set(self._attempts) - self._ended) if self._streamed is not None else ():
+            group = self._group(attempt, "")
+            seen = self._mark("steps_shown", attempt, {"steps": group.shown})
+            new = "alone" in seen.data or group.shown > self._marked.get((attempt, ""), 0)
+            if new and self._next_mark(attempt) is None:  # an earlier evaluator came at least to that one
+                yield from self._taken(seen, group)
 
     def losses(self) -> dict[str, Observation]:
         """For each stream that has not ended, the observation of its end, for a writer that has ended."""
-        found = {}
-        for attempt, data in self._streamed.going_on() if self._streamed is not None else ():
-            if attempt in self._attempts and attempt not in self._ended:
-                place = self._group(attempt, "").shown
-                found[data["stream"]] = Observation("watermark", attempt, None, data, steps=place)
-        return found
+        rows = self._streamed.going_on() if self._streamed is not None else ()
+        active = set(self._attempts) - self._ended
+        return {data["stream"]: self._mark("watermark", attempt, data) for attempt, data in rows if attempt in active}
 
     def _changes(
         self, members: list[FollowedWorker], group: Moments, behind: set[str], *, over: bool, superseded: bool

@@ -28,7 +28,6 @@ def replay(
     *,
     calibration: str = "default",
     rule_timeout_s: float = 30.0,
-    progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """Evaluates rules over everything that was stored of a run, finished or not. Writes nothing.
 
@@ -37,7 +36,6 @@ def replay(
         rules: The rules; the default ones if None.
         calibration: Which set of thresholds.
         rule_timeout_s: How long a rule may take over one step.
-        progress: Called now and then with the number of TRAIN steps evaluated so far.
 
     Raises:
         MissingFileError, NotARunError, FormatVersionError: There is no run that this release can read.
@@ -46,7 +44,7 @@ def replay(
     specs = tuple(default_rules() if rules is None else rules)
     store = open_store(os.fspath(run)) if not isinstance(run, Store) else run
     config = EvaluatorConfig(store.location, None, specs, calibration=calibration, rule_timeout_s=rule_timeout_s)
-    return merge([replay_part(store, config, progress=progress)], specs)
+    return merge([replay_part(store, config)], specs)
 
 
 def replay_part(
@@ -131,7 +129,7 @@ def _running(store: Store, follower: Follower, observations: Sequence[Observatio
     One on another machine counts as alive until its launcher has said that it ended, or an evaluator noted its loss.
     """
     newest = _newest(follower)
-    active = [worker.worker for worker in follower.active if worker.attempt == newest]
+    active = [name for (attempt, name), worker in follower.workers.items() if worker.active and attempt == newest]
     if not active:
         return []
     attendance = Attendance(store)

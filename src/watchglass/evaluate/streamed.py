@@ -59,13 +59,16 @@ class Streamed:
             rest: Also those that end no window.
         """
         for stream, parts in sorted(self._streams.parts.items()):
+            limits = [math.inf if before is None else before[0] + between(before[1], part.header) for part in parts]
+            written = [
+                p.written_by(limit) if p.attempt == attempt else 0 for p, limit in zip(parts, limits, strict=True)
+            ]
             for number, part in enumerate(parts):
                 if part.attempt != attempt:
                     continue
-                limit_ns = math.inf if before is None else before[0] + _between(before[1], part.header)
-                until_ns = part.written_by(limit_ns)
-                # A clock that another one follows has ended.
-                followed = number + 1 < len(parts) and 0 < until_ns == part.watermark_ns
+                until_ns = written[number]
+                # A clock has ended once there are rows by the next one; with its attempt it ends anyway.
+                followed = 0 < until_ns == part.watermark_ns and any(written[number + 1 : number + 2])
                 lost = followed and (stream, number) not in self._lost
                 ends = any(until_ns // length > part.taken_ns // length for length in self._lengths)
                 if ends or lost or (rest and until_ns > part.taken_ns):
@@ -115,7 +118,7 @@ class Streamed:
         return rows[(rows["time_ns"] >= start_ns) & (rows["time_ns"] < stop_ns)]
 
 
-def _between(clock: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+def between(clock: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """The difference between two monotonic clocks that headers pair with wall time; inf where they do not."""
     if all(clock.get(name) == other.get(name) for name in ("host", "boot_id")):
         return 0

@@ -109,7 +109,7 @@ class Forward:
         self.if_evaluated: Sequence[tuple[str, Role, float, Any]] = ()
         # Whether the adapter will see it when a backward runs through this forward; else any backward counts.
         self.marked = True
-        # What a re-run of this forward needs; the adapter's, dropped at the update.
+        # The adapter's data for a re-run of this forward, dropped at the update.
         self.state: Any = None
         # Number of the model that was called, and, where there are several, a weak reference to what it returned.
         self.model = model

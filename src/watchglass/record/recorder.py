@@ -301,10 +301,11 @@ class Recorder:
         self._queue.let_go(steps)
         self.observed.add(steps)
         backlog = self._backlog
-        backlog.add_steps(steps, tensors, writer, self.row_ids)
+        # Before the steps: rules are shown facts of the run with the next step that ends.
         facts = self._queue.take_facts()
         if facts:
             backlog.add(encode_facts(facts))
+        backlog.add_steps(steps, tensors, writer, self.row_ids)
         try:
             backlog.write(writer)
             if closing is not None and not self._has_ended:

@@ -1,4 +1,4 @@
-"""What recording costs: CPU time of the recorder's thread, and how much longer captured steps take."""
+"""The cost of recording: CPU time of the recorder's thread, and how much longer captured steps take."""
 
 from __future__ import annotations
 

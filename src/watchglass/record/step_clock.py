@@ -5,7 +5,7 @@ updated; the clock returns the step that this belongs to. Its rules:
 
 * A TRAIN step is closed by the first forward with gradients after an update, by an evaluation after an update, or by
   the same optimizer updating again. So micro-batches, several optimizers and nested calls belong to one step.
-* A forward without gradients is an EVAL step, unless a step that is begun by hand is open. Where several models are
+* A forward without gradients is an EVAL step, unless a step that is begun manually is open. Where several models are
   called in one step, it may help to train another one, as a teacher or a target network does. Inside a TRAIN step of
   other models it is a part of that. Ahead of one it is held back: it becomes an EVAL step if a loss is computed of it,
   if it is one of many in a row, or if its own model is trained next; else it is a part of the step that comes.
@@ -58,7 +58,7 @@ class StepClock:
         self._due = due
         self._now_ns = now_ns
         self._next_global = 0
-        # By mode, as numbers: members of an enumeration are slow to come by and to hash, at every step.
+        # By mode, as numbers: at every step, access to members of an enumeration and their hash would be slow.
         self._next = [0] * len(Mode)
         # Forwards of the step before that the next may train on.
         self._awaiting: list[Forward] = []
@@ -185,7 +185,7 @@ class StepClock:
             self.train.end_ns = self._now_ns()
 
     def begin(self, mode: Mode) -> OpenStep:
-        """Open a step by hand, for loops that no adapter knows; close it with :meth:`end`."""
+        """Open a step manually, for loops that no adapter knows; close it with :meth:`end`."""
         self._close_evaluation()
         if mode is Mode.TRAIN or (self.train is not None and self.train.updated):
             self.close_train()
@@ -228,7 +228,7 @@ class StepClock:
         trained = [forward for forward in forwards if forward.backpropagated]
         left = [forward for forward in forwards if not forward.backpropagated]
         if step.updated and not trained:
-            # Gradients came by another way than a backward, torch.func for one: from these forwards all the same.
+            # Gradients came without a backward, for example from torch.func, and still belong to these forwards.
             trained, left = forwards, []
         own = step.models | {forward.model for forward in trained}
         for forward in left:

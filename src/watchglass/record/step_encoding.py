@@ -30,7 +30,7 @@ from watchglass.store import (
 #: Approximate bytes of a row of statistics, its histogram and a fact in the queue.
 _STATISTICS_BYTES, _HISTOGRAM_BYTES, _FACT_BYTES = 8 * len(STATISTIC_FIELDS), 512, 256
 _STEPS_AT_A_TIME = 16
-#: What a :class:`~watchglass.record.open_steps.SteadyRow` counts in the queue.
+#: Bytes that a :class:`~watchglass.record.open_steps.SteadyRow` counts in the queue.
 ROW_BYTES = 128
 #: Most rows and bins of one frame: far below what a frame may hold and a reader decodes at once.
 _FRAME_ROWS, _FRAME_BINS = 1 << 16, 1 << 22

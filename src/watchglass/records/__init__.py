@@ -1,7 +1,7 @@
-"""What the rooms exchange: plain dataclasses and field tables, with no behaviour beyond conversion.
+"""What packages exchange: plain dataclasses and field tables, with no behaviour beyond conversion.
 
-Rooms meet here and never at each other's classes. Everything is immutable and can be written as JSON or as
-fixed-size rows; nothing here imports a framework, Arrow or any other room but :mod:`watchglass.errors`.
+Packages meet here and never at each other's classes. Everything is immutable and can be written as JSON or as
+fixed-size rows; nothing here imports a framework, Arrow or any other package but :mod:`watchglass.errors`.
 """
 
 from watchglass.records.evaluation import Evaluation as Evaluation
@@ -20,7 +20,12 @@ from watchglass.records.findings import (
     number_from_json as number_from_json,
     number_to_json as number_to_json,
 )
-from watchglass.records.json_records import as_json as as_json, from_json as from_json
+from watchglass.records.json_records import (
+    as_json as as_json,
+    from_json as from_json,
+    record_as_json as record_as_json,
+    record_from_json as record_from_json,
+)
 from watchglass.records.plurals import count as count
 from watchglass.records.rows import (
     FACTS as FACTS,

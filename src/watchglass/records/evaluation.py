@@ -9,15 +9,15 @@ from watchglass.records.findings import Finding, RuleStatus
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What rules report of a run.
+    """The reports of the rules on a run.
 
     Attributes:
         run: Location of the run.
         findings: In the order of attempt, step, rule, worker.
         statuses: One per rule.
         train_steps: TRAIN steps of the worker with the most, over all attempts.
-        ended: Whether the run has ended (finished, failed, stopped or died); False while it goes on.
-        problems: What of the run could not be read, one line each.
+        ended: Whether the run has ended (finished, failed, stopped or died); False while it continues.
+        problems: Parts of the run that could not be read, one line each.
     """
 
     run: str

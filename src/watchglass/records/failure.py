@@ -1,4 +1,4 @@
-"""How a run ended where it did not end well: what failed, and what kept its steps from being seen."""
+"""Failures of a run, and updates that watchglass could not see."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Failure:
     Attributes:
         kind: ``"exception"``; ``"interrupt"`` (Ctrl-C); ``"exit"`` (an exit status other than 0); ``"signal"``;
             ``"lost"`` (the process is gone and reported nothing).
-        type: Class of the exception, with its module where that is not ``builtins``: ``"ValueError"``,
-            ``"torch.OutOfMemoryError"``; "" where there was none.
-        message: What the exception says, in one line of bounded length, without what looks like a secret.
-        file: Script or module of the user in which it arose; "" where unknown.
-        line: Line of that file, counted from 1; 0 where unknown.
+        type: Class of the exception, with its module unless that is ``builtins``: ``"ValueError"``,
+            ``"torch.OutOfMemoryError"``; "" for none.
+        message: Message of the exception, in one line of bounded length, without anything that looks like a secret.
+        file: Script or module of the user that raised it; "" if unknown.
+        line: Line of that file, counted from 1; 0 if unknown.
         source: That line.
-        exit_status: As a shell calls it, ``128 + n`` after signal ``n``; None where unknown.
-        worker: Worker whose process it was; "" where unknown.
-        wall_ns: When, in nanoseconds since 1970; 0 where unknown.
+        exit_status: As a shell reports it, ``128 + n`` after signal ``n``; None if unknown.
+        worker: Worker of the process; "" if unknown.
+        wall_ns: Wall time of the failure, nanoseconds since 1970; 0 if unknown.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, data: object) -> Failure | None:
-        """The failure that :meth:`to_json` gave; None for what is none. Unknown keys are ignored."""
+        """The failure that :meth:`to_json` gave; None for other data. Unknown keys are ignored."""
         if not isinstance(data, Mapping) or data.get("kind") not in KINDS:
             return None
         texts = {
@@ -63,47 +63,53 @@ class UnsteppedBackwards:
     """Backward passes after which no update was seen, as a fact of the run.
 
     Written at the end of a process in which backwards ran and no step, or hardly any, was recorded. A later fact of a
-    worker replaces an earlier one. The verdict says it in its headline: "backward ran 360 times and no optimizer
+    worker replaces an earlier one. The headline of the verdict reports it: "backward ran 360 times and no optimizer
     stepped".
 
     Attributes:
         backwards: How many backward passes there were.
         reason: Why none of them belongs to a step, as a clause that continues "backward ran 360 times and":
             ``"no optimizer stepped"``; no full stop.
+        changes: After how many of them weights had changed all the same: an optimizer exists, so that this was taken
+            for no update.
     """
 
     KIND: ClassVar = "unstepped_backwards"
 
     backwards: int
     reason: str = "no optimizer stepped"
+    changes: int = 0
 
     def to_fact(self, source: str) -> Fact:
-        """This as a fact of the run; ``source`` is what observed it."""
-        return Fact(self.KIND, -1, source, {"backwards": self.backwards, "reason": self.reason})
+        """This as a fact of the run; ``source`` is the observer."""
+        changed = {"changes": self.changes} if self.changes else {}
+        return Fact(self.KIND, -1, source, {"backwards": self.backwards, "reason": self.reason, **changed})
 
     @classmethod
     def from_fact(cls, fact: Fact) -> UnsteppedBackwards | None:
-        """What :meth:`to_fact` wrote; None where nothing is missing, or the fact makes no sense."""
+        """The record that :meth:`to_fact` wrote; None if nothing is missing, or the fact is not valid."""
         backwards, reason = fact.data.get("backwards"), fact.data.get("reason")
         if type(backwards) is not int or backwards <= 0:
             return None
-        return cls(backwards, reason[:200]) if isinstance(reason, str) and reason else cls(backwards)
+        changes = fact.data.get("changes")
+        reason = reason[:200] if isinstance(reason, str) and reason else cls.reason
+        return cls(backwards, reason, changes if type(changes) is int else 0)
 
 
 @dataclass(frozen=True)
 class BypassedUpdates:
-    """Optimizer steps that were taken past PyTorch's hooks, as a fact of the run.
+    """Optimizer steps that bypassed PyTorch's hooks, as a fact of the run.
 
-    They are found by the weights that they change: recorded as steps, but without the optimizer's learning rate.
-    Written when the first one is found, and with how many there were at the end of the process. The later fact of a
-    worker replaces the earlier one.
+    watchglass finds them by the weights that they change. They are recorded as steps, but without the optimizer's
+    learning rate. The fact is written when the first one is found, and at the end of the process with their number.
+    The later fact of a worker replaces the earlier one.
 
     Attributes:
         since: The TRAIN step at which the first one was found.
         reason: Why the hooks missed them, as a clause: ``"SGD.step was replaced by a function that calls no
             hooks"``; no full stop.
-        steps: How many there were; None where the process did not come to its end.
-        worker: Worker in whose process.
+        steps: How many there were; None if the process did not reach its end.
+        worker: Worker of the process.
     """
 
     KIND: ClassVar = "updates_bypassed"
@@ -120,7 +126,7 @@ class BypassedUpdates:
 
     @classmethod
     def from_fact(cls, fact: Fact, worker: str) -> BypassedUpdates | None:
-        """What :meth:`to_fact` wrote; None where the fact makes no sense."""
+        """The record that :meth:`to_fact` wrote; None if the fact is not valid."""
         since, reason, steps = (fact.data.get(name) for name in ("since", "reason", "steps"))
         if type(since) is not int or not isinstance(reason, str) or not reason:
             return None

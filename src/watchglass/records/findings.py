@@ -11,7 +11,7 @@ from watchglass.records.training import Mode
 
 
 class Severity(str, Enum):
-    """How bad a finding is. ``error``: this training is broken. ``warning``: look now. ``info``: worth knowing."""
+    """How bad a finding is. ``error``: the run is broken. ``warning``: look now. ``info``: worth knowing."""
 
     INFO = "info"
     WARNING = "warning"
@@ -24,7 +24,7 @@ class Severity(str, Enum):
 
 
 class Status(str, Enum):
-    """Where a rule stands. The first six words are those of SageMaker Debugger."""
+    """Status of a rule on a run. The first six words are those of SageMaker Debugger."""
 
     IN_PROGRESS = "InProgress"
     NO_ISSUES_FOUND = "NoIssuesFound"
@@ -43,14 +43,14 @@ class Finding:
     Attributes:
         id: 12 hexadecimal digits: hash of run, rule and parameters, subject, worker and first step.
         rule: Name of the rule, ``"DeadRelu"``.
-        severity: How bad.
+        severity: How bad it is.
         step: Mode step at which it was first seen (steps of ``mode``).
         last_step: Mode step at which it was last seen.
         count: Number of steps at which it was seen.
         mode: Mode of those steps.
         worker: Worker it was seen on, ``"worker_0"``.
-        tensors: Names of the tensors or modules it is about, the first one first; may be empty.
-        value: The measured value; None where there is no number, NaN and infinities where that is the measurement.
+        tensors: Names of the tensors or modules that it concerns, the first affected one first; may be empty.
+        value: The measured value; None without a number; may be NaN or infinite.
         limit: The limit it crossed, or None.
         message: One sentence for people.
         causes: Identifiers of likely causes, most likely first (see docs/rules-engine.md).
@@ -58,7 +58,7 @@ class Finding:
         attempt: Attempt of the run.
         global_step: The worker's global step at ``step``.
         evidence: Further plain JSON values, for reports and diagnoses.
-        model: Number of the model that it is about, 0 for the first or only one.
+        model: Number of the model that it concerns, 0 for the first or only one.
     """
 
     id: str
@@ -82,12 +82,12 @@ class Finding:
 
     @property
     def symptoms(self) -> tuple[str, ...]:
-        """The symptoms that its evidence names, the one that its message is about first."""
+        """The symptoms that its evidence names, that of its message first."""
         named = self.evidence.get("symptoms")
         return tuple(map(str, named)) if isinstance(named, (list, tuple)) else ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types; a number that JSON does not have becomes the string "NaN", "Infinity" or "-Infinity"."""
+        """This finding as plain JSON types; numbers that JSON lacks become "NaN", "Infinity" or "-Infinity"."""
         return {
             "id": self.id, "rule": self.rule, "severity": self.severity.value,
             "step": self.step, "last_step": self.last_step, "count": self.count,
@@ -113,7 +113,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class RuleStatus:
-    """Where one rule stands on a run, with the reason where the status needs one."""
+    """Status of one rule on a run, with the reason if the status needs one."""
 
     rule: str
     status: Status
@@ -131,17 +131,15 @@ class RuleStatus:
 
 @dataclass(frozen=True)
 class Observation:
-    """Something that depended on arrival or time, written down so that a replay sees it at the same place.
+    """An event that depended on arrival or time, recorded so that a replay sees it at the same place.
 
     Attributes:
-        kind: ``"worker_joined"``, ``"worker_lost"``, ``"worker_returned"``, ``"tick"``, ``"watermark"``,
-            ``"streams_ended"``, ``"rule_error"``, ``"stop_requested"``, ``"stop_committed"``,
-            ``"worker_stopped"``, ``"worker_not_signalled"``.
+        kind: ``"worker_lost"``, ``"tick"`` and others; docs/run-format.md lists them.
         attempt: Attempt it concerns.
-        after: Of what is about a step, its :attr:`StepEnd.order`.
+        after: :attr:`StepEnd.order` of the step that it concerns; None for none.
         data: Plain JSON values.
-        group: Of what has a place among the moments that rules see, the workers whose moments these are: ``""`` for the
-            ranks of a training run, else the worker that trains by itself.
+        group: Workers whose moments it belongs to, if it has a place among the moments that rules see: ``""`` for the
+            ranks of a run, else the worker that trains separately.
         steps: How many complete steps of the group rules were shown before it.
     """
 

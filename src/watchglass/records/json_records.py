@@ -1,30 +1,42 @@
-"""Records as JSON from one process of ours to another, whatever fields they have."""
+"""Records as JSON between processes of watchglass, for records with any fields."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache
+from itertools import repeat
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _Record = TypeVar("_Record")
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def as_json(value: Any) -> Any:
-    """A record, with the records in it, as plain JSON types; not-a-number and infinities stay what they are."""
+    """A record, with the records in it, as plain JSON types; NaN and infinities stay numbers.
+
+    A mapping whose keys are not all text becomes a list of pairs.
+    """
     if hasattr(value, "to_json"):
         return value.to_json()
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+        return record_as_json(value)
     if isinstance(value, Mapping):
-        return {str(key): as_json(each) for key, each in value.items()}
+        if all(isinstance(key, str) for key in value):
+            return {key: as_json(each) for key, each in value.items()}
+        return [[as_json(key), as_json(each)] for key, each in value.items()]
     if isinstance(value, (list, tuple)):
         return [as_json(each) for each in value]
     return value
+
+
+def record_as_json(record: Any) -> dict[str, Any]:
+    """The fields of a record as plain JSON types, for its method ``to_json``."""
+    return {field.name: as_json(getattr(record, field.name)) for field in fields(record)}
 
 
 def from_json(kind: type[_Record], data: Any) -> _Record:
@@ -37,15 +49,26 @@ def from_json(kind: type[_Record], data: Any) -> _Record:
     return record
 
 
+def record_from_json(kind: type[_Record], data: Mapping[str, Any]) -> _Record:
+    """The record whose fields :func:`record_as_json` gave, for its method ``from_json``; further keys are ignored.
+
+    Raises:
+        TypeError, ValueError, KeyError, AttributeError: It is none.
+    """
+    hints = _hints(kind)
+    return kind(**{field.name: _read(hints[field.name], data[field.name]) for field in fields(kind)})  # type: ignore[arg-type]
+
+
 def _read(kind: Any, data: Any) -> Any:
-    origin = get_origin(kind)
+    origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        (kept,) = (each for each in get_args(kind) if each is not type(None))
+        (kept,) = (each for each in parts if each is not type(None))
         return None if data is None else _read(kept, data)
     if origin is tuple:
-        return tuple(_read(get_args(kind)[0], each) for each in data)
-    if origin is dict:
-        return {key: _read(get_args(kind)[1], each) for key, each in data.items()}
+        return tuple(map(_read, repeat(parts[0]) if parts[-1] is Ellipsis else parts, data))
+    if origin in (dict, Mapping):
+        pairs = data.items() if isinstance(data, dict) else data
+        return {_read(parts[0], key): _read(parts[1], each) for key, each in pairs}
     if kind is Any or not isinstance(kind, type):
         return data
     if hasattr(kind, "from_json"):
@@ -53,11 +76,5 @@ def _read(kind: Any, data: Any) -> Any:
     if issubclass(kind, Enum):
         return kind(data)
     if is_dataclass(kind):
-        hints = _hints(kind)
-        return kind(**{name: _read(hints[name], each) for name, each in data.items()})
+        return record_from_json(kind, data)
     return data
-
-
-@lru_cache(maxsize=64)
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)

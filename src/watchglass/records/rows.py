@@ -1,8 +1,8 @@
-"""The kinds of rows that a run has, each declared once: a new one is a declaration here and in :data:`ROW_KINDS`.
+"""The kinds of rows in a run, each declared once. A new kind is a declaration here and an entry of :data:`ROW_KINDS`.
 
 Encoding, the tables of a worker, ``run.sql``, export, compaction, the builder of test runs and the tables of
-docs/run-format.md follow from it. Rows of a kind that is keyed by step say something of a step of a worker and are
-written before the end of that step; those of a kind that is keyed by time hold no step back, and may come before all.
+docs/run-format.md follow from it. Rows keyed by step belong to a step of a worker and are written before its end. Rows
+keyed by time delay no step, and may come before all steps.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from watchglass.records.training import COUNT_FIELDS, STATISTIC_FIELDS, Mode, Or
 #: Types of fields of fixed size, in bytes.
 SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i64": 8, "f32": 4, "f64": 8, "bool": 1}
 
-
 _Values = type[IntEnum]
 
 
 class RowKey(Enum):
-    """What rows of a kind belong to."""
+    """The key of a kind of rows: a step, a time, or none."""
 
     STEP = "global_step"
     TIME = "time_ns"
@@ -30,7 +29,7 @@ class RowKey(Enum):
 
 
 class GivenUp(IntEnum):
-    """What is given up first where there is no space: lower numbers. What is lost is counted by these names."""
+    """The order in which rows are dropped if space runs out, lowest first. Dropped rows are counted by these names."""
 
     RAW = 0
     STATISTICS = 1
@@ -41,7 +40,7 @@ class GivenUp(IntEnum):
 
 
 class Encoding(Enum):
-    """How rows of a kind are written: fixed-size rows, compressed columns, as statistics, or JSON."""
+    """How rows of a kind are written: as fixed-size rows, compressed columns, statistics, or JSON."""
 
     ROWS = "rows"
     COLUMNS = "columns"
@@ -58,8 +57,8 @@ class Field:
         type: One of :data:`SIZES`, ``"text"``, or ``"json"`` (plain JSON values; of a kind written as JSON).
         means: Its meaning, in one line.
         unit: Of its numbers, "" for none.
-        array: It is a list of the type, of any length; of texts only in a kind that is written as JSON.
-        values: What its numbers stand for; rows with others are of a later release and left out of tables.
+        array: Whether it is a list of the type, of any length. Lists of texts need a kind that is written as JSON.
+        values: The names of its numbers. Tables omit rows with other numbers, which a later release has written.
     """
 
     name: str
@@ -77,14 +76,15 @@ class RowKind:
     Attributes:
         name: Name of its table.
         number: Kind of the frames that it is written in; never used for another one.
-        own: Its fields beside the key; ``tensor_id`` is shown by name and role of the tensor.
-        key: What its rows belong to.
-        unique: Of rows that agree in the key and these the last one counts; None where all count.
-        given_up: When its rows are given up where there is no space, and as what they are counted.
-        special: Its encoding, where it does not follow from the fields.
+        own: Its fields in addition to the key; ``tensor_id`` is shown as name and role of the tensor.
+        key: Whether its rows belong to a step, a time or the run.
+        unique: Of several rows with the same key and the same values of these fields, the last one counts; None if all
+            rows count.
+        given_up: When its rows are dropped if space runs out, and the name under which they are counted.
+        special: Its encoding, if it does not follow from the fields.
 
     Raises:
-        InvalidValueError: A field is of texts or JSON values that its encoding cannot hold.
+        InvalidValueError: The encoding cannot hold the texts or JSON values of a field.
     """
 
     name: str
@@ -105,7 +105,7 @@ class RowKind:
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """All of them, the key first."""
+        """The key, then its own fields."""
         keys = {
             RowKey.STEP: (Field("global_step", "u64", "the worker's step"),),
             RowKey.TIME: (Field("time_ns", "u64", "monotonic clock of the writer", "ns"),),
@@ -115,7 +115,7 @@ class RowKind:
 
     @cached_property
     def encoding(self) -> Encoding:
-        """Rows of fixed size where all fields are so and a step has few of them; columns for everything else."""
+        """Rows of fixed size if all fields have a fixed size and the key is the step; else columns."""
         fixed = self.key is RowKey.STEP and all(field.type in SIZES and not field.array for field in self.own)
         return self.special or (Encoding.ROWS if fixed else Encoding.COLUMNS)
 

@@ -37,11 +37,11 @@ class Role(str, Enum):
 
 
 class ModuleKind(str, Enum):
-    """What a module is to its model, in any framework; each adapter says it, and rules select by it.
+    """The function of a module in its model, in any framework; each adapter determines it, and rules select by it.
 
     ``LINEAR`` and ``CONVOLUTION`` compute weighted sums; ``RECTIFIER`` is exactly zero where its input is negative;
     the derivative of a ``SATURATING`` one goes to zero on both sides; ``ACTIVATION`` is any other activation;
-    ``CONTAINER`` only calls other modules. ``OTHER`` is the rest, and what belongs to no module.
+    ``CONTAINER`` only calls other modules. ``OTHER`` is the rest, also of tensors without a module.
     """
 
     LINEAR = "linear"
@@ -60,40 +60,40 @@ class ModuleKind(str, Enum):
     OTHER = "other"
 
 
-#: Models of one worker that rules judge; those of further ones are recorded only.
+#: Models of one worker that rules judge; further ones are only recorded.
 MOST_MODELS = 1024
 
 
 def model_name(model: int) -> str:
-    """What the model with this number is called: ``"model"`` for the first, then ``"model_2"``, ``"model_3"``."""
+    """Name of the model with this number: ``"model"`` for the first, then ``"model_2"``, ``"model_3"``."""
     return f"model_{model + 1}" if model else "model"
 
 
 def series_name(name: str, model: int) -> str:
-    """Name of a model's scalar: that of the first model's has no prefix, ``model_2/loss`` is the second's."""
+    """Name of a scalar of a model: without a prefix for the first model, ``model_2/loss`` for the second."""
     return f"{model_name(model)}/{name}" if model else name
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One catalog row: what a tensor id means. A later row with the same id replaces the earlier one (an alias).
+    """One catalog row: the meaning of a tensor id. A later row with the same id replaces the earlier one (an alias).
 
     Attributes:
         tensor_id: Number that rows refer to; unique within one worker of one attempt.
         name: ``fc1.weight``, ``gradient/fc1.weight``, ``update/fc1.weight``, ``fc1.input.0``, ``fc1.output``, ``loss``.
-        role: What the tensor is.
+        role: Role of the tensor.
         module: Dotted path of the module that owns it, wrappers stripped; "" for the root or for none.
         module_type: Class name of that module, for instance ``"ReLU"``; "" for none.
         layer_index: Position of the module in its model, 0 first; -1 for none. Orders "first" and "last" layers.
         shape: Shape when first seen; ``()`` for a scalar.
         dtype: NumPy-style name of the dtype as captured, ``"float32"``, ``"bfloat16"``.
         unit_axis: Axis that counts units (neurons, channels), or None.
-        trainable: Whether an optimizer may change it; None where that has no meaning.
+        trainable: Whether an optimizer may change it; None if that has no meaning.
         placement: ``local``, ``replicated``, ``shard`` or ``partial``: how ranks' rows relate to the whole tensor.
         collections: Names of user collections it was saved under.
-        model: Number of the model it belongs to, in the order in which models were first trained or evaluated; None for
-            what belongs to none, as the scalars that a script saves.
-        module_kind: What the module is, in any framework.
+        model: Number of its model, in the order in which models were first trained or evaluated; None for none, as for
+            the scalars that a script saves.
+        module_kind: Kind of that module, in any framework.
     """
 
     tensor_id: int
@@ -126,13 +126,13 @@ class TensorInfo:
 
 
 #: Columns of the statistics matrix (float64), in order. Counts are exact up to 2**53. ``min`` to ``l2`` are over the
-#: finite values only; ``min`` and ``max`` are NaN when there is none. ``m2`` is the sum of squared deviations from the
+#: finite values only; ``min`` and ``max`` are NaN if there is none. ``m2`` is the sum of squared deviations from the
 #: mean, ``l2`` the Euclidean norm.
 STATISTIC_FIELDS = (
     "count", "nan", "posinf", "neginf", "zero", "min", "max", "sum", "abs_sum", "m2", "l2",
 )  # fmt: skip
 
-#: Columns that are derived from these. Their names are here, so that a rule can be planned for without NumPy.
+#: Columns that are derived from these. Their names are here so that the needs of rules are known without NumPy.
 DERIVED_FIELDS = (
     "finite", "nonfinite", "mean", "abs_mean", "variance", "std", "rms", "zero_ratio", "nonzero_abs_mean",
     "l1", "abs_l1", "abs_l2", "abs_max", "abs_variance", "abs_std",
@@ -146,7 +146,7 @@ HISTOGRAM_MANTISSA_BITS = 1
 
 
 class Reduction(IntEnum):
-    """Exact numbers that the columns of statistics do not give, computed only where a collection asks for them."""
+    """Exact numbers that the columns of statistics lack, computed only if a collection requests them."""
 
     MEDIAN = 1
     PROD = 2
@@ -162,7 +162,7 @@ class Origin(IntEnum):
 
 
 class UnitKind(IntEnum):
-    """What a bitmap over units says of each unit, over every element of the step."""
+    """The meaning of a bitmap over units, each over every element of the step."""
 
     INACTIVE = 1
 
@@ -180,8 +180,8 @@ class StepEnd:
         start_ns: Worker's monotonic clock when the step began.
         end_ns: The same when it ended.
         captures: Number of statistics rows of the step.
-        model: Number of the model that it trained (TRAIN) or evaluated (EVAL, PREDICT). Models that are updated
-            together from the same losses are one group, and this is the lowest number in it.
+        model: Number of the model that it trained (TRAIN) or evaluated (EVAL, PREDICT). Of models that are updated
+            together from the same losses it is the lowest number.
     """
 
     global_step: int
@@ -207,7 +207,7 @@ class Fact:
         kind: What was observed, ``"step_skipped"``, ``"first_bad_module"``; see docs/run-format.md for all.
         global_step: Worker's step it belongs to, -1 for the run.
         source: What observed it, for instance ``"GradScaler.step"``.
-        data: Plain JSON values. ``model`` is the number of the model that it is about, where it is about one of them.
+        data: Plain JSON values. ``model`` is the number of the model that it concerns, if it concerns one.
     """
 
     kind: str
@@ -217,7 +217,7 @@ class Fact:
 
     @property
     def model(self) -> int | None:
-        """Number of the model that it is about; None where it says none."""
+        """Number of the model that it concerns; None if it names none."""
         number = self.data.get("model")
         return number if type(number) is int and number >= 0 else None
 

@@ -1,4 +1,4 @@
-"""What all findings of a run come to: diagnoses with ranked causes, in one verdict."""
+"""The conclusion from all findings of a run: diagnoses with ranked causes, in one verdict."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from watchglass.records.findings import Finding, RuleStatus, Severity
 
 @dataclass(frozen=True)
 class Cause:
-    """A disease: what may be wrong with a training, as data that can be read and extended.
+    """A disease: a possible fault of a training run, as data that users can read and extend.
 
     Attributes:
         id: Short identifier, ``"learning_rate_too_high"``.
         title: Half a sentence for headlines, ``"the learning rate is too high"``.
-        explanation: Two or three sentences: how it leads to what was seen.
+        explanation: Two or three sentences: how it leads to the symptoms.
         what_to_try: Sentences, most promising first.
-        source: Where the knowledge comes from.
+        source: Source of the knowledge.
     """
 
     id: str
@@ -31,15 +31,15 @@ class Cause:
 
 @dataclass(frozen=True)
 class RankedCause:
-    """A cause of a diagnosis, with what speaks for it.
+    """A cause of a diagnosis, with its evidence.
 
     Attributes:
         cause: The cause.
-        score: How likely, in 0..1.
-        step: Mode step of the earliest finding that speaks for it.
-        evidence: Sentences that speak for it, earliest first, each with its step and rule.
-        against: Sentences that speak against it, alike.
-        what_to_try: What to try if this is the cause, most promising first.
+        score: How likely it is, from 0 to 1.
+        step: Mode step of the earliest finding that supports it.
+        evidence: Sentences that support it, earliest first, each with its step and rule.
+        against: Sentences that contradict it, in the same form.
+        what_to_try: Advice if this is the cause, most promising first.
     """
 
     cause: Cause
@@ -59,11 +59,11 @@ class Diagnosis:
         findings: Ids of the findings it explains, earliest first: the chain of symptoms.
         severity: The worst of them.
         step: Step of the earliest finding.
-        subject: Tensor or module that was hit first, "" where none can be named.
-        headline: One sentence: what is wrong, where, since when.
+        subject: Tensor or module that was affected first, "" if unknown.
+        headline: One sentence: the fault, its place, the step from which it was seen.
         what_to_try: Concrete sentences, most promising first.
         workers: Workers on which it was seen.
-        models: Numbers of the models that it is about.
+        models: Numbers of the models that it concerns.
     """
 
     causes: tuple[RankedCause, ...]
@@ -79,12 +79,12 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class SymptomReading:
-    """A symptom of a finding, and what it says of causes.
+    """A symptom of a finding, and the causes that it supports or contradicts.
 
     Attributes:
         symptom: Its identifier, ``"gradient_growth"``.
-        means: One sentence; "" where the knowledge does not have it.
-        links: Causes with weights, what speaks most for one first: above 0 speaks for a cause, below 0 against it.
+        means: One sentence; "" if the knowledge lacks the symptom.
+        links: Causes with weights, highest first: a weight above 0 supports the cause, one below 0 contradicts it.
     """
 
     symptom: str
@@ -94,15 +94,15 @@ class SymptomReading:
 
 @dataclass(frozen=True)
 class ExplainedFinding:
-    """All that is known of one finding.
+    """All that is known about one finding.
 
     Attributes:
         finding: The finding.
-        looks_at: What its rule looks at, "" where the rule is not at hand.
+        looks_at: The data that its rule looks at, "" if the rule is not available.
         fires_when: The condition of the rule.
-        source: Where rule and thresholds come from.
-        diagnosis: Position in the verdict's diagnoses of the one that it belongs to, None for none.
-        symptoms: What it says of causes, by symptom.
+        source: Sources of the rule and of its thresholds.
+        diagnosis: Index of its diagnosis in the verdict, None for none.
+        symptoms: Its symptoms with their causes.
         what_to_try: Sentences, most promising first.
     """
 
@@ -117,23 +117,23 @@ class ExplainedFinding:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """What one model of a run has come to.
+    """The results of one model of a run.
 
     Attributes:
         model: Its number, in the order in which models were first trained or evaluated.
-        name: What its tensors and series are called after: ``"model"``, ``"model_2"``.
-        type: Class name, "" where it is not known.
+        name: Prefix of its tensors and series: ``"model"``, ``"model_2"``.
+        type: Class name, "" if unknown.
         train_steps: TRAIN steps that trained it.
-        training_loss: The last one; None where there is none.
+        training_loss: The last one; None for none.
         validation_loss: Mean loss of its last evaluation.
         best_validation_loss: The smallest mean loss of its evaluations.
         accuracy: Mean accuracy of its last evaluation.
-        findings: How many findings are about it.
+        findings: How many findings concern it.
         worst: The worst severity among them, None for none.
-        validation_of: Loss function that the validation loss is of, where the training loss holds more or is on another
-            scale; "" where they are alike.
-        worker: Worker that trained it, of a run whose workers train each by itself and number models each by itself;
-            "" where one worker, or all of them together, trained everything.
+        validation_of: Loss function of the validation loss, if the training loss has more terms or another scale; "" if
+            they are alike.
+        worker: Worker that trained it, if the workers of the run train separately and number models separately; "" if
+            one worker, or all together, trained everything.
     """
 
     model: int
@@ -151,14 +151,14 @@ class ModelSummary:
 
     @property
     def validation_name(self) -> str:
-        """What the validation loss is called beside the training loss."""
+        """Name of the validation loss next to the training loss."""
         return f"validation loss ({self.validation_of})" if self.validation_of else "validation loss"
 
 
 def judged(models: Iterable[ModelSummary], findings: Iterable[Finding]) -> tuple[ModelSummary, ...]:
-    """Models with what was found about each."""
+    """Models with the number and the worst severity of their findings."""
     models = tuple(models)
-    # Findings of workers that train together are about the models of the first of these.
+    # Findings of workers that train together concern the models of the first of these workers.
     first = next((each.worker for each in models), "")
     workers = {each.worker for each in models}
     severities: dict[tuple[str, int], list[Severity]] = {}
@@ -179,30 +179,30 @@ class Verdict:
     Attributes:
         run: Path of the run as it was given.
         status: ``"no issues found"``, ``"issues found"``, ``"stopped"``, ``"failed"``, ``"incomplete"``, ``"no data"``,
-            ``"not judged"`` (nothing found, but little could be judged), ``"damaged"`` (nothing found, but records are
+            ``"not judged"`` (no findings, but little could be judged), ``"damaged"`` (no findings, but records are
             missing) or ``"unreadable"``.
         diagnoses: Worst and earliest first.
         findings: All findings, in order of severity, then step.
         statuses: One for each rule.
         metrics: Last value of each metric worth a line, ``{"validation accuracy": 0.98}``.
-        train_steps: TRAIN steps seen; of workers that train each by itself, all of theirs.
-        planned_train_steps: TRAIN steps the run would have had, None where unknown.
-        seconds: Length of the training as recorded.
-        steps_saved: TRAIN steps not run because of the stop; None where unknown or not stopped.
-        seconds_saved: Estimated seconds saved because of the stop; None where unknown.
-        price_per_hour: Price of an hour of the whole training, in any currency; None where nobody told.
-        cost_saved: Estimated price of the time saved; None where unknown.
-        capture: What the capture cost and dropped, as recorded, for the last line.
-        problems: What of the run cannot be read, one line each.
-        records_missing: Whether one of the problems means that something was recorded and is not there any longer.
-        models: What each model came to, by number, where the run has several; else empty, and ``metrics`` say it.
-        script: The training's script as it was given on its command line, "" where there is none.
-        failure: Why the run failed; None where it did not.
-        ended_early: What ended worker processes of a script that itself ended well.
-        bypassed: Updates that were taken past PyTorch's hooks, by worker.
-        unjudged: Why nothing found would say little about the run, as a sentence without full stop; "" where enough
+        train_steps: TRAIN steps seen, summed over workers that train separately.
+        planned_train_steps: TRAIN steps that the run would have had, None if unknown.
+        seconds: Duration of the run as recorded.
+        steps_saved: TRAIN steps not run because of the stop; None if unknown or not stopped.
+        seconds_saved: Estimated seconds saved because of the stop; None if unknown.
+        price_per_hour: Price of an hour of the run, in any currency; None if the user gave none.
+        cost_saved: Estimated price of the time saved; None if unknown.
+        capture: Cost of the capture and its dropped records, for the last line.
+        problems: Parts of the run that cannot be read, one line each.
+        records_missing: Whether one of the problems means that records were written and are missing now.
+        models: Results of each model, by number, if the run has several; else empty, see ``metrics``.
+        script: The training script as given on the command line, "" for none.
+        failure: Why the run failed; None if it did not.
+        ended_early: Why worker processes ended early although the script succeeded.
+        bypassed: Updates that bypassed PyTorch's hooks, by worker.
+        unjudged: Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough
             was judged.
-        attempt: Number of the newest attempt; what was found in an earlier one is marked as that.
+        attempt: Number of the newest attempt; findings of earlier ones are marked as such.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""What people read: a run with its steps, tensors, tables and journal, and many runs."""
+"""The read API for people: a run with its steps, tensors, tables and journal, and many runs."""
 
 from typing import TYPE_CHECKING
 

@@ -89,14 +89,14 @@ class RunTables:
 
     def __init__(self, run: Run, *, everything: bool = False, histograms: bool = False) -> None:
         self._run, self._histograms = run, histograms
-        none = _Attempt(Worker("", {}), 0, WorkerTables(), everything=everything)
+        none = _WorkerAttempt(Worker("", {}), 0, WorkerTables(), everything=everything)
         self._attempts = [none] + [
-            _Attempt(run.worker(name), attempt, tables, everything=everything)
+            _WorkerAttempt(run.worker(name), attempt, tables, everything=everything)
             for name in run.workers
             for attempt, tables in run.worker(name).attempts.items()
         ]
         self._streams = [
-            _Attempt(Worker(name, {}), part.attempt, part.tables, is_stream=True)
+            _WorkerAttempt(Worker(name, {}), part.attempt, part.tables, is_stream=True)
             for name in run.streams
             for part in run.reading.streams.parts[name]
             if run.fixed_attempt in (None, part.attempt)
@@ -112,7 +112,7 @@ class RunTables:
             yield from _statistics(attempt, self._histograms) if kind is STATISTICS else _rows(kind, attempt)
 
 
-class _Attempt:
+class _WorkerAttempt:
     """The records of a worker in an attempt, and the numbers of its steps in the run.
 
     Args:
@@ -186,7 +186,7 @@ def _is_time(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 62
 
 
-def _rows(kind: RowKind, of: _Attempt) -> Iterator[pa.Table]:
+def _rows(kind: RowKind, of: _WorkerAttempt) -> Iterator[pa.Table]:
     """The rows of a kind that a worker recorded in an attempt."""
     values = of.tables.columns(kind)
     rows = np.arange(len(next(iter(values.values()))))
@@ -263,7 +263,7 @@ def _names(tables: WorkerTables, ids: NDArray[Any]) -> _Columns:
     return {"tensor": texts(names, at), "role": texts(roles, at)}
 
 
-def _statistics(of: _Attempt, histograms: bool) -> Iterator[pa.Table]:
+def _statistics(of: _WorkerAttempt, histograms: bool) -> Iterator[pa.Table]:
     """All statistics of an attempt, also those captured because of a finding."""
     ids = sorted({row.tensor_id for row in of.tables.catalog.select()})
     for first, stop in spans(of.ends["global_step"], np.maximum(of.ends["captures"], 1), _ROWS) or [(0, 0)]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-#: Colours are the notebook's own, so that light and dark both work; only lines and shades are set, half transparent.
+#: Colours are those of the notebook, light or dark. Only lines have a colour, a transparent grey.
 _STYLE = """
 .watchglass{font-size:13px;line-height:1.45}
 .watchglass b{font-weight:600}
@@ -26,13 +26,13 @@ _LONGEST, _WIDE = 300, 60
 def page(
     title: str, note: str, header: Sequence[str] = (), rows: Iterable[Sequence[object]] = (), more: str = ""
 ) -> str:
-    """A title, a line below it and a table, as HTML.
+    """A title with a note and a table, as HTML.
 
     Args:
         title: In bold.
-        note: Behind it, small.
-        header: Names of columns; none for no table.
-        rows: Cells: numbers stand right, None is empty.
+        note: After the title, in small letters.
+        header: Names of columns; () for no table.
+        rows: Cells. Numbers are aligned to the right, None is an empty cell.
         more: Below the table, small; "" for nothing.
     """
     body = [list(row) for row in rows]

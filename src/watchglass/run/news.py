@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import Fact, Finding, Mode, Observation, RuleStatus
-from watchglass.run.numbering.lineage import Part
+from watchglass.run.numbering.lineage import StepRange
 from watchglass.tables import RowLog
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Cursor:
         journal: The journal, and the number of its records that were read.
     """
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[StepRange, ...] = ()
     newest: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[tuple[int, str], RowLog] = field(default_factory=dict)
     facts: Mapping[tuple[int, str], int] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class News:
             yield key, log.rows[len(known) :]
 
 
-def cursor_of(run: Run, parts: tuple[Part, ...]) -> Cursor:
+def cursor_of(run: Run, parts: tuple[StepRange, ...]) -> Cursor:
     """The cursor of a run as it is read now."""
     tables = run.reading.tables
     ends = {key: found.steps.log for key, found in tables.items()}

@@ -6,17 +6,7 @@ from copy import copy
 
 from watchglass.errors import CompactedError, DamagedDataError
 from watchglass.records import Finding, Observation, RuleStatus
-from watchglass.store import (
-    Frame,
-    FrameKind,
-    JournalRecord,
-    Problem,
-    RunReader,
-    Store,
-    decode_record,
-    describe,
-    layout,
-)
+from watchglass.store import Frame, FrameKind, JournalRecord, Problem, RunReader, Store, decode_record, describe, layout
 from watchglass.tables import Streams, WorkerTables
 
 #: A reader begins again where the run was compacted meanwhile. More often than this, it raises the error.

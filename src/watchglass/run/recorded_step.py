@@ -14,7 +14,7 @@ from watchglass.config import suggest
 from watchglass.errors import CompactedError, StepNotRecordedError, UnknownNameError
 from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo, UnitKind, count
 from watchglass.run.markup import page
-from watchglass.run.numbering.steps import Place
+from watchglass.run.numbering.steps import StepPlace
 from watchglass.stats import Histograms
 from watchglass.store import Store, as_numbers
 from watchglass.tables import (
@@ -69,7 +69,7 @@ class RecordedStep:
         worker: str,
         tables: WorkerTables,
         end: StepEnd,
-        place: Place,
+        place: StepPlace,
         again: Callable[[], StatisticsRows] | None,
     ) -> RecordedStep:
         """The step that ``tables`` of an attempt hold at ``place``; ``end`` numbers it as a step of the run.

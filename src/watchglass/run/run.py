@@ -66,7 +66,7 @@ def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps:
 
 class Run:
     """A run over all its attempts, or one of them. Only reads. For one thread, except a :meth:`snapshot`.
-    Damaged parts are left out, see ``problems``.
+    Damaged parts are omitted, see ``problems``.
 
     The records of a step are shown once the step is complete. Steps count from 0 within their mode. In a resumed run
     the numbers continue, and a repeated step appears once, from the newest attempt. ``worker`` arguments are names such

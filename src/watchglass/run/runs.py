@@ -37,8 +37,11 @@ def open_runs(folder: str | os.PathLike[str]) -> Runs:
         InvalidValueError: It holds more than 10,000 folders that are not runs.
     """
     location = os.fspath(folder)
-    store = open_store(location)
-    search = RunSearch(store)
+    return runs_of(location, RunSearch(open_store(location)))
+
+
+def runs_of(location: str, search: RunSearch) -> Runs:
+    """The runs that a search below a location finds; see :func:`open_runs`."""
     found = [_listed(location, path) for path in search.look()]
     found += [ListedRun(path, joined(location, path), 0, reason) for path, reason in search.unreadable.items()]
     if not found:
@@ -136,7 +139,7 @@ class Runs:
     def compare(self, name: str, mode: Mode = Mode.TRAIN) -> Table:
         """The course of a scalar in all runs: a column ``step``, then one for each run that has the scalar.
 
-        Values stand at their steps; NaN where a run has none. Runs that cannot be read are left out.
+        Values stand at their steps; NaN where a run has none. Runs that cannot be read are omitted.
 
         Raises:
             UnknownNameError: No run has it.

@@ -15,16 +15,21 @@ class RunSearch:
     A folder that is known to be a run costs nothing more, and folders below a run are never searched. Any other folder
     costs two requests at each search: one for its ``run.json`` and one for the folders in it.
 
+    Args:
+        store: The folder or prefix.
+        most_folders: Number of folders that are searched; more are refused. None for 10,000.
+
     Attributes:
         requests: Number of requests of the last search.
         unreadable: Folders that the last search could not read, with the reason. Only in a local folder, where the
             permissions of folders may differ.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, most_folders: int | None = None) -> None:
         self.requests = 0
         self.unreadable: dict[str, str] = {}
         self._store = store
+        self._most_folders = most_folders or MOST_FOLDERS
         self._known: set[str] = set()
 
     def look(self) -> list[str]:
@@ -40,10 +45,10 @@ class RunSearch:
         while waiting:
             folder, depth = waiting.pop()
             looked += 1
-            if looked > MOST_FOLDERS:
+            if looked > self._most_folders:
                 raise InvalidValueError(
-                    f"{self._store.location} holds more than {MOST_FOLDERS:,} folders; give one that is closer to "
-                    "the runs"
+                    f"{self._store.location} holds more than {self._most_folders:,} folders; give one that is closer "
+                    "to the runs"
                 )
             try:
                 self.requests += 1

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: The default fields of a table: all stored ones, and the most common derived ones.
 FIELDS = (*STATISTIC_FIELDS, "mean", "std", "rms", "abs_mean", "abs_max", "zero_ratio", "nonfinite")
-#: Rows read at a time; bounds the memory beside the table itself to some 100 MB.
-_AT_ONCE = 1 << 20
 
 
 class Rows(NamedTuple):
@@ -54,6 +52,7 @@ class StatisticsQuery:
         merged: One row over all workers.
         histograms: Add columns for histograms.
         fields: The reductions; None for :data:`FIELDS`.
+        rows_at_once: Rows read at a time; by default the memory beside the table stays below some 100 MB.
 
     Raises:
         InvalidValueError: A field is not a reduction.
@@ -66,6 +65,7 @@ class StatisticsQuery:
     merged: bool = False
     histograms: bool = False
     fields: tuple[str, ...] | None = None
+    rows_at_once: int = 1 << 20
 
     def __post_init__(self) -> None:
         for name in self.fields or ():
@@ -102,7 +102,7 @@ class StatisticsQuery:
 
     def _each(self, team: Sequence[Worker], layout: Layout) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         for place, worker in enumerate(team):
-            for low, high in _spans(worker, self.mode, self.steps, len(layout.infos)):
+            for low, high in _spans(worker, self.mode, self.steps, len(layout.infos), self.rows_at_once):
                 for rows in self._rows(worker, self.mode, low, high, layout):
                     yield rows, np.full(len(rows.step), place)
 
@@ -113,7 +113,8 @@ class StatisticsQuery:
         partial = codes["partial"]
         placement = np.array([codes.get(info.placement, partial) for info in layout.infos], np.int8)
         for mode in modes:
-            for low, high in _together(team, mode, self.steps if self.mode is not Mode.GLOBAL else None, width):
+            within = self.steps if self.mode is not Mode.GLOBAL else None
+            for low, high in _together(team, mode, within, width, self.rows_at_once):
                 merger = Merger(histograms=self.histograms)
                 steps = sorted({step for worker in team for step in worker.numbers(mode).within(low, high)})
                 known = np.array(steps, np.int64)
@@ -234,8 +235,8 @@ def spans(steps: NDArray[Any], rows: NDArray[Any], most: int) -> list[tuple[int,
     return [(int(steps[begin]), int(steps[end - 1]) + 1) for begin, end in pairwise(begins)]
 
 
-def _spans(worker: Worker, mode: Mode, steps: tuple[int, int] | None, width: int) -> list[tuple[int, int]]:
-    """Ranges of steps, half-open, each of about :data:`_AT_ONCE` rows."""
+def _spans(worker: Worker, mode: Mode, steps: tuple[int, int] | None, width: int, most: int) -> list[tuple[int, int]]:
+    """Ranges of steps, half-open, each of about ``most`` rows."""
     ends = worker.ends(worker.columns)
     if mode is not Mode.GLOBAL:
         ends = ends[ends["mode"] == mode]
@@ -243,11 +244,11 @@ def _spans(worker: Worker, mode: Mode, steps: tuple[int, int] | None, width: int
     order = np.argsort(numbers, kind="stable")
     if steps is not None:
         order = order[(numbers[order] >= steps[0]) & (numbers[order] < steps[1])]
-    return spans(numbers[order], np.minimum(ends["captures"][order], width), _AT_ONCE)
+    return spans(numbers[order], np.minimum(ends["captures"][order], width), most)
 
 
 def _together(
-    team: Sequence[Worker], mode: Mode, steps: tuple[int, int] | None, width: int
+    team: Sequence[Worker], mode: Mode, steps: tuple[int, int] | None, width: int, most: int
 ) -> Iterator[tuple[int, int]]:
     """As :func:`_spans`, over the steps of all workers, cut where those of the worker with the most steps are cut."""
     if not team:
@@ -257,7 +258,7 @@ def _together(
     high = max(worker.numbers(mode).last for worker in team) + 1
     if steps is not None:
         low, high = max(low, steps[0]), min(high, steps[1])
-    cuts = [end for _, end in _spans(first, mode, steps, width)][:-1]
+    cuts = [end for _, end in _spans(first, mode, steps, width, most)][:-1]
     for end in (*cuts, high):
         if low < end:
             yield low, end

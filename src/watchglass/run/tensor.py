@@ -18,14 +18,7 @@ from watchglass.run.markup import page
 from watchglass.run.waiting import locate, reading_again
 from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles, stored_fields
 from watchglass.store import StoredTensor, as_numbers
-from watchglass.tables import (
-    EXACT,
-    Histogram,
-    WorkerTables,
-    as_array,
-    check_reduction,
-    stored_tensor,
-)
+from watchglass.tables import EXACT, Histogram, WorkerTables, as_array, check_reduction, stored_tensor
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -187,7 +180,7 @@ class Tensor:
 
     @reads_again
     def values(self, mode: Mode = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False) -> dict[int, Any]:
-        """Step -> value as by :meth:`value`, for the steps that have one; what was removed since is left out."""
+        """Step -> value as by :meth:`value`, for the steps that have one; what was removed since is omitted."""
         source = self.run.worker(worker)
         found: dict[int, Any] = {}
         for steps, index, (_, values, _) in source.pieces(self.name, mode, WorkerTables.scalar_history):
@@ -242,7 +235,7 @@ class Tensor:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The course of one number: steps int64[n], ascending, and values float64[n], as far as it was recorded.
 
-        Rows that were written because of a finding are left out, as rules never see them.
+        Rows that were written because of a finding are omitted, as rules never see them.
 
         Raises:
             InvalidValueError: There is no such reduction.

@@ -15,7 +15,7 @@ from watchglass.errors import (
     UnknownNameError,
 )
 from watchglass.records import Mode
-from watchglass.run.numbering.steps import Place
+from watchglass.run.numbering.steps import StepPlace
 from watchglass.run.worker import Worker
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 
 
-def locate(run: Run, worker: Worker, step: int, mode: Mode) -> Place:
+def locate(run: Run, worker: Worker, step: int, mode: Mode) -> StepPlace:
     """Where a complete step was recorded.
 
     Raises:

@@ -17,7 +17,7 @@ from watchglass.errors import UnknownNameError
 from watchglass.records import SCALARS, STEPS, Fact, Mode, StepEnd, TensorInfo
 from watchglass.run.numbering.course import STORED_MODES, Course, counting, course_of
 from watchglass.run.numbering.lineage import Lineage
-from watchglass.run.numbering.steps import Place, StepNumbers
+from watchglass.run.numbering.steps import StepNumbers, StepPlace
 from watchglass.store import dtype_of, step_ends
 from watchglass.tables import Catalog, Phase, PhaseTracker, RowLog, WorkerTables, last_index_of_each
 
@@ -124,7 +124,7 @@ class Worker:
         return found
 
     @property
-    def course(self) -> Iterator[tuple[StepEnd, Place]]:
+    def course(self) -> Iterator[tuple[StepEnd, StepPlace]]:
         """The same as records, each with the place of its recording; made while it is iterated."""
         return self._records(self.columns)
 
@@ -139,11 +139,11 @@ class Worker:
             found[name] = rows[column]
         return found
 
-    def _records(self, rows: NDArray[Any]) -> Iterator[tuple[StepEnd, Place]]:
+    def _records(self, rows: NDArray[Any]) -> Iterator[tuple[StepEnd, StepPlace]]:
         """Rows of :attr:`columns` as records."""
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
-            places = map(Place, some["attempt"].tolist(), some["own"].tolist())
+            places = map(StepPlace, some["attempt"].tolist(), some["own"].tolist())
             yield from zip(step_ends(self.ends(some)), places, strict=True)
 
     def numbers(self, mode: Mode = Mode.TRAIN) -> StepNumbers:
@@ -158,7 +158,7 @@ class Worker:
             self._numbers[mode] = StepNumbers(rows, name)
         return self._numbers[mode]
 
-    def end_at(self, place: Place) -> StepEnd:
+    def end_at(self, place: StepPlace) -> StepEnd:
         """The end of a step that counts, numbered as a step of the run; KeyError where it does not."""
         rows = self.columns[(self.columns["own"] == place.global_step) & (self.columns["attempt"] == place.attempt)]
         if not len(rows):

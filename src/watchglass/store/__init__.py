@@ -99,8 +99,8 @@ if TYPE_CHECKING:
     from watchglass.store.liveness import (
         Attendance as Attendance,
         LaunchEnd as LaunchEnd,
+        LeaseWatch as LeaseWatch,
         Renewal as Renewal,
-        RenewalWatch as RenewalWatch,
         read_launch_ends as read_launch_ends,
         still_running as still_running,
         write_launch_end as write_launch_end,

@@ -100,7 +100,7 @@ def is_alive(claim: Claim | Mapping[str, Any]) -> bool | None:
     if Path("/proc/self/stat").exists():
         return False
     try:
-        os.kill(claim.pid, 0)  # no /proc on this system: a reused process id cannot be told apart
+        os.kill(claim.pid, 0)  # no /proc on this system: a reused process id looks the same
     except PermissionError:
         return True
     except OSError:

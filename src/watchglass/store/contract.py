@@ -19,7 +19,7 @@ MAX_PATH = 512
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f\\\\:\ud800-\udfff]")
 
 
-#: What is written: bytes, or parts that are written one after another without being joined in memory first.
+#: Content of a write: bytes, or parts that are written one after another without joining them in memory.
 Content = bytes | Sequence[bytes | memoryview]
 
 
@@ -110,7 +110,7 @@ class Store(ABC):
 
     @abstractmethod
     def folders(self, prefix: str = "") -> Sequence[str]:
-        """Names of the folders right below the folder ``prefix``, sorted; what lies in them is not looked at."""
+        """Names of the folders right below the folder ``prefix``, sorted; their content is not listed."""
 
     def below(self, path: str) -> Store:
         """The store of a folder of this one; where stores have connections, both share them.

@@ -9,16 +9,24 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from watchglass.config import TIMING
+from watchglass.config import TIMING, Clock
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.records import Failure
 from watchglass.store import layout
-from watchglass.store.claim import Claim, claims_of_workers, is_alive, paths_of_claims, read_claims, this_process
+from watchglass.store.claim import (
+    Claim,
+    claims_of_workers,
+    is_alive,
+    lease_holder,
+    paths_of_claims,
+    read_claims,
+    this_process,
+)
 from watchglass.store.contract import Store
 from watchglass.store.json_documents import MAX_BYTES, document
 from watchglass.store.manifest import launcher_of
@@ -154,46 +162,72 @@ def claimed(store: Store, attempt: int) -> Iterator[tuple[str, list[Claim], bool
 class Renewal:
     """Renews the lease of the journal, which shows that its holder lives. For one thread."""
 
-    def __init__(self, store: Store, *, every_s: float = TIMING.lease_renewal_s) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, every_s: float = TIMING.lease_renewal_s, clock: Clock = time) -> None:
+        self._store, self._clock = store, clock
         self._every_s = every_s
         self._next_s = float("-inf")
         self._number = 0
         self._process = this_process()
 
-    def tick(self, *, now_s: float | None = None) -> bool:
+    def tick(self) -> bool:
         """Renew if it is time; returns whether it was.
 
         Raises:
             StoreError: The store refused; the next call retries.
         """
-        now_s = time.monotonic() if now_s is None else now_s
+        now_s = self._clock.monotonic_ns() / 1e9
         if now_s < self._next_s:
             return False
         process = self._process
-        data = {"pid": process.pid, "host": process.host, "number": self._number, "wall_ns": time.time_ns()}
+        data = {"pid": process.pid, "host": process.host, "number": self._number, "wall_ns": self._clock.time_ns()}
         self._store.write(layout.LEASE_RENEWED, json.dumps(data).encode(), replace=True)
         self._number += 1
         self._next_s = now_s + self._every_s
         return True
 
 
-class RenewalWatch:
-    """Watches whether another process renews the lease, by the local clock alone: the other may be wrong."""
+class LeaseWatch:
+    """Watches the owner of the journal, by the local clock alone: that of another machine may be wrong.
 
-    def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._store = store
-        self._monotonic = monotonic
-        self._seen = self._read()
-        self._since_s = monotonic()
+    An owner on this machine is gone when its process is. One on another machine is gone once it no longer renews its
+    lease.
 
-    def look(self) -> tuple[bool, float]:
-        """(whether it was renewed since the last look, seconds for which it has not been)."""
-        seen, now_s = self._read(), self._monotonic()
-        renewed = seen != self._seen
-        if renewed:
-            self._seen, self._since_s = seen, now_s
-        return renewed, now_s - self._since_s
+    Attributes:
+        holder: The owner at the last call of :meth:`holds`.
+        elsewhere: Whether it is on another machine.
+        gone: The owner, where it is on another machine and gone.
+    """
+
+    def __init__(self, store: Store, clock: Clock = time) -> None:
+        self._store, self._clock = store, clock
+        self.holder: Claim | None = None
+        self.gone: Claim | None = None
+        self.elsewhere = False
+        self._seen, self._since_s = b"", 0.0
+
+    def renewed(self) -> bool:
+        """Whether the owner has renewed its lease since the last call of this or :meth:`holds`; one request."""
+        if self.holder is None or (seen := self._read()) == self._seen:
+            return False
+        self._seen, self._since_s = seen, self._clock.monotonic()
+        return True
+
+    def holds(self) -> bool:
+        """Whether there is an owner that may still write; call :meth:`renewed` before.
+
+        Raises:
+            StoreError: The store refused.
+        """
+        holder = lease_holder(self._store)
+        if holder is not None and holder != self.holder:
+            # The silence of a new owner begins now, however long the one before was silent.
+            self._seen, self._since_s = self._read(), self._clock.monotonic()
+        self.holder = holder
+        alive = is_alive(holder) if holder is not None else False
+        self.elsewhere = alive is None
+        silent = self._clock.monotonic() - self._since_s >= TIMING.lease_expiry_s
+        self.gone = holder if self.elsewhere and silent else None
+        return alive is not False and self.gone is None
 
     def _read(self) -> bytes:
         try:

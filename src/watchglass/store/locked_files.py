@@ -73,14 +73,9 @@ def lasting_folder() -> Path:
 def abandoned_labels() -> list[Any]:
     """Labels of all rings and spools outside of runs, on this machine, whose writers are dead."""
     parents = {MEMORY, Path(tempfile.gettempdir()), lasting_folder()}
-    return [label for parent in sorted(parents) for label in _abandoned_labels(parent)]
-
-
-def _abandoned_labels(parent: Path) -> list[Any]:
-    """Labels of the rings and spools below ``parent`` whose writers are dead."""
-    folder = parent / f"watchglass-{os.getuid()}"
+    folders = [parent / f"watchglass-{os.getuid()}" for parent in sorted(parents)]
     found = []
-    for path in _of_others(folder) if is_private(str(folder)) else ():
+    for path in [path for folder in folders if is_private(str(folder)) for path in _of_others(folder)]:
         kind = path.suffix[1:]
         file = path / "label" if kind == "spool" else path
         try:
@@ -124,7 +119,7 @@ def create(path: Path, kind: str, label: Mapping[str, Any], size: int, *, reserv
     Args:
         path: Where; nothing may be there.
         kind: ``rows`` or ``entries``.
-        label: What it is of.
+        label: The run, attempt and worker that it belongs to.
         size: Bytes, with the header.
         reserve: Fail where the space cannot be reserved.
 

@@ -16,11 +16,12 @@ from watchglass.store.claim import Claim
 from watchglass.store.contract import Store
 from watchglass.store.json_documents import read_document
 from watchglass.store.redaction import redact
+from watchglass.version import __version__
 
 _PRODUCT = "watchglass"
 _MAX_BYTES = 1 << 20
 #: Characters of a command line and of one word of it that are kept. JSON may take twelve bytes for each, and a reader
-#: reads so much of run.json and no more.
+#: reads at most so much of run.json.
 _COMMAND_CHARACTERS, _WORD_CHARACTERS = 1 << 16, 1 << 12
 
 
@@ -63,7 +64,7 @@ def create_run(store: Store, *, command: list[str]) -> Manifest:
             raise RunExistsError(f"{store.location} is a run already; choose another folder, or resume it on purpose")
         raise NotARunError(f"{store.location} is not empty and not a run; choose an empty or new folder")
     shown = tuple(_shortened(redact(command)))
-    manifest = Manifest(uuid.uuid4().hex, FORMAT_VERSION, time.time_ns(), _version(), shown)
+    manifest = Manifest(uuid.uuid4().hex, FORMAT_VERSION, time.time_ns(), __version__, shown)
     store.write(layout.MANIFEST, json.dumps(manifest.to_json(), indent=1).encode())
     return manifest
 
@@ -204,12 +205,3 @@ def _parse(store: Store, value: Any) -> Manifest:
 
 def _foreign(store: Store, why: str) -> NotARunError:
     return NotARunError(f"{store.location} is not a run: {why}; give the folder that holds a watchglass run.json")
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("watchglass")
-    except PackageNotFoundError:  # run from a source tree without installation
-        return "0"

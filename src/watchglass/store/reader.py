@@ -16,11 +16,11 @@ from watchglass.store.segment_discovery import SegmentDiscovery
 
 #: Bytes read at a time. A frame that is longer is read by itself.
 _CHUNK = 4 << 20
-#: What a poll reads at least of each worker that it reads anything of.
+#: Least bytes that a poll reads of a worker, if it reads any.
 _SHARE = 64 << 10
-#: Objects that one call fetches: if one of them fails, the whole call fails.
+#: Most objects in one request: if one of them fails, the whole request fails.
 _MOST_AT_ONCE = 128
-#: Shorter objects are read: mapping one into memory costs as much as copying so many bytes.
+#: Shorter objects are read, because mapping costs as much as copying so many bytes.
 _MAPPED = 256 << 10
 
 
@@ -31,7 +31,7 @@ class Problem:
     Attributes:
         path: The object.
         offset: Where in it, in bytes.
-        what: Half a sentence.
+        what: The damage, without a subject.
     """
 
     path: str
@@ -67,11 +67,11 @@ class _Sequence:
         self.paths[seq], self.sizes[seq] = entry.path, entry.size
 
     def is_ready(self) -> bool:
-        """Whether something of it is there that was not read yet."""
+        """Whether it has bytes that were not read yet."""
         return self.seq in self.paths and (self.seq + 1 in self.paths or self.sizes[self.seq] != self.seen)
 
     def behind_hole(self) -> str | None:
-        """The first segment that is there although the one before it is missing."""
+        """The first segment whose predecessor is missing, None if there is none."""
         later = min((seq for seq in self.paths if seq > self.seq), default=None)
         return self.paths[later] if later is not None and later - 1 not in self.paths else None
 
@@ -86,8 +86,8 @@ class RunReader:
 
     Args:
         store: The store of the run.
-        leave: Kinds of frames whose payloads are checked and then left where they are, see :attr:`Frame.left`. On
-            object stores nothing is left: it would be fetched twice.
+        leave: Kinds of frames whose payloads are checked but not returned, see :attr:`Frame.left`. On object stores all
+            are returned, because a later read would fetch them twice.
         attempt: Read the segments of this attempt only; of all if None.
         workers: Read the segments of these workers only; of all if None.
         clock: For tests.
@@ -113,19 +113,19 @@ class RunReader:
         self._problems: dict[tuple[str, int], Problem] = {}
         self._generation: int | None = None
         self._most_at_once = _MOST_AT_ONCE
-        #: Bytes that were asked for beforehand, by path and place; kept over polls where the store refused others.
+        #: Prefetched bytes by path and offset; kept until the next poll if the store refused others.
         self._fetched: dict[tuple[str, int], bytes | None] = {}
         self._refused: StoreError | None = None
         self._mapped: tuple[str, memoryview] = ("", memoryview(b""))
 
     @property
     def problems(self) -> list[Problem]:
-        """Problems so far, by path; the rest of such a segment is skipped."""
+        """Problems so far, sorted by path; the rest of such a segment is skipped."""
         return sorted(self._problems.values(), key=lambda problem: (problem.path, problem.offset))
 
     @property
     def waiting(self) -> set[tuple[int, str]]:
-        """(attempt, worker) of which something is there that no poll has given yet, or cannot before a hole closes."""
+        """(attempt, worker) with bytes that no poll has returned yet, also those behind a missing segment."""
         return {key for key, sequence in self._sequences.items() if sequence.is_ready() or sequence.behind_hole()}
 
     def unfinished(self) -> list[Problem]:
@@ -146,17 +146,16 @@ class RunReader:
     def poll(self, max_bytes: int = 64 << 20, *, full: bool = False) -> list[tuple[int, str, Frame]]:
         """The frames since the last call as (attempt, worker, frame), by attempt, then worker, in order within each.
 
-        Never blocks, and never raises for what is inside files. HEADER frames and kinds that this release does not
-        know are among them. Of several workers with more than ``max_bytes`` those that were read least come first,
-        each with its share.
+        Never blocks, and never raises for the content of files. HEADER frames and unknown kinds are among them. If
+        workers have more than ``max_bytes``, those that were read least come first, each with its share.
 
         Args:
-            max_bytes: Stop after about so many bytes; the next call goes on. One frame is always read.
-            full: List everything. Else old buckets are looked at twice a minute only; pass it before concluding that
+            max_bytes: Stop after about so many bytes; the next call continues. At least one frame is read.
+            full: List everything. Otherwise old buckets are listed only twice a minute. Required before concluding that
                 nothing more will come.
 
         Raises:
-            CompactedError: The run was compacted since, and segments that were not read yet are gone.
+            CompactedError: The run was compacted since, and segments that were not read yet were removed.
         """
         self._discover(full)
         found: list[tuple[int, str, Frame]] = []
@@ -164,7 +163,7 @@ class RunReader:
             self._read_new(found, max_bytes)
             self._fetched = {}
         except StoreError:
-            # What was read before it refused counts as read, so it is given; the next poll asks for the rest again.
+            # Frames read before the refusal count as read and are returned; the next poll requests the rest again.
             self._fetched = {key: data for key, data in self._fetched.items() if data is not None}
             if not found:
                 raise
@@ -173,7 +172,7 @@ class RunReader:
         return found
 
     def _read_new(self, found: list[tuple[int, str, Frame]], left: int) -> None:
-        """Appends to ``found`` what is new, until so many bytes were read."""
+        """Appends new frames to ``found``, until so many bytes were read."""
         news: dict[int, list[tuple[str, _Sequence]]] = {}
         for (attempt, worker), sequence in self._sequences.items():
             if sequence.is_ready():
@@ -189,7 +188,7 @@ class RunReader:
                     sequence.taken += size
                     found.append((attempt, worker, frame))
             if left <= 0 or (len(found) > before and any(sequence.is_ready() for _, sequence in ready)):
-                break  # what an attempt left unread comes before the next attempt
+                break  # unread frames of an attempt come before the next attempt
 
     def journal(self) -> list[Frame]:
         """All FINDING, STATUS and OBSERVATION frames of the journal so far, in order."""
@@ -202,8 +201,8 @@ class RunReader:
     def streams(self) -> Iterator[tuple[str, Frame]]:
         """The frames of the streams since the last call as (stream, frame), by stream, in order within each.
 
-        HEADER frames and kinds that this release does not know are among them. As :meth:`poll`, it never blocks. What
-        was given counts as read, also where the store then refuses.
+        HEADER frames and kinds that this release does not know are among them. As :meth:`poll`, it never blocks.
+        Returned frames count as read, even if the store then refuses.
         """
         for name in filter(layout.is_stream, self._store.folders(layout.STREAMS)):
             for frame in self._follow(layout.stream(name)):
@@ -231,9 +230,9 @@ class RunReader:
             self._check_generation(unread_only=True)
 
     def _begin(self) -> None:
-        """Start with what was compacted, if anything was."""
+        """Start with the newest generation, if the run was compacted."""
         generation = self._newest()
-        # Set once it is known: where the store refuses, the next poll has to read it again.
+        # Set last: if the store refuses, the next poll has to read it again.
         self._generation = generation.number if generation is not None else 0
         for covered in generation.covers if generation is not None else ():
             if covered.segments and self._wants(covered):
@@ -249,7 +248,7 @@ class RunReader:
             raise CompactedError(f"{self._store.location} was compacted while it was read; open it again")
 
     def _newest(self) -> Generation | None:
-        """The newest generation, None where there is none that makes sense."""
+        """The newest generation, None if there is none or it is damaged."""
         try:
             return newest_generation(self._store)
         except DamagedDataError as error:
@@ -257,7 +256,7 @@ class RunReader:
             return None
 
     def _is_unread(self, covered: Covered) -> bool:
-        """Whether segments that a newer generation has are gone, and not known to have been read to their end."""
+        """Whether segments that a newer generation replaces were removed before they were read to their end."""
         if not covered.segments or not self._wants(covered):
             return False
         sequence = self._sequences.get((covered.attempt, covered.worker))
@@ -267,7 +266,7 @@ class RunReader:
         return sequence.seq < covered.segments and (path is None or self._store.size(path) is None)
 
     def _wants(self, covered: Covered) -> bool:
-        """Whether what a generation has of a worker is to be read."""
+        """Whether this reader reads the attempt and the worker."""
         return self._attempt in (None, covered.attempt) and (self._workers is None or covered.worker in self._workers)
 
     def _is_fixed(self, path: str) -> bool:
@@ -342,7 +341,7 @@ class RunReader:
                 left -= result.consumed
             yield from result.frames
             if result.consumed:
-                self._problems.pop((path, sequence.offset - result.consumed), None)  # it was only not there yet
+                self._problems.pop((path, sequence.offset - result.consumed), None)  # the writer had not finished it
             if result.problem == "damaged":
                 sequence.tail, sequence.seen = "damaged", listed
                 self._problems[path, sequence.offset] = Problem(
@@ -353,7 +352,7 @@ class RunReader:
                 sequence.tail = result.problem
                 sequence.seen = max(listed, sequence.offset + len(data) - result.consumed)
                 return
-            # The chunk ended within a frame: read on, or where that frame is longer than a chunk read just that.
+            # The chunk ended within a frame. Read on; if that frame is longer than a chunk, read just that frame.
             length = frame_length(bytes(data[result.consumed : result.consumed + HEADER_BYTES]))
             least = min(length or 0, HEADER_BYTES + MAX_PAYLOAD)
 
@@ -389,5 +388,5 @@ class RunReader:
 
 
 def describe(frame: Frame, error: DamagedDataError) -> Problem:
-    """The problem of a whole frame whose payload makes no sense."""
+    """The problem of a whole frame with an invalid payload."""
     return Problem(frame.source or "a frame", frame.offset, str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-#: What stands in the place of a secret.
+#: Replaces a secret.
 REDACTED = "[redacted]"
 
 #: Names of options, variables and parameters, as words joined by "_".
@@ -78,7 +78,7 @@ def redacted(text: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name is a secret: ``--api-key``, ``HF_TOKEN``, ``clientSecret``, ``X-Amz-Signature``."""
+    """Whether a name is that of a secret: ``--api-key``, ``HF_TOKEN``, ``clientSecret``, ``X-Amz-Signature``."""
     return len(name) <= 200 and bool(_SECRET_NAME.search("_".join(_WORDS.findall(name)).lower()))
 
 

@@ -21,7 +21,7 @@ from watchglass.store.contract import Store, StoredObject
 SKEW_BUCKETS = 2
 #: Objects that one request lists.
 PAGE = 1000
-#: In a folder: after so many polls without news only the newest segments of so many workers are looked at.
+#: In a folder: after so many polls without news only the newest segments of so many workers are checked.
 _QUIET_POLLS, _FEW = 2, 4
 
 

@@ -23,9 +23,6 @@ from watchglass.store.manifest import stay_with_run
 
 _log = logging.getLogger("watchglass")
 
-#: Most bytes of a stream that are buffered while the store refuses them.
-_MOST_WAITING = 8 << 20
-
 
 class _Segments(ABC):
     """Writes frames into a sequence of segments. One thread at a time.
@@ -210,21 +207,25 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
 
     A stream is an append-only source of rows that is no worker. No step waits for it; it may begin before all steps.
 
-    Batches that the store refuses are buffered in memory, 8 MiB at most, and written with the next batch or on close.
+    Batches that the store refuses are buffered in memory and written with the next batch or on close.
     Batches that do not fit are lost, the oldest first. The stream records the loss as soon as it is written again.
 
     Args:
         store: The store of a run.
         attempt: The attempt that the rows are about.
-        stream: Name of the stream, as ``system``. Where a run has several machines each has streams of its own.
+        stream: Name of the stream, as ``system``. Each machine of a run has separate streams.
         clock: Tells the time; that of the rows is its monotonic time.
+        most_waiting_bytes: Most bytes that are buffered while the store refuses them; the newest batch always is.
 
     Raises:
         RunExistsError: On construction, when another living process writes the stream.
     """
 
-    def __init__(self, store: Store, attempt: int, stream: str, *, clock: Clock = time) -> None:
+    def __init__(
+        self, store: Store, attempt: int, stream: str, *, clock: Clock = time, most_waiting_bytes: int = 8 << 20
+    ) -> None:
         self._store, self._clock, self._claim = store, clock, layout.stream_claim(stream)
+        self._most_waiting_bytes = most_waiting_bytes
         claim.take(store, self._claim, claim.this_process(), f"stream {stream} of {store.location}")
         header = {"attempt": attempt, "stream": stream}
         self._segments = _FolderSegments(store, layout.stream(stream), stream, header, clock)
@@ -257,7 +258,7 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
         frames = [*(encode_rows(kind, table) for kind, table in tables.items()), codec.encode_watermark(until_ns)]
         self._watermark_ns = until_ns
         self._waiting.append(b"".join(frames))
-        while len(self._waiting) > 1 and sum(map(len, self._waiting)) > _MOST_WAITING:
+        while len(self._waiting) > 1 and sum(map(len, self._waiting)) > self._most_waiting_bytes:
             self._lose(1)
         self._flush()
 

@@ -1,4 +1,4 @@
-"""What rules read: the catalog, tables of what workers and streams recorded, statistics, histories, views, moments."""
+"""The data that rules read: the catalog, tables of workers and streams, statistics, histories, views, moments."""
 
 from typing import TYPE_CHECKING
 

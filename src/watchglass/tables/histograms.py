@@ -51,11 +51,11 @@ class Histogram:
     Attributes:
         low: Lower edge of each bin that holds something, float64[bins], ascending.
         high: Upper edges.
-        counts: Elements in each, uint64[bins]; of those looked at, see ``seen``.
+        counts: Elements in each bin, uint64[bins]; of the elements that ``seen`` counts.
         zero: How many elements of the whole tensor are zero.
         nonfinite: How many are NaN or infinite.
         count: How many elements the tensor has.
-        seen: How many of them the histogram looked at; fewer than ``count`` where it was sampled.
+        seen: Number of elements in the histogram; fewer than ``count`` if they are a sample.
     """
 
     low: NDArray[np.float64]

@@ -14,28 +14,25 @@ from watchglass.records import ROW_KINDS, Mode, Observation
 from watchglass.store import dtype_of
 from watchglass.tables.step_view import StepView
 
-#: What stands for the step of an instance that was shown no step yet.
+#: The step of an instance that has seen no step yet.
 _NO_STEP = (-1, 0, -1)
 
 
 @dataclass(frozen=True)
 class JointStep:
-    """One step of all workers that train together; of a worker that trains by itself, its step alone.
+    """One step of all workers that train together, or of one that trains separately.
 
     Attributes:
         views: The step of each worker, in rank order; with several models, a view for each model of the step.
-        group: ``""`` for the ranks of a training run, else the worker that trains by itself.
+        worker: ``""`` for the ranks of a training run, else the worker that trains separately.
         observed: Observations of the evaluator since the step before.
         streams: See :attr:`StepView.streams`.
     """
 
     views: tuple[StepView, ...]
-    group: str = ""
+    worker: str = ""
     observed: tuple[Observation, ...] = ()
     streams: tuple[Window, ...] = ()
-
-    #: What a finding about all workers has instead of the name of one.
-    worker = ""
 
     @cached_property
     def by_model(self) -> tuple[JointStep, ...]:
@@ -104,7 +101,7 @@ class Between:
     Attributes:
         run_id: Identifier of the run.
         attempt: Attempt of the run.
-        group: ``""`` for the ranks of a training run, else the worker that trains by itself.
+        worker: ``""`` for the ranks of a training run, else the worker that trains separately.
         last: The step that this instance of a rule saw last, a :class:`StepView` or a :class:`JointStep`; None before
             the first.
         number: How many of its kind this instance saw before.
@@ -112,7 +109,7 @@ class Between:
 
     run_id: str
     attempt: int
-    group: str = ""
+    worker: str = ""
     last: StepView | JointStep | None = None
     number: int = 0
 

@@ -61,7 +61,7 @@ class Decoded:
                 self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def drop(self, owner: int, names: Iterable[str]) -> None:
-        """Drop the payloads of an owner that needs them no more."""
+        """Drop the payloads of an owner that no longer needs them."""
         self._dropped.extend([(owner, name) for name in names])
         if self._lock.acquire(blocking=False):
             try:
@@ -83,7 +83,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.bytes = 0
-        #: Bytes of payloads that are needed no more; any thread may add to it.
+        #: Bytes of payloads that are no longer needed; any thread may add to it.
         self.dropped: deque[int] = deque()
         self._maps: OrderedDict[str, memoryview] = OrderedDict()
         self._lock = Lock()
@@ -113,15 +113,16 @@ class Payloads:
 
     Args:
         store: Where frames were left; None where none are.
+        kept_bytes: Bytes of payloads that all readers of the store keep together.
     """
 
-    def __init__(self, store: Store | None) -> None:
-        self._store = store
+    def __init__(self, store: Store | None, kept_bytes: int = KEPT_BYTES) -> None:
+        self._store, self._kept_bytes = store, kept_bytes
         self._kept = _Kept() if store is None else _of_stores.setdefault(store, _Kept())
         self._ahead: dict[tuple[str, int], bytes] = {}
         #: The segment that may still grow, or be cut by its writer: it is read, never mapped.
         self.newest = ""
-        #: What was decoded, shared with the other readers of the store.
+        #: Decoded values, shared with the other readers of the store.
         self.decoded = _decoded
 
     def keep(self, frame: Frame) -> Frame:
@@ -130,7 +131,7 @@ class Payloads:
             return frame
         while self._kept.dropped:
             self._kept.bytes -= self._kept.dropped.popleft()
-        if self._kept.bytes + len(frame.payload) > KEPT_BYTES:
+        if self._kept.bytes + len(frame.payload) > self._kept_bytes:
             return Frame(frame.kind, frame.schema, b"", frame.offset, frame.source, len(frame.payload))
         self._kept.bytes += len(frame.payload)
         return frame

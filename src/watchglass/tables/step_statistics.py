@@ -96,7 +96,7 @@ class Statistics:
     that are not exactly zero, NaN where there is none: what a sparse gradient (an embedding, inputs with many zeros)
     carries where it carries anything. Others come by name, see :meth:`reduction`.
 
-    A column is worked out once for all tensors of a step, whatever part of them is looked at, and is read-only. So are
+    A column is computed once for all tensors of a step, even if a rule reads only some, and is read-only. So are
     columns of the catalog, which many steps share. A rule that declares the statistics it needs can read no others.
 
     Attributes:

@@ -82,7 +82,8 @@ class StepView:
         model: Number of the model, 0 for the first or only one.
         streams: For each stream that has not ended, its recent rows: those of its last whole window and all later ones
             up to ``end_ns``, the watermark that ended this window. The journal notes this watermark before the step.
-            A rule sets kinds and length of windows in :attr:`Rule.streams`. Empty for a worker that trains by itself.
+            A rule sets kinds and length of windows in :attr:`Rule.streams`. Empty in :meth:`Rule.finish`, and in views
+            of other runs.
     """
 
     run_id: str
@@ -130,8 +131,6 @@ class StepView:
         whose = f" of {self.model_name}" if self.several else ""
         step = f"{self.mode.name} step {self.mode_step}{whose}"
         return f"StepView({self.worker}, {step}, {count(len(self.records.statistics.ids), 'tensor')} captured)"
-
-    # Numbers of the step.
 
     @property
     def mode(self) -> Mode:
@@ -206,8 +205,6 @@ class StepView:
         """Number of tensors with statistics at this step; 0 where the step was not due."""
         self.records.readable.check("ids")
         return len(self.records.statistics.ids)
-
-    # Records of the step.
 
     def scalar(self, name: str) -> float | None:
         """The value of a scalar at this step, or None when it was not recorded. May be NaN or infinite."""
@@ -311,8 +308,6 @@ class StepView:
             parameter: The parameter of the rule that names the run, one of its ``compares``.
         """
         return self.others.get(parameter)
-
-    # History.
 
     def latest_fact(self, kind: str) -> Fact | None:
         """The latest fact of a kind, at this step or before it; None when there was none."""

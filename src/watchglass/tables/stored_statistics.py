@@ -15,7 +15,7 @@ from watchglass.records import STATISTIC_FIELDS, Origin
 from watchglass.stats import Histograms
 from watchglass.store import Charges, Frame, StatisticsBatch, Store
 from watchglass.tables.histograms import LazyHistograms
-from watchglass.tables.payloads import OnProblem, Payloads
+from watchglass.tables.payloads import KEPT_BYTES, OnProblem, Payloads
 from watchglass.tables.sources import CompactedBlock, LiveBatch, Wanted, row_bytes
 
 #: Copies of rows in memory at the same time: the parts, the joined rows, and the sorted rows.
@@ -60,13 +60,14 @@ class StoredStatistics:
     Args:
         store: The store of payloads that frames do not hold, and of compacted blocks; None where there are none.
         problem: Called with an invalid frame; its rows are left out.
+        kept_bytes: See :class:`~watchglass.tables.payloads.Payloads`.
     """
 
-    def __init__(self, store: Store | None, problem: OnProblem) -> None:
+    def __init__(self, store: Store | None, problem: OnProblem, kept_bytes: int = KEPT_BYTES) -> None:
         self._store, self._problem = store, problem
         self._blocks: list[CompactedBlock] = []
         self._batches: list[LiveBatch] = []
-        self._payloads = Payloads(store)
+        self._payloads = Payloads(store, kept_bytes)
         self._payloads.decoded.members += 1
         #: Which rows of which batches belong to a step.
         self._ranges: dict[int, tuple[tuple[LiveBatch, int, int], ...]] = {}

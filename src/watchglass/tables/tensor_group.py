@@ -41,7 +41,7 @@ class Answers:
         self._found.clear()
 
 
-class Part(NamedTuple):
+class TensorSubset(NamedTuple):
     """Some tensors of a group.
 
     Attributes:
@@ -96,12 +96,12 @@ class TensorGroup:
         )
         return table.get(tensor_id)
 
-    def part(self, key: Hashable, build: Callable[[], npt.NDArray[np.intp]]) -> Part:
+    def part(self, key: Hashable, build: Callable[[], npt.NDArray[np.intp]]) -> TensorSubset:
         """Some of these tensors, whose places ``build`` gives; the same object for the same ``key``."""
 
-        def made() -> Part:
+        def made() -> TensorSubset:
             rows = build()
             is_whole = len(rows) == len(self) and bool((rows == np.arange(len(self))).all())
-            return Part(rows, TensorGroup(self._rows, self.ids[rows]), is_whole)
+            return TensorSubset(rows, TensorGroup(self._rows, self.ids[rows]), is_whole)
 
         return self.answers.get(("part", key), made)

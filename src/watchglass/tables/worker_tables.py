@@ -45,6 +45,7 @@ from watchglass.store import (
     table_of,
 )
 from watchglass.tables.catalog import Catalog
+from watchglass.tables.payloads import KEPT_BYTES
 from watchglass.tables.problems import Problems
 from watchglass.tables.row_log import RowLog, StepEnds
 from watchglass.tables.stored_statistics import StoredStatistics, last_index_of_each
@@ -93,6 +94,7 @@ class WorkerTables:
         store: The store of payloads that frames do not hold, and of compacted statistics.
         steps: Keep only what belongs to TRAIN steps of this half-open range, or to evaluations after one of them;
             catalog, facts of the run and lifecycle are kept in any case. None keeps everything.
+        kept_bytes: Bytes of payloads that all readers of the store keep together.
 
     Attributes:
         catalog: The meaning of tensor ids; grows in place.
@@ -103,7 +105,9 @@ class WorkerTables:
         statistics: The rows of statistics.
     """
 
-    def __init__(self, store: Store | None = None, *, steps: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, store: Store | None = None, *, steps: tuple[int, int] | None = None, kept_bytes: int = KEPT_BYTES
+    ) -> None:
         self.catalog = Catalog()
         self.steps = StepEnds()
         self.facts_read = 0
@@ -119,7 +123,7 @@ class WorkerTables:
         # frames again.
         self._facts_seen: dict[int, None] = {}
         # Not self: objects that only a cycle keeps alive stay in memory for long.
-        self.statistics = StoredStatistics(store, self._problems.add)
+        self.statistics = StoredStatistics(store, self._problems.add, kept_bytes)
         self._charges = Charges()
         if steps is not None:
             self.statistics.within = (0, 0)
@@ -197,8 +201,6 @@ class WorkerTables:
             self._rows[kind] = RowLog(dtype_of(kind), kind.key.value)
         return self._rows[kind]
 
-    # By step
-
     def scalars(self, global_step: int) -> list[tuple[int, float, float]]:
         """Scalars of a step as (tensor id, value, weight), one row per tensor (the last one written)."""
         rows = {
@@ -240,8 +242,6 @@ class WorkerTables:
     def raw(self, global_step: int) -> dict[int, RawPlace]:
         """Where the raw tensors of a step are, by tensor id."""
         return {tensor_id: RawPlace(*place) for _, tensor_id, *place in self.log(RAW).at(global_step).tolist()}
-
-    # As a whole
 
     def columns(self, kind: RowKind) -> dict[str, Any]:
         """All rows of a kind but statistics by field, by step or time; of those that stand twice the last one.
@@ -294,8 +294,6 @@ class WorkerTables:
         self._rows[FACTS] = self._rows[FACTS].and_then(of_run)
         self.statistics.forget(before_global_step)
         self.steps = self.steps.without(before_global_step)
-
-    # Kinds of frames that take more than a line
 
     def _add_ends(self, payload: bytes) -> NDArray[Any]:
         rows = decode_step_rows(payload)

@@ -20,7 +20,7 @@ from watchglass.evaluate.replaying import replay_part
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
 
 
-class Outcome(str, Enum):
+class BacktestOutcome(str, Enum):
     """What a rule made of one run, beside its label."""
 
     FOUND = "found"
@@ -159,7 +159,7 @@ def tested(
     return TestedRun(run, tuple(firings), part.problems)
 
 
-def judge(firing: Firing, label: Label | None, tolerance: int = 0) -> tuple[Outcome, int | None]:
+def judge(firing: Firing, label: Label | None, tolerance: int = 0) -> tuple[BacktestOutcome, int | None]:
     """What a rule made of a run, and the TRAIN steps from ``since_step`` to the first finding (negative: before it).
 
     Args:
@@ -168,17 +168,17 @@ def judge(firing: Firing, label: Label | None, tolerance: int = 0) -> tuple[Outc
         tolerance: A finding so many steps before ``since_step`` is still found, for labels that are not exact.
     """
     if label is None:
-        return Outcome.UNLABELLED, None
+        return BacktestOutcome.UNLABELLED, None
     if not label.sick:
-        return (Outcome.FALSE_ALARM if firing.fired else Outcome.QUIET), None
+        return (BacktestOutcome.FALSE_ALARM if firing.fired else BacktestOutcome.QUIET), None
     if firing.first_step is None:
-        return Outcome.MISSED, None
+        return BacktestOutcome.MISSED, None
     delay = None if label.since_step is None else firing.first_step - label.since_step
     if delay is not None and delay < -tolerance:
-        return Outcome.EARLY, delay
+        return BacktestOutcome.EARLY, delay
     if label.until_step is not None and firing.first_step > label.until_step:
-        return Outcome.LATE, delay
-    return Outcome.FOUND, delay
+        return BacktestOutcome.LATE, delay
+    return BacktestOutcome.FOUND, delay
 
 
 def score(firings: Mapping[str, Firing], labels: Mapping[str, Label], tolerance: int = 0) -> Score:
@@ -191,11 +191,11 @@ def score(firings: Mapping[str, Firing], labels: Mapping[str, Label], tolerance:
     """
     judged = [judge(firing, labels.get(run), tolerance) for run, firing in firings.items()]
     outcomes = [outcome for outcome, _ in judged]
-    found, early = outcomes.count(Outcome.FOUND), outcomes.count(Outcome.EARLY)
-    missed = outcomes.count(Outcome.MISSED) + outcomes.count(Outcome.LATE)
-    false_alarms = outcomes.count(Outcome.FALSE_ALARM)
-    sick, healthy = found + early + missed, false_alarms + outcomes.count(Outcome.QUIET)
-    delays = [delay for outcome, delay in judged if outcome is Outcome.FOUND and delay is not None]
+    found, early = outcomes.count(BacktestOutcome.FOUND), outcomes.count(BacktestOutcome.EARLY)
+    missed = outcomes.count(BacktestOutcome.MISSED) + outcomes.count(BacktestOutcome.LATE)
+    false_alarms = outcomes.count(BacktestOutcome.FALSE_ALARM)
+    sick, healthy = found + early + missed, false_alarms + outcomes.count(BacktestOutcome.QUIET)
+    delays = [delay for outcome, delay in judged if outcome is BacktestOutcome.FOUND and delay is not None]
     return Score(
         sick, healthy, found, missed, early, false_alarms,
         recall=_share(found, sick),

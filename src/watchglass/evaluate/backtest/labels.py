@@ -1,4 +1,4 @@
-"""What is known of stored runs: which were sick, since when and of what, from a file that people write."""
+"""Labels of stored runs, from a file that people write: which were sick, since when, and of which disease."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COLUMNS = ("run", "sick", "since_step", "until_step", "cause")
 
 @dataclass(frozen=True)
 class Label:
-    """What is known of one run.
+    """The label of one run.
 
     Attributes:
         run: Its location, or the last parts of it: ``"train-7"``, ``"lr/train-7"``.
         sick: Whether something is wrong with it that the rule should find.
         since_step: First TRAIN step at which it is; None where that is not known.
         until_step: Last TRAIN step at which it still helps to know; None for the end of the run.
-        cause: What it is, for people.
+        cause: The cause, for people.
 
     Raises:
         InvalidValueError: A value of the wrong type, or steps that contradict each other.
@@ -40,7 +40,7 @@ class Label:
     sick: bool = parameter(False, help="whether something is wrong with it")
     since_step: int | None = parameter(None, help="first step at which it is", unit="steps", ge=0)
     until_step: int | None = parameter(None, help="last step at which it helps to know", unit="steps", ge=0)
-    cause: str = parameter("", help="what it is")
+    cause: str = parameter("", help="the cause")
 
     def __post_init__(self) -> None:
         validate(self, "a label")

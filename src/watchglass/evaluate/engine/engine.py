@@ -6,13 +6,13 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from watchglass.config import RuleSpec
+from watchglass.config import EvaluatorTiming, RuleSpec
 from watchglass.errors import CompactedError, InvalidValueError, StoreError
 from watchglass.evaluate.engine.folding import Folded
-from watchglass.evaluate.engine.guard import Guard, wakeable
 from watchglass.evaluate.engine.reference_run import ReferenceRun
 from watchglass.evaluate.engine.rule_status import PartialEvaluation
 from watchglass.evaluate.engine.runner import RuleRunner
+from watchglass.evaluate.engine.watchdog import Watchdog, wakeable
 from watchglass.records import Finding, Mode, Observation, RuleStatus
 from watchglass.rules import Windows
 from watchglass.store import layout
@@ -37,6 +37,7 @@ class Engine:
         observed: Collection[str] | None = None,
         run_id: str = "",
         variants: bool = False,
+        call_checks_s: tuple[float, float] = EvaluatorTiming.call_checks_s,
     ) -> None:
         """Builds every rule once, so that a wrong name or parameter shows before any step.
 
@@ -48,22 +49,23 @@ class Engine:
                 for all.
             run_id: Identifier of the run, for findings ahead of its first step.
             variants: Whether one rule may be there several times, with different parameters: for back-tests.
+            call_checks_s: See :attr:`EvaluatorTiming.call_checks_s`.
 
         Raises:
             UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
         """
-        self._guard = Guard(rule_timeout_s)
+        self._watchdog = Watchdog(rule_timeout_s, checks_s=call_checks_s)
         #: The statistics that rules read; the follower that makes the views for this engine puts it into them.
         self.readable = Readable(None)
         with wakeable():
-            self._runners = [RuleRunner(spec, calibration, self._guard, run_id, self.readable) for spec in rules]
+            self._runners = [RuleRunner(spec, calibration, self._watchdog, run_id, self.readable) for spec in rules]
         names = [runner.name for runner in self._runners]
         doubles = sorted({name for name in names if names.count(name) > 1})
         if doubles and not variants:
             raise InvalidValueError(
                 f"a rule may be named once but {doubles[0]} was named {names.count(doubles[0])} times"
             )
-        self._guard.stuck = _tell_stuck(weakref.ref(self))
+        self._watchdog.stuck = _report_stuck(weakref.ref(self))
         #: Called in another thread about a rule that takes too long and cannot be ended.
         self.stuck: Callable[[Observation], None] | None = None
         for runner in self._runners:
@@ -101,7 +103,7 @@ class Engine:
             return self._end(moment.attempt)
 
     def heed(self, seen: Observation) -> None:
-        """Goes by what an evaluation before this one observed of rules, before the first moment.
+        """Takes what an earlier evaluation observed of rules; call it before the first moment.
 
         A rule that took too long is not called there again, and another run is read up to the same steps.
         """
@@ -116,7 +118,7 @@ class Engine:
         """Ends the watch over calls and closes other runs, until the next moment."""
         for other in self._others.values():
             other.close()
-        self._guard.close()
+        self._watchdog.close()
 
     @property
     def ticks(self) -> bool:
@@ -177,7 +179,7 @@ class Engine:
         return PartialEvaluation(run, facts, dict(self.train_steps), self._newest)
 
     def _step(self, step: JointStep) -> list[Finding]:
-        last = self._last.setdefault((step.attempt, step.group), {})
+        last = self._last.setdefault((step.attempt, step.worker), {})
         self._newest = max(self._newest, step.attempt)
         for view in step.views:
             last[view.worker, view.model] = view
@@ -219,13 +221,13 @@ class Engine:
         return found
 
 
-def _tell_stuck(engine: weakref.ref[Engine]) -> Callable[[str], None]:
-    """The callback of a guard. It holds no reference to the engine, so that an unused engine is freed."""
+def _report_stuck(engine: weakref.ref[Engine]) -> Callable[[str], None]:
+    """The callback of a watchdog. It holds no reference to the engine, so that an unused engine is freed."""
 
-    def tell(place: str) -> None:
+    def report(place: str) -> None:
         alive = engine()
         for runner in alive._runners if alive is not None else ():
             if alive is not None and alive.stuck is not None and (asking := runner.asking) is not None:
                 alive.stuck(runner.timed_out(*asking, place))
 
-    return tell
+    return report

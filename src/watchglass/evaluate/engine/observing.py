@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 
 from watchglass.errors import DamagedDataError
@@ -21,7 +20,11 @@ def journal_of(store: Store) -> tuple[list[Observation], frozenset[str]]:
         StoreError: The store refused.
     """
     frames = RunReader(store).journal()
-    seen = list(_observations(frame.payload for frame in frames if frame.kind == FrameKind.OBSERVATION))
+    seen = []
+    for frame in frames:
+        if frame.kind == FrameKind.OBSERVATION:
+            with suppress(DamagedDataError):
+                seen.append(decode_observation(bytes(frame.payload)))
     more = {"tick" for each in seen if each.kind == "ticks_recorded"}
     return seen, SHOWN | more if frames else frozenset()
 
@@ -33,11 +36,5 @@ def tick_of(seen: Observation, run_id: str) -> Tick:
     names = living if isinstance(living, list) else ()
     silent = {str(worker): float(s) for worker, s in rows if type(s) in (int, float)}
     return Tick(
-        run_id=run_id, attempt=seen.attempt, group=seen.group, seconds=silent, living=frozenset(map(str, names))
+        run_id=run_id, attempt=seen.attempt, worker=seen.group, seconds=silent, living=frozenset(map(str, names))
     )
-
-
-def _observations(payloads: Iterable[bytes | memoryview]) -> Iterable[Observation]:
-    for payload in payloads:
-        with suppress(DamagedDataError):
-            yield decode_observation(bytes(payload))

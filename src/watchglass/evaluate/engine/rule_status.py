@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchglass.records import Finding, RuleStatus, Severity, Status, count
+from watchglass.records import (
+    Finding,
+    RuleStatus,
+    Severity,
+    Status,
+    count,
+    record_as_json,
+    record_from_json,
+)
 from watchglass.store import layout
 
 Order = tuple[int, int, int]
@@ -56,7 +64,7 @@ class WorkerFacts:
         findings: Each with the :attr:`StepEnd.order` of its first step, in the order in which they were found.
         dropped: Number of findings that were not kept.
         fault: Why the rule stopped, None where it did not.
-        not_applicable: Why it has nothing to say about this training, "" where it does, or where that is not known yet.
+        not_applicable: Why it does not apply to this run; "" if it applies or that is not known yet.
         model: Number of the model.
     """
 
@@ -67,19 +75,6 @@ class WorkerFacts:
     fault: Fault | None = None
     not_applicable: str = ""
     model: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """These facts as plain JSON types."""
-        findings = [[list(order), finding.to_json()] for order, finding in self.findings]
-        fault = None if self.fault is None else [list(self.fault.order), self.fault.text]
-        return {**vars(self), "findings": findings, "fault": fault}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> WorkerFacts:
-        """The facts that :meth:`to_json` gave."""
-        findings = tuple((_order(order), Finding.from_json(finding)) for order, finding in data["findings"])
-        fault = None if data["fault"] is None else Fault(_order(data["fault"][0]), data["fault"][1])
-        return cls(**{**data, "findings": findings, "fault": fault})
 
 
 @dataclass(frozen=True)
@@ -99,26 +94,6 @@ class RuleFacts:
     at_end: tuple[WorkerFacts, ...] = ()
     needs: Mapping[tuple[str, int], tuple[Met, ...]] = field(default_factory=dict)
     not_applicable: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """These facts as plain JSON types."""
-        needs = [[*key, [[m.satisfied, m.reason, m.certain] for m in met]] for key, met in self.needs.items()]
-        return {
-            "name": self.name,
-            "so_far": [facts.to_json() for facts in self.so_far],
-            "at_end": [facts.to_json() for facts in self.at_end],
-            "needs": needs, "not_applicable": self.not_applicable,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RuleFacts:
-        """The facts that :meth:`to_json` gave."""
-        return cls(
-            data["name"], tuple(map(WorkerFacts.from_json, data["so_far"])),
-            tuple(map(WorkerFacts.from_json, data["at_end"])),
-            {(worker, model): tuple(Met(*met) for met in rows) for worker, model, rows in data["needs"]},
-            data["not_applicable"],
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,21 +118,12 @@ class PartialEvaluation:
 
     def to_json(self) -> dict[str, Any]:
         """This part as plain JSON types."""
-        return {
-            "run": self.run,
-            "rules": [[number, facts.to_json()] for number, facts in self.rules.items()],
-            "train_steps": [[attempt, worker, count] for (attempt, worker), count in self.train_steps.items()],
-            "newest": self.newest, "running": list(self.running), "problems": list(self.problems),
-        }  # fmt: skip
+        return record_as_json(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PartialEvaluation:
         """The part that :meth:`to_json` gave."""
-        return cls(
-            data["run"], {number: RuleFacts.from_json(facts) for number, facts in data["rules"]},
-            {(attempt, worker): count for attempt, worker, count in data["train_steps"]},
-            data["newest"], tuple(data["running"]), tuple(data["problems"]),
-        )  # fmt: skip
+        return record_from_json(cls, data)
 
 
 class Tally:
@@ -265,8 +231,3 @@ def _place(facts: WorkerFacts) -> tuple[Any, ...]:
 def need_order(key: tuple[str, int]) -> tuple[Any, ...]:
     """Sort key of a worker and a model."""
     return layout.worker_order(key[0]), key[1]
-
-
-def _order(row: Sequence[int]) -> Order:
-    first, second, third = row
-    return first, second, third

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 from watchglass.config import RuleSpec, values
 from watchglass.errors import CompactedError, PluginFileError, WatchglassError
 from watchglass.evaluate.engine.folding import Folded, Folding
-from watchglass.evaluate.engine.guard import CallTimeout, Guard
 from watchglass.evaluate.engine.observing import SHOWN, tick_of
 from watchglass.evaluate.engine.rule_status import (
     Fault,
@@ -31,6 +30,7 @@ from watchglass.evaluate.engine.rule_status import (
     silence,
 )
 from watchglass.evaluate.engine.unmet_needs import NeedSeen
+from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog
 from watchglass.evaluate.engine.windowing import Cutting
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule, readable_statistics
@@ -92,24 +92,24 @@ class RuleRunner:
     Args:
         spec: The rule.
         calibration: Which set of thresholds.
-        guard: Ends calls that take too long.
+        watchdog: Ends calls that take too long.
         run_id: Identifier of the run.
         readable: What rules read of statistics.
     """
 
-    def __init__(self, spec: RuleSpec, calibration: str, guard: Guard, run_id: str, readable: Readable) -> None:
+    def __init__(self, spec: RuleSpec, calibration: str, watchdog: Watchdog, run_id: str, readable: Readable) -> None:
         """Builds the rule once, so that a wrong name or parameter shows before any step.
 
         Raises:
             UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
         """
         self._build: Callable[[], Rule] = lambda: build_rule(spec, calibration)
-        self._guard, self._run_id, self._readable = guard, run_id, readable
+        self._watchdog, self._run_id, self._readable = watchdog, run_id, readable
         try:
-            prototype = guard.call(self._build)
+            prototype = watchdog.call(self._build)
         except CallTimeout as error:
             raise PluginFileError(
-                f"{spec.name} must be built within {guard.timeout_s:g} s but took longer, here: {error.place}"
+                f"{spec.name} must be built within {watchdog.timeout_s:g} s but took longer, here: {error.place}"
             ) from None
         #: Name of the rule.
         self.name = prototype.name
@@ -167,27 +167,17 @@ class RuleRunner:
             pairs = zip(step.views, others, strict=True)
             compared = [({p: found.get(run) for p, run in self.compares.items()}, view) for view, found in pairs]
             step = replace(step, views=tuple(replace(view, others=found) for found, view in compared))
-        if self.cutting is not None and not step.group:
+        if self.cutting is not None:
             step = step.showing(self.cutting.recent(step.attempt))
         new: list[Finding] = []
-        if not self.joint:
-            for view in step.views:
-                seat = self._seats.get((view.attempt, view.worker, view.model))
-                if seat is None:
-                    seat = self._seated((view.attempt, view.worker, view.model), step.group, view)
-                self._look(seat, view)
-                seat.last = view
-                if seat.rule is not None:
-                    new += self._found(seat, self._with_observed(seat, step.group, view), "check", seat.rule.check)
-            return new
-        for part in step.by_model if self._steps else (step,):
-            key = (part.attempt, part.group, part.model if self._steps else 0)
-            seat = self._seats.get(key) or self._seated(key, part.group, part)
-            for view in part.views:
+        for key, part in self._parts(step):
+            seat = self._seats.get(key) or self._seated(key, step.worker, part)
+            for view in part.views if isinstance(part, JointStep) else (part,):
                 self._look(seat, view)
             seat.last = part
-            if self._steps and seat.rule is not None:
-                new += self._found(seat, self._with_observed(seat, part.group, part), "check", seat.rule.check_step)
+            if seat.rule is not None and (self._steps or not self.joint):
+                method = getattr(seat.rule, "check_step" if self._steps else "check")
+                new += self._found(seat, self._with_observed(seat, part), "check", method)
         return new
 
     def observe(self, seen: Observation) -> list[Finding]:
@@ -217,11 +207,11 @@ class RuleRunner:
 
     def _between(self, moment: Between, method: str) -> list[Finding]:
         """Shows a moment between two steps to all instances of its workers."""
-        if self.joint and (moment.attempt, moment.group, 0) not in self._seats:
-            self._seated((moment.attempt, moment.group, 0), moment.group, moment)
+        if self.joint and (moment.attempt, moment.worker, 0) not in self._seats:
+            self._seated((moment.attempt, moment.worker, 0), moment.worker, moment)
         new: list[Finding] = []
         for seat in self._seats.values():
-            if seat.rule is not None and (seat.key[0], seat.group) == (moment.attempt, moment.group):
+            if seat.rule is not None and (seat.key[0], seat.group) == (moment.attempt, moment.worker):
                 number = seat.between.get(method, 0)
                 seat.between[method] = number + 1
                 about = replace(moment, last=seat.last, number=number)
@@ -237,19 +227,17 @@ class RuleRunner:
         Raises:
             StoreError, CompactedError: See :meth:`step`.
         """
-        parts: Iterable[StepView | JointStep] = last.by_model if self._steps else (last,) if self.joint else last.views
         new: list[Finding] = []
-        for part in parts:
-            worker = last.group if self.joint else part.worker
-            seat = self._seats.get((last.attempt, worker, part.model if self._steps or not self.joint else 0))
+        for key, part in self._parts(last):
+            seat = self._seats.get(key)
             if seat is None or seat.ended:
                 continue
             if seat.rule is not None:
-                new += self._found(seat, self._with_observed(seat, last.group, part), "finish", seat.rule.finish)
+                new += self._found(seat, self._with_observed(seat, part), "finish", seat.rule.finish)
             if not any(finding.severity is not Severity.INFO for _, finding in seat.folding.findings()):
                 self._ask_whether_applicable(seat)
             seat.ended, seat.rule, seat.last = True, None, None
-        self._observed.pop((last.attempt, last.group), None)
+        self._observed.pop((last.attempt, last.worker), None)
         return new
 
     def stop(self, seen: Observation) -> None:
@@ -303,10 +291,17 @@ class RuleRunner:
         data = {
             "rule": self.name, "worker": worker, "model": model, "when": when,
             "global_step": _number(about),
-            "text": f"took longer than {self._guard.timeout_s:g} s at {_place(about)}, in:\n{place}",
+            "text": f"took longer than {self._watchdog.timeout_s:g} s at {_place(about)}, in:\n{place}",
             "fingerprint": self._fingerprint,
         }  # fmt: skip
         return Observation("rule_timed_out", attempt, about.order, data)
+
+    def _parts(self, step: JointStep) -> Iterator[tuple[SeatKey, StepView | JointStep]]:
+        """What the instances of the rule see of a step, by the keys of their seats."""
+        parts: Iterable[StepView | JointStep] = step.by_model if self._steps else (step,) if self.joint else step.views
+        for part in parts:
+            model = part.model if self._steps or not self.joint else 0
+            yield (step.attempt, part.worker, model), part
 
     def _seated(self, key: SeatKey, group: str, about: About) -> _Seat:
         seat = self._seats[key] = _Seat(key, group)
@@ -327,26 +322,19 @@ class RuleRunner:
             if any(need.satisfied for need in needs):
                 self._open[key] = [need for need in needs if _is_open(need)]
 
-    def _with_observed(self, seat: _Seat, group: str, about: _Asked) -> _Asked:
+    def _with_observed(self, seat: _Seat, about: _Asked) -> _Asked:
         """A step with the observations since the step before."""
-        rows = self._observed.get((about.attempt, group), ()) if self._observed else ()
+        rows = self._observed.get((about.attempt, seat.group), ()) if self._observed else ()
         if seat.observed == len(rows):
             return about
         new, seat.observed = tuple(rows[seat.observed :]), len(rows)
         return replace(about, observed=new)  # type: ignore[arg-type]  # a tick has no such field in use
 
     def _facts(self) -> list[WorkerFacts]:
+        rows = ((key, seat, seat.folding) for key, seat in self._seats.items())
         return [
-            WorkerFacts(
-                attempt,
-                worker,
-                tuple(seat.folding.findings()),
-                seat.folding.dropped,
-                seat.fault,
-                seat.not_applicable,
-                model,
-            )
-            for (attempt, worker, model), seat in self._seats.items()
+            WorkerFacts(*key[:2], tuple(kept.findings()), kept.dropped, seat.fault, seat.not_applicable, key[2])
+            for key, seat, kept in rows
         ]
 
     def _met(self) -> dict[tuple[str, int], tuple[Met, ...]]:
@@ -412,7 +400,7 @@ class RuleRunner:
         self.asking = (when, seat, about)
         self._readable.rule, self._readable.declared = self.name, self._declared
         try:
-            return self._guard.call(question)
+            return self._watchdog.call(question)
         except CallTimeout as error:
             if taken is not None:
                 taken.clear()
@@ -450,7 +438,7 @@ def _number(about: About) -> int:
 def _place(about: About) -> str:
     if isinstance(about, Between):
         what = f"window {about.number + 1} of stream {about.stream}" if isinstance(about, Window) else ""
-        return what or f"tick {about.number + 1} of {about.group or 'all workers'}"
+        return what or f"tick {about.number + 1} of {about.worker or 'all workers'}"
     return f"{about.mode.name} step {about.mode_step} of {about.worker or 'all workers'}"
 
 

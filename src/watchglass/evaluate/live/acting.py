@@ -14,9 +14,6 @@ from watchglass.evaluate.live.event_ids import event_id, is_event
 from watchglass.records import Event, Finding, Observation, RuleStatus
 from watchglass.store import JournalRecord, Store
 
-#: All deliveries at the end of a run are waited for so many times as long as one.
-_PATIENCES = 5
-
 
 class Acting:
     """The actions of one evaluator. For one thread; only :meth:`finish` waits.
@@ -60,7 +57,7 @@ class Acting:
                 self._lines.append(deliveries(key, spec, action, store, clock=clock, timing=config.timing))
         grace_s = min((stop.grace_s for stop in self._stops if stop.grace_s is not None), default=config.grace_s)
         # One protocol for all of them: a training run is stopped once.
-        self._stopping = Stopping(store, config.attempt, grace_s=grace_s, poll_s=config.poll_s)
+        self._stopping = Stopping(store, config.attempt, grace_s=grace_s, poll_s=config.poll_s, timing=config.timing)
 
     @property
     def stopping(self) -> bool:
@@ -171,7 +168,8 @@ class Acting:
         """
         begun_s = self._clock.monotonic()
         until_s = begun_s + (patience_s if ended else self._timing.leaving_s)
-        latest_s = begun_s + _PATIENCES * patience_s
+        all_s = self._timing.deliveries_ratio * patience_s
+        latest_s = begun_s + all_s
         why, reported, arrived = "", not ended, 0
         while True:
             write(self._deliver(now=ended, may_start=ended))
@@ -191,7 +189,7 @@ class Acting:
                 why = "deliveries were not waited for any longer, since the evaluator was asked to end"
                 break
         if not why:
-            limit = f"all {_PATIENCES * patience_s:g} s" if until_s >= latest_s else f"the last {patience_s:g} s"
+            limit = f"all {all_s:g} s" if until_s >= latest_s else f"the last {patience_s:g} s"
             why = f"it has not arrived within {limit} of waiting"
         for line in self._lines:
             if ended:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from watchglass.actions import Action, Courier, Outcome
+from watchglass.actions import Action, Courier, DeliveryOutcome
 from watchglass.config import ActionSpec, Clock, EvaluatorTiming
 from watchglass.errors import StoreError
 from watchglass.evaluate.live.event_ids import event_id
@@ -172,7 +172,7 @@ class Deliveries:
             kind: Kind of the observation.
             time_ns: When that was.
             event: The event itself, where it was accepted and has no outcome yet, or was beyond the limit.
-            left_out: Of how many events a summary tells.
+            left_out: Number of events that a summary stands for.
         """
         self._known.add(event_id)
         if kind == "action_limited":
@@ -270,9 +270,9 @@ class Deliveries:
             self._underway = self._start(self._spec, due.event, self.action.timeout_s, arrived=due.arrived)
             _AT_WORK.add(self)
         except OSError as error:
-            self._failed(due, Outcome(False, f"no process can be started: {error.strerror or error}"))
+            self._failed(due, DeliveryOutcome(False, f"no process can be started: {error.strerror or error}"))
 
-    def _ended(self, outcome: Outcome) -> list[Observation]:
+    def _ended(self, outcome: DeliveryOutcome) -> list[Observation]:
         due = self._waiting[0]
         if not outcome.done:
             self._failed(due, outcome)
@@ -281,7 +281,7 @@ class Deliveries:
         self.counts["done"] += 1
         return [self._observation("action_done", due.event, tries=due.tries)]
 
-    def _failed(self, due: _Due, outcome: Outcome) -> None:
+    def _failed(self, due: _Due, outcome: DeliveryOutcome) -> None:
         due.arrived |= frozenset(outcome.arrived)
         due.failure = outcome.reason or "no reason was given"
         if not outcome.again or due.tries > self.action.retries:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TextIO
 
-from watchglass.config import EvaluatorConfig
+from watchglass.config import Clock, EvaluatorConfig
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.engine.partial import most_steps, steps_by_worker
 from watchglass.evaluate.follower import FollowedWorker
@@ -42,7 +42,8 @@ class Evaluator:
         output: TextIO | None = None,
         label: str = "",
         at_work: Callable[[], None] = lambda: None,
-        judging: Callable[[Store, EvaluatorConfig], Judging] = Judging,
+        judging: Callable[[Store, EvaluatorConfig, Clock], Judging] = Judging,
+        clock: Clock = time,
     ) -> None:
         """Builds rules and actions; writes to the run only from :meth:`open` on.
 
@@ -53,25 +54,26 @@ class Evaluator:
             label: Begin of each line, where several runs are followed.
             at_work: Called between two steps, and at each turn.
             judging: Makes the object that reads the run and evaluates the rules.
+            clock: The time.
 
         Raises:
             WatchglassError: A rule, an action or a parameter is invalid, or there is no such run.
         """
         self._config, self._timing = config, config.timing
-        self._at_work = at_work
+        self._at_work, self._clock = at_work, clock
         self._store = store if store is not None else open_store(config.run)
         self._own_store = store is None
         self._pin: Pin | None = None
-        self._judging = judging(self._store, config)
-        self._reporting = Reporting(self._store, config, self._judging.run_id, output, label)
+        self._judging = judging(self._store, config, clock)
+        self._reporting = Reporting(self._store, config, self._judging.run_id, output, label, clock)
         self._journal, self._report = self._reporting.journal, self._reporting.report
         self._retry = StoreRetry(
-            lambda: self.poll_s, self._report, self._begin_again, longest_pause_s=self._timing.longest_retry_s
+            lambda: self.poll_s, self._report, self._begin_again, clock, longest_pause_s=self._timing.longest_retry_s
         )
-        self._liveness = WorkerLiveness(self._store, config, self._judging.observed)
-        self._ticking = Ticking(self._liveness)
+        self._liveness = WorkerLiveness(self._store, config, self._judging.observed, clock)
+        self._ticking = Ticking(self._liveness, clock.monotonic, self._timing.ticks_s)
         self._judging.join(self._reporting, self._liveness, self._stay)
-        self._news_s = time.monotonic()
+        self._news_s = clock.monotonic()
         self._finished = False
         self._snapshot = RunSnapshot(config.run, read_s=self._news_s)
 
@@ -188,7 +190,8 @@ class Evaluator:
             return False
         if self._retry.unreachable:
             return self.unreachable_s > self._timing.unreachable_s
-        return self._retry.attempt(lambda: self._waits(self._timing.silence_s)) is False
+        # A worker may have begun and ended since the last listing.
+        return self._retry.attempt(lambda: self._waits(self._timing.silence_s) or not self._judging.drained()) is False
 
     def ended(self) -> str:
         """How the run ended, in words, once no more records are expected; "" while it goes on.
@@ -208,7 +211,7 @@ class Evaluator:
             return ""
         ends = {str(worker.left.get("status", "finished")) if worker.left else "lost" for worker in team}
         in_order = ends <= {"finished", "stopped"} and (team or self._liveness.launch_succeeded(newest))
-        quiet_s = time.monotonic() - max(self._news_s, self._liveness.begun_s)
+        quiet_s = self._clock.monotonic() - max(self._news_s, self._liveness.begun_s)
         if quiet_s < (self._timing.settled_s + self.poll_s if in_order else self._timing.restarted_s):
             return ""
         return " and ".join(sorted(ends)) or "ended before its first training step"
@@ -280,7 +283,7 @@ class Evaluator:
     def _turn(self, max_bytes: int) -> bool:
         new = self._judging.read(max_bytes)
         if new:
-            self._news_s = time.monotonic()
+            self._news_s = self._clock.monotonic()
             self._liveness.listen(self._judging.workers.values())
             self._write_statuses()
             self._note()

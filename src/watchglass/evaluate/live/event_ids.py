@@ -13,7 +13,7 @@ _KINDS = ("finding", "status", "summary")
 
 
 def event_id(run_id: str, kind: str, *parts: object) -> str:
-    """Identifier of an event, from what tells it from all others of its kind.
+    """Identifier of an event, from what distinguishes it from all others of its kind.
 
     That is of a finding its identifier. Of a change of status attempt, rule, both statuses and the reason: a rule may
     starve twice, for different reasons. Of a summary the action, the last event that it left out, and how many it did.

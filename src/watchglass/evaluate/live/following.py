@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from watchglass.config import EvaluatorConfig
+from watchglass.config import Clock, EvaluatorConfig
 from watchglass.errors import MissingFileError, RunExistsError
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.snapshot import Snapshots
@@ -45,7 +45,7 @@ class Following:
         evaluator: The evaluator of the run; open before the first turn.
         how_ended: How the run ended, in words, and "" while it goes on; :meth:`Evaluator.ended` if None.
         wait_s: Seconds to wait for the first training step; the time for which the store is unreachable does not count.
-        clock: Seconds on a clock that never jumps.
+        clock: The time.
 
     Attributes:
         evaluator: The evaluator.
@@ -60,11 +60,11 @@ class Following:
         *,
         how_ended: Callable[[], str] | None = None,
         wait_s: float = math.inf,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time,
     ) -> None:
-        self.evaluator, self._clock = evaluator, clock
+        self.evaluator, self._clock = evaluator, clock.monotonic
         self._how_ended = how_ended if how_ended is not None else evaluator.ended
-        self._first_step_s = clock() + wait_s
+        self._first_step_s = clock.monotonic() + wait_s
         self.ended, self.has_news, self.is_late = "", False, False
 
     def turn(self, max_bytes: int = 16 << 20) -> float:
@@ -136,6 +136,7 @@ def follow(
     timeout_s: float | None = None,
     output: TextIO | None = None,
     snapshots: Snapshots | None = None,
+    clock: Clock = time,
 ) -> Followed:
     """Evaluates a run while it is written, until it ends.
 
@@ -146,6 +147,7 @@ def follow(
         timeout_s: Seconds after which following ends, None for no limit.
         output: Where findings are printed, a line each.
         snapshots: Where snapshots are published for other threads.
+        clock: The time.
 
     Raises:
         MissingFileError: There is no run, or no training step came within ``wait_s``; or the run was removed meanwhile.
@@ -155,10 +157,10 @@ def follow(
     published = snapshots or Snapshots()
     with closing(open_store(config.run)) as store:
         try:
-            evaluator = Evaluator(config, store=store, output=output)
+            evaluator = Evaluator(config, store=store, output=output, clock=clock)
             evaluator.open(pause, patience_s=0.0)
             with closing(evaluator):
-                following = Following(evaluator, wait_s=wait_s)
+                following = Following(evaluator, wait_s=wait_s, clock=clock)
 
                 def turn() -> float:
                     pause_s = following.turn()

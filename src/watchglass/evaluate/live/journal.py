@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from watchglass.config import TIMING
+from watchglass.config import Clock
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
 from watchglass.records import Finding, RuleStatus, Status
 from watchglass.run import Run
@@ -15,23 +15,20 @@ from watchglass.store import (
     Claim,
     JournalRecord,
     JournalWriter,
+    LeaseWatch,
     Renewal,
-    RenewalWatch,
     RunReader,
     Store,
     decode_record,
-    is_alive,
     layout,
     lease_holder,
     this_process,
 )
 
 _MAX_BYTES = 1 << 16
-#: Records that wait for an unreachable store; further ones are dropped and reported.
-MOST_WAITING = 65_536
 
 
-class Journal:
+class BufferedJournal:
     """Keeps the journal of a run. For one thread.
 
     Where segments grow, every record is written at once. On an object store records wait for the next
@@ -39,17 +36,20 @@ class Journal:
     changes meanwhile the newest state does.
     """
 
-    def __init__(self, store: Store, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, report: Callable[[str], None], clock: Clock = time, most_waiting: int = 65_536
+    ) -> None:
         """A journal that is not opened yet.
 
         Args:
             store: The store of a run.
             report: Takes a sentence for the user.
+            clock: The time.
+            most_waiting: Records that wait for an unreachable store; further ones are dropped and reported.
         """
-        self._store = store
-        self._report = report
+        self._store, self._report, self._clock, self._most_waiting = store, report, clock, most_waiting
         self._writer: JournalWriter | None = None
-        self._renewal = Renewal(store)
+        self._renewal = Renewal(store, clock=clock)
         self._waiting: dict[tuple[str, str], JournalRecord] = {}
         self._written: dict[tuple[str, str], JournalRecord] = {}
         self._refused = False
@@ -74,23 +74,16 @@ class Journal:
             RunExistsError: Another evaluator still writes the journal.
             StoreError: The store refused.
         """
-        give_up_s = time.monotonic() + patience_s
-        watch: RenewalWatch | None = None
-        watched: Claim | None = None
+        give_up_s = self._clock.monotonic() + patience_s
+        watch = LeaseWatch(self._store, self._clock)
         while self._writer is None:
             try:
                 self._writer = JournalWriter(self._store, gone)
             except RunExistsError:
-                holder = lease_holder(self._store)
-                late = time.monotonic() >= give_up_s
-                gone = None
-                if holder is not None and is_alive(holder) is None:
-                    if watch is None or holder != watched:
-                        # The silence of a new holder begins now, however long the one before was silent.
-                        watch, watched = RenewalWatch(self._store, monotonic=time.monotonic), holder
-                    renewed, silent_s = watch.look()
-                    gone = holder if silent_s >= TIMING.lease_expiry_s else None
-                    late = late and renewed
+                renewed = watch.renewed()
+                watch.holds()
+                gone = watch.gone
+                late = self._clock.monotonic() >= give_up_s and (renewed or not watch.elsewhere)
                 if gone is None and (late or not pause(poll_s)):
                     raise
         self._renewal.tick()
@@ -115,7 +108,7 @@ class Journal:
             key = _key(record)
             if not _says_more(record, self._written.get(key)) and key not in self._waiting:
                 continue
-            if len(self._waiting) >= MOST_WAITING and key not in self._waiting:
+            if len(self._waiting) >= self._most_waiting and key not in self._waiting:
                 self.dropped += 1
                 continue
             self._waiting[key] = record
@@ -219,7 +212,7 @@ def judged_attempt(store: Store) -> int | None:
 
 
 def _key(record: JournalRecord) -> tuple[str, str]:
-    """What a record replaces: the finding with its id, the status of its rule, the observation that says the same."""
+    """Equal for records that replace each other: findings of one id, statuses of one rule, equal observations."""
     if isinstance(record, Finding):
         return "finding", record.id
     if isinstance(record, RuleStatus):
@@ -228,7 +221,7 @@ def _key(record: JournalRecord) -> tuple[str, str]:
 
 
 def _says_more(record: JournalRecord, written: JournalRecord | None) -> bool:
-    """Whether a record is worth writing; an evaluator that starts again comes by what was written before."""
+    """Whether a record is worth writing; an evaluator that starts again finds what was written before."""
     if written is None:
         return True
     if isinstance(record, Finding) and isinstance(written, Finding):

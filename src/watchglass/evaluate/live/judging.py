@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from watchglass.config import EvaluatorConfig
+from watchglass.config import Clock, EvaluatorConfig
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.follower import FollowedWorker, Follower, Key
 from watchglass.evaluate.live.reporting import Reporting
@@ -35,20 +35,18 @@ class Judging:
     #: Whether an answer is waited for, as where a cluster reads and judges.
     waits = False
 
-    def __init__(self, store: Store, config: EvaluatorConfig) -> None:
+    def __init__(self, store: Store, config: EvaluatorConfig, clock: Clock = time) -> None:
         """Builds the rules.
 
         Args:
             store: The run's store.
             config: What to evaluate.
+            clock: The time.
 
         Raises:
             WatchglassError: A rule or a parameter is not right, or there is no such run.
         """
-        self._store, self._config = store, config
-        self.follower = Follower(store, attempt=config.attempt)
-        self.engine = _engine(config, self.follower.run_id)
-        self._is_drained = False
+        self._store, self._config, self._clock = store, config, clock
         self._ended_streams: set[str] = set()
         self._looked_s = -math.inf
         self._connect()
@@ -80,7 +78,7 @@ class Judging:
 
     @property
     def problems(self) -> Sequence[str]:
-        """What could not be read, one line each."""
+        """Records that could not be read, one line each."""
         return [str(problem) for problem in self.follower.problems]
 
     def statuses(self) -> tuple[RuleStatus, ...]:
@@ -95,18 +93,20 @@ class Judging:
 
     def take_changed(self) -> Sequence[Finding]:
         """See :meth:`Engine.take_changed`."""
-        return self.engine.take_changed()
+        changed = self.engine.take_changed()
+        self._judge(self.follower.progress() if changed else ())
+        return changed
 
     def close(self) -> None:
         """See :meth:`Engine.close`."""
         self.engine.close()
 
     def join(self, reporting: Reporting, liveness: WorkerLiveness, stay: Callable[[], None]) -> None:
-        """Says whom to tell of what is found and of steps, and what is called after each of them."""
+        """Sets what findings and steps are reported to, and what is called after each step."""
         self._reporting, self._liveness, self._stay = reporting, liveness, stay
 
     def remember(self) -> None:
-        """Goes the way of the evaluators before: what they observed is shown to the rules at the same steps."""
+        """Shows the rules what earlier evaluators observed, at the same steps."""
         for record in self._reporting.journal.known:
             if isinstance(record, Observation):
                 self.engine.heed(record)
@@ -115,10 +115,7 @@ class Judging:
 
     def begin_again(self) -> None:
         """What was being read has been replaced by a compacted generation: all of it is evaluated again."""
-        self.follower = Follower(self._store, attempt=self._config.attempt)
-        self._is_drained = False
         self.engine.close()
-        self.engine = _engine(self._config, self.follower.run_id)
         self._connect()
         self.remember()
         self._reporting.caught_up = False
@@ -127,8 +124,9 @@ class Judging:
         """Reads and judges what is new, at most about so many bytes; returns whether anything was."""
         before = self.follower.frames
         self._judge(self.follower.poll(max_bytes=max_bytes))
-        if time.monotonic() - self._looked_s >= self._store.policy.intervals().liveness_s:
-            self._looked_s = time.monotonic()
+        now_s = self._clock.monotonic()
+        if now_s - self._looked_s >= self._store.policy.intervals().liveness_s:
+            self._looked_s = now_s
             self._look_at_streams()
         return self.follower.frames != before
 
@@ -148,8 +146,8 @@ class Judging:
 
     def drain(self, is_active: Callable[[], bool]) -> bool:
         """Reads all, and for a moment what is added meanwhile where more may come; always True."""
-        give_up_s = time.monotonic() + self._config.timing.last_look_s
-        while not self.drained() and (time.monotonic() < give_up_s or not is_active()):
+        give_up_s = self._clock.monotonic() + self._config.timing.last_look_s
+        while not self.drained() and (self._clock.monotonic() < give_up_s or not is_active()):
             pass
         if not (is_active() and self.follower.notes):  # a step without some of its workers is for the next evaluator
             self._judge(self.follower.drain())
@@ -157,14 +155,14 @@ class Judging:
         return True
 
     def end(self, is_active: Callable[[], bool]) -> bool:
-        """Tells the rules that the training has ended; always True."""
+        """Shows the rules the end of the run; always True."""
         if not self._is_drained:
             self.drain(is_active)  # all is evaluated again
         self._judge(self.follower.ends())
         return True
 
     def observed(self, seen: Sequence[Observation]) -> None:
-        """Writes down what was observed, and shows it to the rules."""
+        """Records what was observed, and shows it to the rules."""
         for observation in seen:
             self.follower.observe(observation)
         if seen:
@@ -182,17 +180,20 @@ class Judging:
 
     def _report(self, found: Sequence[Finding]) -> None:
         """Reports new findings; first the journal notes where a rule took too long, for no evaluator calls it there."""
+        self._judge(self.follower.progress() if found else ())
         self._reporting.journal.write(self.engine.take_observations())
         self._reporting.findings(found, self.workers.values())
 
     def _connect(self) -> None:
-        """Joins a new engine and a new follower."""
-        engine, run_id = self.engine, self.follower.run_id
+        """Makes a new follower and a new engine, and joins them."""
+        config = self._config
+        self.follower = follower = Follower(self._store, attempt=config.attempt, clock=self._clock)
+        self.engine = engine = Engine(
+            config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s,
+            run_id=follower.run_id, call_checks_s=config.timing.call_checks_s,
+        )  # fmt: skip
+        run_id, self._is_drained = follower.run_id, False
         engine.stuck = lambda seen: start_without(run_id, seen)
-        self.follower.readable = engine.readable
-        self.follower.notes = bool(engine.whole)
-        self.follower.cut(engine.windows)
-
-
-def _engine(config: EvaluatorConfig, run_id: str) -> Engine:
-    return Engine(config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s, run_id=run_id)
+        follower.readable = engine.readable
+        follower.notes = bool(engine.whole)
+        follower.cut(engine.windows)

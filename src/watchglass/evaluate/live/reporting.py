@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from typing import TextIO
 
-from watchglass.config import EvaluatorConfig
+from watchglass.config import Clock, EvaluatorConfig
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.acting import Acting
-from watchglass.evaluate.live.journal import Journal
+from watchglass.evaluate.live.journal import BufferedJournal
 from watchglass.records import Finding, RuleStatus, Verdict
 from watchglass.store import Store
 from watchglass.view import printable, verdict_text
@@ -18,7 +19,13 @@ class Reporting:
     """Reports what an evaluator finds to the journal, to actions and to an output. For one thread."""
 
     def __init__(
-        self, store: Store, config: EvaluatorConfig, run_id: str, output: TextIO | None, label: str = ""
+        self,
+        store: Store,
+        config: EvaluatorConfig,
+        run_id: str,
+        output: TextIO | None,
+        label: str = "",
+        clock: Clock = time,
     ) -> None:
         """Builds the actions; nothing is written before :meth:`begin`.
 
@@ -28,16 +35,17 @@ class Reporting:
             run_id: Identifier of the run.
             output: Where lines are printed, None for nowhere.
             label: What each line begins with, where several runs are followed.
+            clock: The time.
 
         Raises:
             WatchglassError: An action or a parameter is invalid.
         """
         self._quiet, self._output, self._label = config.quiet, output, label
         self._continues = config.continues
-        self.acting = Acting(store, config, run_id)
-        self.journal = Journal(store, self.report)
+        self.acting = Acting(store, config, run_id, clock=clock)
+        self.journal = BufferedJournal(store, self.report, clock)
         self._statuses: dict[str, RuleStatus] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._history: set[str] = set()
         self._first_attempt = 0
         #: Whether everything was read that was there when the evaluation began. Until then the statuses of an earlier
@@ -54,7 +62,7 @@ class Reporting:
         self._first_attempt = attempt
         self._history = {record.id for record in records if isinstance(record, Finding)}
         if self._continues:
-            self._told |= self._history
+            self._reported |= self._history
         self._statuses = {record.rule: record for record in records if isinstance(record, RuleStatus)}
         self.acting.resume(records)
 
@@ -71,8 +79,8 @@ class Reporting:
         news = [f for f in findings if f.attempt >= self._first_attempt and f.id not in self._history]
         self.journal.write([*self.acting.found(news), *findings])
         for finding in findings if not self._quiet else ():
-            if finding.id not in self._told:
-                self._told.add(finding.id)
+            if finding.id not in self._reported:
+                self._reported.add(finding.id)
                 self._print(f"{finding.severity.value}: {printable(finding.message)} ({finding.rule})\n")
 
     def statuses(self, statuses: Sequence[RuleStatus], attempt: int) -> None:

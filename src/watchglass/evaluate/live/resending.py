@@ -7,23 +7,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from watchglass.actions import Action, Courier, Outcome, build_action
-from watchglass.config import ActionSpec
+from watchglass.actions import Action, Courier, DeliveryOutcome, build_action
+from watchglass.config import ActionSpec, EvaluatorTiming
 from watchglass.errors import InvalidValueError, MissingFileError
 from watchglass.evaluate.live.deliveries import DeadLetter, key_among, observation_of
 from watchglass.evaluate.live.event_ids import is_event
-from watchglass.evaluate.live.journal import Journal
+from watchglass.evaluate.live.journal import BufferedJournal
 from watchglass.evaluate.live.store_retry import slept
 from watchglass.records import Event, Observation
 from watchglass.store import Store, layout
 
-#: Pause between looks at a delivery.
-_LOOK_S = 0.02
-
 
 @dataclass
 class Resent:
-    """What became of the dead letters of one action.
+    """The outcome for the dead letters of one action.
 
     Attributes:
         action: What the action is called in the run, ``"Webhook"``, ``"Webhook-2"`` for the second one.
@@ -40,9 +37,7 @@ class Resent:
     named: bool = True
 
 
-def resend(
-    store: Store, actions: Sequence[ActionSpec], report: Callable[[str], None], *, pause_s: float = _LOOK_S
-) -> list[Resent]:
+def resend(store: Store, actions: Sequence[ActionSpec], report: Callable[[str], None]) -> list[Resent]:
     """Sends the dead letters of a run again, each of them once, with the identifiers that their events have.
 
     What has arrived is written down in the journal and is no dead letter any more. An action that fails, but may work
@@ -52,7 +47,6 @@ def resend(
         store: The run's store.
         actions: In the order in which the evaluator was given them: the second webhook is that of ``Webhook-2``.
         report: Takes a sentence for the user.
-        pause_s: Seconds between looks at a delivery.
 
     Returns:
         What became of those of each action; nothing where there is no dead letter.
@@ -76,21 +70,20 @@ def resend(
         )
     if not store.list(layout.DEAD_LETTERS):
         return []
-    journal = Journal(store, report)
-    # Nobody else sends meanwhile: neither an evaluator, nor another one like us.
+    journal = BufferedJournal(store, report)
+    # The lease excludes other senders: an evaluator, or another process that sends again.
     journal.open(slept, patience_s=0.0, poll_s=store.policy.intervals().poll_s)
     try:
-        return _sent(store, journal, lines, report, pause_s)
+        return _sent(store, journal, lines, report)
     finally:
         journal.close()
 
 
 def _sent(
     store: Store,
-    journal: Journal,
+    journal: BufferedJournal,
     lines: Mapping[str, tuple[ActionSpec, Action]],
     report: Callable[[str], None],
-    pause_s: float,
 ) -> list[Resent]:
     done = {
         (seen.data.get("action"), seen.data.get("event"))
@@ -108,7 +101,8 @@ def _sent(
         if not became.named or letter.action in given_up:
             became.left += 1
             continue
-        outcome = _outcome(letter, *lines[letter.action], journal, pause_s)
+        spec, action = lines[letter.action]
+        outcome = _send(Courier(spec, letter.event, action.timeout_s), journal)
         tries, now_ns = letter.tries + 1, time.time_ns()
         row: dict[str, object] = {"tries": tries}
         if not outcome.done:
@@ -127,12 +121,10 @@ def _sent(
     return list(found.values())
 
 
-def _outcome(letter: DeadLetter, spec: ActionSpec, action: Action, journal: Journal, pause_s: float) -> Outcome:
-    """Sends one."""
-    courier = Courier(spec, letter.event, action.timeout_s)
+def _send(courier: Courier, journal: BufferedJournal) -> DeliveryOutcome:
     try:
         while (outcome := courier.poll()) is None:
-            time.sleep(pause_s)
+            time.sleep(EvaluatorTiming.delivery_look_s)
             journal.renew()
     finally:
         courier.end()

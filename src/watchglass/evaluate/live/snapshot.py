@@ -1,4 +1,4 @@
-"""What other threads may know of an evaluation while it goes on."""
+"""Snapshots of an active evaluation for other threads."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from watchglass.config import Clock
 from watchglass.errors import CompactedError, StoreError
 
 _T = TypeVar("_T")
@@ -19,6 +20,7 @@ class StoreRetry:
         poll_s: Callable[[], float],
         report: Callable[[str], None],
         begin_again: Callable[[], None],
+        clock: Clock,
         *,
         longest_pause_s: float,
     ) -> None:
@@ -28,10 +30,11 @@ class StoreRetry:
             poll_s: Seconds between looks while it is reachable.
             report: Takes a sentence for the user.
             begin_again: Called before the next attempt where the files that were being read have been compacted.
+            clock: The time.
             longest_pause_s: Longest pause between two attempts.
         """
         self._poll_s, self._report, self._begin_again = poll_s, report, begin_again
-        self._longest_pause_s = longest_pause_s
+        self._clock, self._longest_pause_s = clock, longest_pause_s
         self._since_s: float | None = None
         #: Seconds until the next attempt.
         self.backoff_s = 0.0
@@ -46,16 +49,18 @@ class StoreRetry:
     @property
     def unreachable_s(self) -> float:
         """Seconds since the first refused attempt; 0 while the store is reachable."""
-        return 0.0 if self._since_s is None else time.monotonic() - self._since_s
+        return 0.0 if self._since_s is None else self._clock.monotonic() - self._since_s
 
     def attempt(self, work: Callable[[], _T]) -> _T | None:
         """The result of ``work``; None where the store is unreachable, or the files have been compacted."""
         try:
-            self._up_to_date()
+            if self.outdated:
+                self._begin_again()
+                self.outdated = False
             return work()
         except StoreError as error:
             if self._since_s is None:
-                self._since_s = time.monotonic()
+                self._since_s = self._clock.monotonic()
                 self._report(f"store unreachable, retrying: {error}")
             self.backoff_s = min(self._longest_pause_s, max(self._poll_s(), 2 * self.backoff_s))
         except CompactedError:
@@ -74,21 +79,16 @@ class StoreRetry:
             patience_s: How long to retry while the store is unreachable.
             pause: Waits so many seconds, or less; returns False to end the retries.
         """
-        give_up_s = time.monotonic() + patience_s
+        give_up_s = self._clock.monotonic() + patience_s
         while not self.attempt(work):
             if self.outdated:
                 continue
-            if time.monotonic() >= give_up_s or not pause(self._poll_s()):
+            if self._clock.monotonic() >= give_up_s or not pause(self._poll_s()):
                 self._report("not all steps were evaluated and written; to evaluate them: watchglass check")
-                self._since_s = time.monotonic() if self._since_s is None else self._since_s
+                self._since_s = self._clock.monotonic() if self._since_s is None else self._since_s
                 return False
         self.over()
         return True
-
-    def _up_to_date(self) -> None:
-        if self.outdated:
-            self._begin_again()
-            self.outdated = False
 
 
 def slept(seconds: float) -> bool:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from watchglass.config import EvaluatorTiming
 from watchglass.evaluate.engine.observing import tick_of
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.records import Observation
 from watchglass.store import is_alive
 
-#: Seconds without a complete step before the first tick, and the longest between two of them.
-_FIRST_S, _MOST_BETWEEN_S = 1.0, 60.0
 
-
-def tick_times() -> Iterator[float]:
-    """Seconds from the last complete step to each tick."""
-    due_s, between_s = _FIRST_S, 2 * _FIRST_S
+def tick_times(ticks_s: tuple[float, float] = EvaluatorTiming.ticks_s) -> Iterator[float]:
+    """Seconds from the last complete step to each tick, see :attr:`EvaluatorTiming.ticks_s`."""
+    due_s, between_s = ticks_s[0], 2 * ticks_s[0]
     while True:
         yield due_s
         due_s += between_s
-        between_s = min(_MOST_BETWEEN_S, 2 * between_s)
+        between_s = min(ticks_s[1], 2 * between_s)
 
 
 @dataclass
@@ -32,13 +29,14 @@ class _Waiting:
     Attributes:
         steps: Its complete steps.
         since_s: When there were so many, on the monotonic clock.
-        due_s: Seconds from then on to the next tick.
+        times: Seconds from then on to the ticks that are left.
+        due_s: The same of the next tick.
     """
 
     steps: int
     since_s: float
+    times: Iterator[float]
     due_s: float = 0.0
-    times: Iterator[float] = field(default_factory=tick_times)
 
     def __post_init__(self) -> None:
         self.next_after(0.0)
@@ -55,10 +53,16 @@ class Ticking:
     Args:
         liveness: Who the workers are and whether they live.
         monotonic: Seconds.
+        ticks_s: See :attr:`EvaluatorTiming.ticks_s`.
     """
 
-    def __init__(self, liveness: WorkerLiveness, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._liveness, self._monotonic = liveness, monotonic
+    def __init__(
+        self,
+        liveness: WorkerLiveness,
+        monotonic: Callable[[], float],
+        ticks_s: tuple[float, float] = EvaluatorTiming.ticks_s,
+    ) -> None:
+        self._liveness, self._monotonic, self._ticks_s = liveness, monotonic, ticks_s
         self._groups: dict[tuple[int, str], _Waiting] = {}
         self._workers: dict[tuple[int, str], tuple[int, float]] = {}
 
@@ -86,7 +90,7 @@ class Ticking:
         attempt, name, shown = workers[0].attempt, workers[0].group, workers[0].moments
         waiting = self._groups.get((attempt, name))
         if waiting is None or waiting.steps != shown.shown:
-            waiting = self._groups[attempt, name] = _Waiting(shown.shown, now_s)
+            waiting = self._groups[attempt, name] = _Waiting(shown.shown, now_s, tick_times(self._ticks_s))
             if shown.tick is not None and shown.tick.steps == shown.shown:
                 # An evaluator before this one has waited already.
                 before = tick_of(shown.tick, "")

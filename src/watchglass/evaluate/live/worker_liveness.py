@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from watchglass.config import EvaluatorConfig
+from watchglass.config import Clock, EvaluatorConfig
 from watchglass.control import WorkerProgress
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.follower import FollowedWorker, Key
@@ -21,8 +20,6 @@ from watchglass.records import Mode, Observation
 from watchglass.store import Attendance, Claim, Store, has_attempt, is_alive
 from watchglass.tables import StepView
 
-#: A worker may be silent for the length of so many of its steps.
-_SILENT_STEPS = 10
 #: TRAIN steps of which the typical length is reported.
 _STEPS = 32
 
@@ -36,7 +33,7 @@ class WorkerLiveness:
     """
 
     def __init__(
-        self, store: Store, config: EvaluatorConfig, observed: Callable[[Sequence[Observation]], None]
+        self, store: Store, config: EvaluatorConfig, observed: Callable[[Sequence[Observation]], None], clock: Clock
     ) -> None:
         """Knows no worker yet.
 
@@ -44,8 +41,9 @@ class WorkerLiveness:
             store: The store of a run.
             config: Which attempt is of interest, and how long a silence may be.
             observed: Takes observations for the journal and the rules.
+            clock: The time.
         """
-        self._store, self._observed, self._attendance = store, observed, Attendance(store)
+        self._store, self._observed, self._clock, self._attendance = store, observed, clock, Attendance(store)
         self._attempt, self._lost_after_s, self._timing = config.attempt, config.lost_after_s, config.timing
         self._heard: dict[Key, tuple[object, float]] = {}
         self._lengths: dict[Key, deque[float]] = {}
@@ -53,7 +51,7 @@ class WorkerLiveness:
         self._harvested: set[Key] = set()
         self._looked_s = float("-inf")
         self.attempts = 0
-        self.begun_s = time.monotonic()
+        self.begun_s = self._clock.monotonic()
 
     @property
     def newest(self) -> int:
@@ -79,7 +77,7 @@ class WorkerLiveness:
         Raises:
             StoreError: The store refused.
         """
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic()
         if now_s - self._looked_s < every_s:
             return False
         if self._attempt is None:
@@ -96,7 +94,7 @@ class WorkerLiveness:
         for worker in workers:
             key, mark = (worker.attempt, worker.worker), (worker.reached, worker.events)
             if key not in self._heard or self._heard[key][0] != mark:
-                self._heard[key] = mark, time.monotonic()
+                self._heard[key] = mark, self._clock.monotonic()
             if worker.has_returned:
                 self._harvested.discard(key)
                 self._observed([worker.observation("worker_returned", worker.losses)])
@@ -140,7 +138,7 @@ class WorkerLiveness:
             key = self.newest, name
             if key in known or claim.released or claim.harvest:
                 continue
-            self._heard.setdefault(key, (None, time.monotonic()))
+            self._heard.setdefault(key, (None, self._clock.monotonic()))
             waits = waits or not self._is_gone(key, 0.0, lost_after_s)
         return waits
 
@@ -199,16 +197,16 @@ class WorkerLiveness:
         if claim is None:
             return True
         alive = is_alive(claim)
-        if claim.harvest and time.time_ns() - claim.wall_ns > 1e9 * self._timing.harvest_s:
+        if claim.harvest and self._clock.time_ns() - claim.wall_ns > 1e9 * self._timing.harvest_s:
             alive = False
         if alive is not None:
             return not alive
-        silent_s = time.monotonic() - self._heard[key][1] if key in self._heard else 0.0
+        silent_s = self._clock.monotonic() - self._heard[key][1] if key in self._heard else 0.0
         flush_s = self._store.policy.intervals(len(self.claims(attempt))).flush_s
         if self.launch_ended(attempt, name) and silent_s > 2 * flush_s + self._timing.after_launch_s:
             return True
         limit_s = self._lost_after_s if lost_after_s is None else lost_after_s
-        return silent_s > max(limit_s, _SILENT_STEPS * step_s) + 2 * flush_s
+        return silent_s > max(limit_s, self._timing.silent_steps * step_s) + 2 * flush_s
 
     def _harvest(self, attempt: int) -> None:
         """Recovers the last records of a dead worker, which are then read like all others."""

@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from watchglass.config import EvaluatorConfig
+from watchglass.config import Clock, EvaluatorConfig
 from watchglass.errors import DamagedDataError, InvalidValueError, StoreError, WatchglassError
-from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.snapshot import Snapshots
 from watchglass.evaluate.live.store_retry import slept
 from watchglass.evaluate.many.member import Audience, Common, Member, State
@@ -24,14 +23,7 @@ from watchglass.run import RunSearch
 from watchglass.store import Store
 from watchglass.view import printable
 
-#: A quiet run has its next turn after this share of the time for which it has been quiet.
-_QUIET_SHARE = 0.05
-#: Most turns a second of all runs together, in a folder and in an object store.
-_TURNS = 200.0, 20.0
-#: A search for new runs is followed by a pause of so many times its length in a folder, and of so many seconds per
-#: request in an object store.
-_SEARCH_SHARE, _SEARCH_REQUEST_S = 50.0, 1.0
-#: At each search so many ended runs are looked at for a new attempt, in turn.
+#: At each search so many ended runs are examined for a new attempt, in turn.
 _ASKED_ASLEEP = 5
 #: Runs that are read from their start at the same time: bounds the memory for that.
 _CATCHING_UP = 8
@@ -58,9 +50,9 @@ class Fleet:
         wait_s: float = 600.0,
         output: TextIO | None = None,
         snapshots: Snapshots | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time,
         pause: Callable[[float], bool] = slept,
-        judging: Callable[[Store, EvaluatorConfig], Judging] = Judging,
+        member: Callable[[str, Store, Common], Member] = Member,
     ) -> None:
         """Knows no run yet.
 
@@ -71,15 +63,15 @@ class Fleet:
             wait_s: Seconds to wait for the first training step of a run, once it was found.
             output: Where findings are printed, a line each, with the name of the run.
             snapshots: Where snapshots are published for other threads.
-            clock: Seconds on a clock that never jumps; for tests.
+            clock: The time.
             pause: Waits so many seconds, or less, in the middle of a turn; returns False to end the wait.
-            judging: Makes the object that reads a run and evaluates the rules.
+            member: Makes the member of a run, from its path, its store and what all members have in common.
         """
-        self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock
-        self._pause, self._timing = pause, config.timing
+        self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock.monotonic
+        self._pause, self._timing, self._member = pause, config.timing, member
         #: Which of two values of a pair holds: of a folder, or of an object store.
         self._kind = 0 if store.policy.cheap_lookups else 1
-        self._common = Common(config, audience, output, wait_s, clock, self._go_on, judging)
+        self._common = Common(config, audience, output, wait_s, clock, self._go_on)
         self._search = RunSearch(store)
         self._waiting: list[tuple[float, int, Member]] = []
         self._numbers = itertools.count()
@@ -87,7 +79,7 @@ class Fleet:
         self._past: deque[Member] = deque()
         self._notified: set[str] = set()
         self._search_s = self._publish_s = float("-inf")
-        self._busy_s = clock()
+        self._busy_s = self._clock()
         self._reading: set[Member] = set()
         self._in_a_row: set[Member] = set()
         self._unreachable_since_s: float | None = None
@@ -186,9 +178,9 @@ class Fleet:
         """Seconds until the next turn of a run that wants it after ``again_s`` at the earliest."""
         if not again_s or member.unreachable:
             return again_s
-        least_s = max(again_s, (len(self._waiting) + 1) / _TURNS[self._kind])
+        least_s = max(again_s, (len(self._waiting) + 1) / self._timing.turns_per_s[self._kind])
         if member.state is State.LIVE and not member.busy:
-            quiet_s = _QUIET_SHARE * (self._clock() - member.news_s)
+            quiet_s = self._timing.quiet_ratio * (self._clock() - member.news_s)
             least_s = max(least_s, min(quiet_s, self._timing.longest_rest_s[self._kind]))
         return min(least_s, max(again_s, self._timing.leased_s))
 
@@ -239,15 +231,16 @@ class Fleet:
             self._notify_once(f"folder {folder}", f"[{printable(folder)}] is left out: {reason}")
         self._wake()
         took_s = self._clock() - now_s
+        requests_s = self._timing.search_request_s[0] * self._search.requests
         self._search_s = self._clock() + max(
-            pause_s, _SEARCH_REQUEST_S * self._search.requests if self._kind else _SEARCH_SHARE * took_s
+            pause_s, requests_s if self._kind else self._timing.search_ratio[0] * took_s
         )
 
     def _add(self, new: Sequence[str], now_s: float) -> None:
         for path in new:
             store = self._store.below(path) if path else self._store
             name = path or self._store.location.rstrip("/").rpartition("/")[2]
-            self._push(Member(name, store, self._common), now_s)
+            self._push(self._member(name, store, self._common), now_s)
         self.found += len(new)
         if new:
             self._busy_s = self._clock()

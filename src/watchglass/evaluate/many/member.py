@@ -9,22 +9,19 @@ from enum import Enum
 from functools import partial
 from typing import Protocol, TextIO
 
-from watchglass.config import TIMING, EvaluatorConfig
+from watchglass.config import Clock, EvaluatorConfig
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError, in_a_line
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.following import Followed, Following, was_removed
 from watchglass.evaluate.live.journal import judged_attempt
-from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.restart_without_rule import own_lease
 from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.store import (
     Claim,
-    RenewalWatch,
+    LeaseWatch,
     Store,
     has_attempt,
-    is_alive,
     layout,
-    lease_holder,
     read_manifest,
 )
 from watchglass.view import printable
@@ -36,7 +33,7 @@ _CATCHING_UP_TURNS = 4
 
 
 class State(Enum):
-    """Where a run of many stands."""
+    """The state of one run of many."""
 
     FOUND = "not opened yet"
     LIVE = "followed"
@@ -63,26 +60,24 @@ class Audience(Protocol):
 
 @dataclass(frozen=True)
 class Common:
-    """What all runs of a fleet have in common.
+    """Things that all runs of a fleet share.
 
     Attributes:
         config: The settings of evaluators, except the run.
         audience: Is notified of what happens to the runs.
         output: Where findings are printed, a line each.
         wait_s: Seconds to wait for the first training step of a run.
-        clock: Seconds on a clock that never jumps.
+        clock: The time.
         pause: Gives the other runs their turns while a run that has ended waits for its deliveries; takes that run and
             seconds, and returns False to end the wait.
-        judging: Makes the object that reads a run and evaluates the rules.
     """
 
     config: EvaluatorConfig
     audience: Audience
     output: TextIO | None
     wait_s: float
-    clock: Callable[[], float]
+    clock: Clock
     pause: Callable[[Member, float], bool]
-    judging: Callable[[Store, EvaluatorConfig], Judging]
 
 
 class Member:
@@ -92,27 +87,32 @@ class Member:
         name: Its path below the prefix.
         store: The store of the run, which is closed with it.
         common: What all runs have in common.
+        evaluator: Makes the evaluator of the run.
     """
 
-    def __init__(self, name: str, store: Store, common: Common) -> None:
+    def __init__(
+        self, name: str, store: Store, common: Common, *, evaluator: Callable[..., Evaluator] = Evaluator
+    ) -> None:
         self.name, self.location = printable(name), store.location
         self.state = State.FOUND
         #: Since when nothing new was read, on the fleet's clock.
-        self.news_s = common.clock()
+        self.news_s = common.clock.monotonic()
         #: Whether it had ended and was evaluated before this fleet opened it.
         self.judged_before = False
         #: Whether everything was read that was there when it was opened. After some turns it counts as read: a run that
         #: writes faster than it is read never gets there.
         self.caught_up = False
         self._common, self._store, self._timing = common, store, common.config.timing
+        self._evaluator = evaluator
         self._held_s = self._timing.held_s[0 if store.policy.cheap_lookups else 1]
         self._following: Following | None = None
         self._attempt = -1
         self._judged: int | None = None
         self._run_id = ""
         self._looked_s = float("-inf")
-        self._holder: Claim | None = None
-        self._watch: RenewalWatch | None = None
+        self._lease = LeaseWatch(store, common.clock)
+        #: The evaluator that the audience was notified of.
+        self._notified: Claim | None = None
         self._refused = self._unbegun = self._known = False
         self._turns = 0
         self._last: RunSnapshot | None = None
@@ -157,7 +157,9 @@ class Member:
             self._refused = False
             return again_s
         except RunExistsError:
-            return self._is_held(None)
+            with suppress(WatchglassError):  # the next turn tries again
+                self._lease.holds()
+            return self._is_held()
         except StoreError as error:
             if not self._refused:
                 self._common.audience.notified(f"[{self.name}] {error}; retrying")
@@ -202,12 +204,8 @@ class Member:
             self._let_go(State.ASLEEP)
 
     def _open(self) -> float:
-        if self._watch is not None:
-            renewed, silent_s = self._watch.look()
-            if renewed:  # its evaluator lives, and has not reached the end
-                return self._held_s
-        else:
-            silent_s = 0.0
+        if self._lease.renewed():  # its evaluator lives, and has not reached the end
+            return self._held_s
         judged = judged_attempt(self._store)
         if judged is not None and not has_attempt(self._store, judged + 1):
             if self.state is State.HELD:
@@ -221,16 +219,12 @@ class Member:
             self._run_id = read_manifest(self._store).run_id
         except (MissingFileError, NotARunError):
             if self._store.size(layout.MANIFEST) is None:
-                return self._gone(notified=self._holder is not None)
+                return self._gone(notified=self._notified is not None)
             raise
         # A lease from before a restart of this process is its own.
-        holder = lease_holder(self._store) if own_lease(self._store) is None else None
-        # A holder on this machine is gone when its process is, however long it has been silent.
-        unheard = holder is not None and holder == self._holder and silent_s >= TIMING.lease_expiry_s
-        alive = is_alive(holder) if holder is not None else False
-        if holder is not None and alive is not False and not (alive is None and unheard):
-            return self._is_held(holder)
-        self._begin(gone=holder if alive is None else None)
+        if own_lease(self._store) is None and self._lease.holds():
+            return self._is_held()
+        self._begin(gone=self._lease.gone)
         return 0.0
 
     def _begin(self, gone: Claim | None) -> None:
@@ -238,15 +232,15 @@ class Member:
         common = self._common
         config = replace(common.config, run=self.location)
         # Set before it is opened, so that an error while opening releases the lease.
-        evaluator = Evaluator(
-            config, store=self._store, output=common.output, label=f"[{self.name}] ", judging=common.judging
+        evaluator = self._evaluator(
+            config, store=self._store, output=common.output, label=f"[{self.name}] ", clock=common.clock
         )
         self._following = Following(evaluator, wait_s=common.wait_s, clock=common.clock)
         evaluator.open(lambda _: False, patience_s=0.0, gone=gone)
         self.state, self.caught_up, self.judged_before, self._known = State.LIVE, False, False, True
         self._turns = 0
-        self._watch = self._holder = None
-        self.news_s = self._looked_s = common.clock()
+        self._forget_holder()
+        self.news_s = self._looked_s = common.clock.monotonic()
         self._unbegun = False
         common.audience.begun(self.name, self.location)
 
@@ -256,7 +250,7 @@ class Member:
         pause_s = following.turn(_TURN_BYTES)
         self._turns += 1
         if following.has_news:
-            self.news_s = self._common.clock()
+            self.news_s = self._common.clock.monotonic()
             self.caught_up = self.caught_up or self._turns >= _CATCHING_UP_TURNS
         elif not self.unreachable:
             self.caught_up = True
@@ -276,7 +270,7 @@ class Member:
         In a folder this looks for the manifest before each turn. It reads the manifest at the interval of liveness, in
         an object store too. The evaluator reports a store that refuses.
         """
-        store, now_s = self._store, self._common.clock()
+        store, now_s = self._store, self._common.clock.monotonic()
         try:
             if now_s < self._looked_s + store.policy.intervals().liveness_s:
                 return not store.policy.cheap_lookups or store.size(layout.MANIFEST) is not None
@@ -290,8 +284,9 @@ class Member:
     def _gone(self, *, notified: bool) -> float:
         """The run was removed, or replaced by another one, which is then found; drops everything about this one."""
         self._let_go(State.FOUND)
-        self._watch = self._holder = self._last = None
-        self.news_s = self._common.clock()
+        self._forget_holder()
+        self._last = None
+        self.news_s = self._common.clock.monotonic()
         if not was_removed(self._store):
             self._common.audience.notified(
                 f"[{self.name}] was replaced by another run, which is followed from its start"
@@ -323,18 +318,16 @@ class Member:
             self._attempt += 1
         self._let_go(State.ASLEEP)
 
-    def _is_held(self, holder: Claim | None) -> float:
+    def _forget_holder(self) -> None:
+        self._lease, self._notified = LeaseWatch(self._store, self._common.clock), None
+
+    def _is_held(self) -> float:
         self._let_go(State.HELD)
-        try:
-            holder = holder or lease_holder(self._store)
-            if holder != self._holder or self._watch is None:
-                # The silence of a new holder begins now, however long the one before was silent.
-                self._watch, self._holder = RenewalWatch(self._store, monotonic=self._common.clock), holder
-                if holder is not None:
-                    who = printable(f"process {holder.pid} on {holder.host}")
-                    self._common.audience.notified(f"[{self.name}] is followed by {who} and left to it")
-        except WatchglassError:
-            pass  # the next turn tries again
+        holder = self._lease.holder
+        if holder is not None and holder != self._notified:
+            self._notified = holder
+            who = printable(f"process {holder.pid} on {holder.host}")
+            self._common.audience.notified(f"[{self.name}] is followed by {who} and left to it")
         return self._held_s
 
     def _skip(self, reason: str) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchglass.errors import InvalidValueError, importing
@@ -15,7 +16,6 @@ from watchglass.version import __version__
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
-    from typing_extensions import Self
 
 _T = TypeVar("_T")
 
@@ -30,7 +30,7 @@ _WAITING = "waiting"
 _LABEL, _REST = 200, 8
 
 
-class MetricsServer:
+class MetricsServer(AbstractContextManager["MetricsServer"]):
     """Serves metrics at ``http://host:port/metrics`` until it is closed, from separate threads.
 
     Args:
@@ -95,9 +95,6 @@ class MetricsServer:
         for what, amount in left_out.items():
             missing.add_metric((what,), amount)
         yield missing
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

@@ -5,26 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Literal, TextIO
 
-from watchglass.config import EvaluatorConfig
+from watchglass.config import Clock, EvaluatorConfig, EvaluatorTiming
 from watchglass.errors import ForkedError, MissingFileError, StoreError
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.following import INTERRUPTED, Pause, take_turns
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.snapshot import Snapshots
 from watchglass.evaluate.many.fleet import Fleet
-from watchglass.evaluate.many.member import Audience
+from watchglass.evaluate.many.member import Audience, Member
 from watchglass.run import RunSearch
 from watchglass.store import Store, layout, open_store
 
-#: Longest pause between looks for a run that is not there yet, in seconds.
-_MOST_WAITING_S = 5.0
-#: Share of the time that looking for runs below a location may take while it is waited for; seconds per request.
-_SEARCH_SHARE, _SEARCH_REQUEST_S = 0.05, 2.0
+_TIMING = EvaluatorTiming()
 
 
 def what_is_at(
-    location: str, pause: Pause, *, wait_s: float = 600.0, report: Callable[[str], None] = lambda _: None
+    location: str,
+    pause: Pause,
+    *,
+    wait_s: float = 600.0,
+    report: Callable[[str], None] = lambda _: None,
+    opened: Callable[[str], Store] = open_store,
+    timing: EvaluatorTiming = _TIMING,
 ) -> Literal["run", "prefix", ""]:
     """Whether a location is a run or holds some, waiting until it is one of the two; "" where waiting was ended.
 
@@ -35,6 +40,8 @@ def what_is_at(
         pause: Waits.
         wait_s: Seconds to wait. An unreachable store is retried as long.
         report: Takes a sentence for the user.
+        opened: Opens the location.
+        timing: How long to pause between looks.
 
     Raises:
         MissingFileError: No run has begun there in time.
@@ -43,7 +50,7 @@ def what_is_at(
     """
     give_up_s, search_s = time.monotonic() + wait_s, float("-inf")
     refused: StoreError | None = None
-    with closing(open_store(location)) as store:
+    with closing(opened(location)) as store:
         search, pause_s = RunSearch(store), store.policy.intervals().poll_s
         while True:
             try:
@@ -53,9 +60,9 @@ def what_is_at(
                 if begun_s >= search_s:
                     if below := search.look():
                         return "run" if "" in below else "prefix"
-                    search_s = begun_s + (time.monotonic() - begun_s) / _SEARCH_SHARE
+                    search_s = begun_s + (time.monotonic() - begun_s) * timing.search_ratio[1]
                     if not store.policy.cheap_lookups:
-                        search_s = begun_s + max(_MOST_WAITING_S, _SEARCH_REQUEST_S * search.requests)
+                        search_s = begun_s + max(timing.longest_wait_s, timing.search_request_s[1] * search.requests)
                 if refused is not None:
                     report("store reachable again")
                 refused = None
@@ -71,7 +78,7 @@ def what_is_at(
                 )
             if not pause(pause_s):
                 return ""
-            pause_s = min(_MOST_WAITING_S, 1.5 * pause_s)
+            pause_s = min(timing.longest_wait_s, 1.5 * pause_s)
 
 
 def follow_runs(
@@ -84,7 +91,8 @@ def follow_runs(
     until_idle_s: float | None = None,
     output: TextIO | None = None,
     snapshots: Snapshots | None = None,
-    judging: Callable[[Store, EvaluatorConfig], Judging] = Judging,
+    judging: Callable[[Store, EvaluatorConfig, Clock], Judging] = Judging,
+    opened: Callable[..., Store] = open_store,
 ) -> tuple[Fleet, str]:
     """Evaluates all runs below a prefix while they are written, also those that begin meanwhile.
 
@@ -99,6 +107,7 @@ def follow_runs(
         output: Where findings are printed, a line each, with the name of the run.
         snapshots: Where snapshots are published for other threads.
         judging: Makes the object that reads a run and evaluates the rules.
+        opened: Opens the prefix, see :func:`~watchglass.store.open_store`.
 
     Returns:
         The fleet, and why following ended, in words; "" where all runs had ended.
@@ -107,9 +116,10 @@ def follow_runs(
         InvalidValueError: There is too much below the prefix.
     """
     left_off = INTERRUPTED
-    with closing(open_store(config.run, quick=True)) as store:  # one slow request delays all runs
+    with closing(opened(config.run, quick=True)) as store:  # one slow request delays all runs
+        member = partial(Member, evaluator=partial(Evaluator, judging=judging))
         fleet = Fleet(
-            config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, pause=pause, judging=judging
+            config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, pause=pause, member=member
         )
 
         def is_idle() -> bool:

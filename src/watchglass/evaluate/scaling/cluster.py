@@ -75,7 +75,7 @@ class Cluster:
         Ray itself fails a task whose driver has lost its node. A task that has to start a process would wait for ever.
 
         Raises:
-            ClusterError: The node by which this process uses the cluster is gone.
+            ClusterError: The cluster node of this process has died.
         """
         now_s = time.monotonic()
         if now_s < self._checked_s + self.patience.check_s:
@@ -85,20 +85,20 @@ class Cluster:
             own = self.ray.get_runtime_context().get_node_id()
             alive = any(node["NodeID"] == own and node["Alive"] for node in self.ray.nodes())
         except (self.ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
-            raise self.gone(in_short(error)) from None
+            raise self.lost_node(in_short(error)) from None
         if not alive:
-            raise self.gone("its raylet has died")
+            raise self.lost_node("its raylet has died")
 
     def died(self, what: str, times: int, error: Exception) -> ClusterError:
         """The error for a process that died so many times that it is not started again."""
         if isinstance(error, self.ray.exceptions.LocalRayletDiedError):
-            return self.gone("its raylet has died")
+            return self.lost_node("its raylet has died")
         return ClusterError(
             f"the process that evaluated {what} died {times} times; a rule of yours may end it, or it needs more "
             f"memory than the machine has: {in_short(error)}"
         )
 
-    def gone(self, why: str) -> ClusterError:
+    def lost_node(self, why: str) -> ClusterError:
         """The error for a cluster that this process can no longer use."""
         return ClusterError(
             f"the Ray node of this process is gone: {why}; start the command again, with --engine local or on another "
@@ -112,13 +112,16 @@ def in_short(error: Exception) -> str:
 
 
 @contextmanager
-def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator[Cluster]:
+def cluster(
+    address: str | None = None, *, cores: int | None = None, patience: Patience = Patience()
+) -> Iterator[Cluster]:
     """Connects to a cluster, or starts a private one that ends with the context.
 
     Args:
         address: ``"host:port"`` or ``"auto"`` of an existing cluster; None for the variable ``RAY_ADDRESS``, and for a
             private cluster if that is not set.
         cores: Cores of a private cluster; all of this machine if None.
+        patience: How long to wait for it.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -132,15 +135,15 @@ def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator
         with importing("--engine ray needs Ray", "ray"):
             import ray
         if ray.is_initialized():
-            yield Cluster(ray)  # the caller is connected
+            yield Cluster(ray, patience)  # the caller is connected
             return
         folder = _folder() if ours else None
         try:
             with _hushed():  # also while it shuts down, when it prints most about workers that died
                 try:
                     with _ending_in_order():
-                        _connect(ray, address, folder, cores)
-                        yield Cluster(ray)
+                        _connect(ray, address, folder, cores, patience)
+                        yield Cluster(ray, patience)
                 finally:
                     ray.shutdown()
         finally:
@@ -148,12 +151,12 @@ def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _connect(ray: Any, address: str | None, folder: str | None, cores: int | None) -> None:
+def _connect(ray: Any, address: str | None, folder: str | None, cores: int | None, patience: Patience) -> None:
     silence = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
     handler = signal.getsignal(signal.SIGTERM)
     try:
         if folder is None:
-            _greet(str(address))
+            _greet(str(address), patience.connect_s)
             ray.init(address=address, **silence)
         else:
             ray.init(
@@ -169,12 +172,12 @@ def _connect(ray: Any, address: str | None, folder: str | None, cores: int | Non
             signal.signal(signal.SIGTERM, handler)  # Ray has replaced it
 
 
-def _greet(address: str) -> None:
+def _greet(address: str, connect_s: float) -> None:
     """Connects once, and raises if no process listens: Ray itself would try for minutes, and print that it does."""
     place = address.rpartition("//")[2]
     host, _, port = place.rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=Patience().connect_s).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=connect_s).close()
 
 
 @contextmanager

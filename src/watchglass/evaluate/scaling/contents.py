@@ -1,4 +1,4 @@
-"""What a run holds of each worker, found by listing alone, and a store that uses that listing."""
+"""The contents of a run by worker, found by listing alone, and a store that uses that listing."""
 
 from __future__ import annotations
 

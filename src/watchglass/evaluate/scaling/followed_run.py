@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 from watchglass.errors import WatchglassError
@@ -17,7 +17,7 @@ from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.evaluate.scaling.tasks import apply_setup, error_to_json
 from watchglass.records import Finding, Observation
-from watchglass.store import open_store
+from watchglass.store import Store, open_store
 
 #: The fields of a worker that are sent, as :class:`FollowedWorker` names them.
 WORKER = ("attempt", "worker", "reached", "alone", "left", "lost", "events", "losses", "ended", "lost_at")
@@ -28,13 +28,14 @@ _MOST_BYTES = 16 << 20
 class FollowedRun:
     """A run, read and judged as far as requested. For one thread; requests and answers are text."""
 
-    def __init__(self, setup: str) -> None:
+    def __init__(self, setup: str, opened: Callable[[str], Store] = open_store) -> None:
         """Reads nothing yet: an error of the run or a rule is an answer, and must not end the process.
 
         Args:
             setup: JSON of :func:`setup_of`.
+            opened: Opens the store of the run.
         """
-        self._setup = json.loads(setup)
+        self._setup, self._opened = json.loads(setup), opened
         self._reports = _Reports()
         self._judging: Judging | None = None
 
@@ -62,14 +63,15 @@ class FollowedRun:
 
     def _begun(self) -> Judging:
         config, self._renamed = apply_setup(self._setup)
-        judging = Judging(open_store(config.run), config)
+        judging = Judging(self._opened(config.run), config)
         # A rule that not even an exception ends would hang the evaluator too. The evaluator notices a dead process.
         judging.engine.stuck = lambda seen: os._exit(1)
         judging.join(cast(Reporting, self._reports), cast(WorkerLiveness, self._reports), lambda: None)
         return judging
 
     def _state(self, judging: Judging) -> dict[str, Any]:
-        steps, reports = self._reports.take()
+        changed = [finding.to_json() for finding in judging.take_changed()]
+        steps, reports = self._reports.take()  # also what was noted for these
         workers = judging.workers.values()
         groups = {f"{worker.attempt} {worker.group}": worker.moments for worker in workers}
         return {
@@ -78,7 +80,7 @@ class FollowedRun:
             "groups": {group: [at.shown, at.tick and at.tick.to_json()] for group, at in groups.items()},
             "frames": judging.follower.frames,
             "order": [finding.id for finding in judging.findings] if reports else None,
-            "changed": [finding.to_json() for finding in judging.take_changed()],
+            "changed": changed,
             "statuses": [status.to_json() for status in judging.statuses()],
             "train_steps": [[*key, steps] for key, steps in judging.train_steps.items()],
             "scalars": judging.scalars(), "problems": judging.problems,
@@ -112,7 +114,7 @@ class _Reports:
         self._steps.append(step)
 
     def write(self, seen: Sequence[Observation]) -> None:
-        """See :meth:`Journal.write`."""
+        """See :meth:`BufferedJournal.write`."""
         if seen:
             self._reports.append(["observed", [each.to_json() for each in seen]])
 

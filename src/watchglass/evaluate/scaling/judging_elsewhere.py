@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from watchglass.config import EvaluatorConfig, absolute
+from watchglass.config import Clock, EvaluatorConfig, absolute
 from watchglass.errors import ClusterError, CompactedError, StoreError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.follower import PLACED, FollowedWorker, Key, Moments
@@ -24,10 +24,10 @@ from watchglass.store import Store, read_manifest
 from watchglass.tables import WorkerTables
 
 
-def judging_on(connected: Cluster) -> Callable[[Store, EvaluatorConfig], Judging]:
+def judging_on(connected: Cluster) -> Callable[[Store, EvaluatorConfig, Clock], Judging]:
     """The factory of an evaluator's :class:`JudgingElsewhere` on a cluster."""
     # It has every member of Judging that an evaluator uses.
-    return lambda store, config: cast(Judging, JudgingElsewhere(connected, store, config))
+    return lambda store, config, _: cast(Judging, JudgingElsewhere(connected, store, config))
 
 
 class JudgingElsewhere:

@@ -21,7 +21,7 @@ from watchglass.evaluate.replaying import replay_part
 from watchglass.evaluate.scaling.contents import ListedStore, RunContents
 from watchglass.evaluate.scaling.plan import Part
 from watchglass.evaluate.scaling.rule_files import place_rule_files
-from watchglass.store import open_store
+from watchglass.store import Store, open_store
 from watchglass.version import __version__
 
 
@@ -80,7 +80,7 @@ def apply_setup(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str
     return replace(config, rules=rules), renamed
 
 
-def answer(request: str) -> str:
+def answer(request: str, opened: Callable[[str], Store] = open_store) -> str:
     """Evaluates one part; the same request has the same answer, except for the time it took.
 
     An error of the run or of a rule is part of the answer. So a caller repeats a request only after a process died.
@@ -89,7 +89,7 @@ def answer(request: str) -> str:
     data = json.loads(request)
     try:
         config, renamed = apply_setup(data)
-        with closing(open_store(config.run)) as store:
+        with closing(opened(config.run)) as store:
             # With the listing of the driver, no part lists the run again, and all parts see the same moment of the run.
             run = store if data["segments"] is None else ListedStore(store, data["segments"])
             partial = replay_part(run, config, workers=data["workers"], rules=data["rules"])

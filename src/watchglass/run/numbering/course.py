@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import Mode
-from watchglass.run.numbering.lineage import Lineage, Part
+from watchglass.run.numbering.lineage import Lineage, StepRange
 from watchglass.tables import RowLog, WorkerTables, last_index_of_each
 
 #: The modes that steps are recorded in.
@@ -34,9 +34,9 @@ class Course:
 
     log: RowLog
     same: int
-    _parts: tuple[Part, ...]
+    _parts: tuple[StepRange, ...]
     _read: Mapping[int, RowLog]
-    _newest: _Attempt | None
+    _newest: _NewestAttempt | None
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -50,7 +50,7 @@ class Course:
         return begin + int(np.searchsorted(steps[begin:], steps[-1])) if len(steps) else 0
 
     def continued(
-        self, read: Mapping[int, RowLog], parts: tuple[Part, ...], steps: tuple[int, int] | None
+        self, read: Mapping[int, RowLog], parts: tuple[StepRange, ...], steps: tuple[int, int] | None
     ) -> Course | None:
         """The same course with the new steps of its newest attempt; None where more than that changed.
 
@@ -97,7 +97,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class _NewestAttempt:
     """The newest attempt of a course, up to what was read of it.
 
     Attributes:
@@ -110,7 +110,7 @@ class _Attempt:
     """
 
     number: int
-    parts: Mapping[Mode, Part | None]
+    parts: Mapping[Mode, StepRange | None]
     begin: int
     least: int
     greatest: int
@@ -162,7 +162,7 @@ def course_of(
             newest = None
             continue
         least = int(kept["own"].min())
-        newest = _Attempt(
+        newest = _NewestAttempt(
             attempt, modes, len(log), least, int(read[attempt].rows["global_step"].max()), max(0, behind - least)
         )
         kept["number"] += newest.shift
@@ -177,7 +177,7 @@ def _sorted(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _kept(
-    ends: NDArray[Any], attempt: int, parts: Mapping[Mode, Part | None], steps: tuple[int, int] | None
+    ends: NDArray[Any], attempt: int, parts: Mapping[Mode, StepRange | None], steps: tuple[int, int] | None
 ) -> NDArray[Any]:
     """Steps of an attempt that count, with the mode steps of the run.
 

@@ -61,7 +61,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Part:
+class StepRange:
     """Steps of one mode that count, of one attempt.
 
     Attributes:
@@ -122,10 +122,10 @@ class Lineage:
         seams: The seams between attempts, in the order of attempts.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[StepRange, ...]
     seams: tuple[Seam, ...]
 
-    def of(self, mode: Mode, tables: Mapping[int, WorkerTables]) -> tuple[Part, ...]:
+    def of(self, mode: Mode, tables: Mapping[int, WorkerTables]) -> tuple[StepRange, ...]:
         """Steps of a mode that count; see :func:`evaluations` for the numbers of EVAL and PREDICT steps.
 
         Args:
@@ -183,12 +183,12 @@ def start_of(facts: Iterable[Fact], trained: tuple[int, int] | None, attempt: in
     return Start(first, trained[1] + 1, source)
 
 
-def join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
+def join(starts: Mapping[int, Start]) -> tuple[list[StepRange], list[Seam]]:
     """The TRAIN steps that count, in order, each from the newest attempt; and the seams between attempts.
 
     An attempt has a seam also where none of its steps counts any more; the first attempt has none.
     """
-    parts: list[Part] = []
+    parts: list[StepRange] = []
     found: list[Seam] = []
     for attempt in sorted(starts):
         start = starts[attempt]
@@ -206,11 +206,11 @@ def join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
                 break
         if previous != attempt:
             found.append(Seam(attempt, first, start.source, previous, replaced, missing))
-        parts.append(Part(attempt, first, None, start.shift))
+        parts.append(StepRange(attempt, first, None, start.shift))
     return parts, found
 
 
-def evaluations(parts: Iterable[Part], ends: Mapping[int, NDArray[Any]], mode: Mode) -> list[Part]:
+def evaluations(parts: Iterable[StepRange], ends: Mapping[int, NDArray[Any]], mode: Mode) -> list[StepRange]:
     """The EVAL or PREDICT steps that count, in order.
 
     An evaluation belongs to the TRAIN step before it: evaluations after a replaced step are replaced as well. All
@@ -222,17 +222,17 @@ def evaluations(parts: Iterable[Part], ends: Mapping[int, NDArray[Any]], mode: M
         ends: One worker's steps by attempt, as rows of :data:`~watchglass.records.STEPS`.
         mode: EVAL or PREDICT.
     """
-    found: list[Part] = []
+    found: list[StepRange] = []
     next_step = 0
     for part in parts:
         if part.stop is None:
-            found.append(Part(part.attempt, next_step, None, next_step))
+            found.append(StepRange(part.attempt, next_step, None, next_step))
             continue
         own = ends.get(part.attempt, np.empty(0, dtype_of(STEPS)))
         own = own[own["mode"] == mode]
         replaced = own["mode_step"][own["train_step"] + part.shift >= part.stop]
         stop = int(replaced.min()) if len(replaced) else int(own["mode_step"].max()) + 1 if len(own) else 0
-        found.append(Part(part.attempt, next_step, next_step + stop, next_step))
+        found.append(StepRange(part.attempt, next_step, next_step + stop, next_step))
         next_step += stop
     return found
 

@@ -15,7 +15,7 @@ from watchglass.errors import InvalidValueError
 Range: TypeAlias = range | tuple[int, int]
 
 
-class Place(NamedTuple):
+class StepPlace(NamedTuple):
     """The place of a recorded step: the attempt, and the worker's global step within that attempt."""
 
     attempt: int
@@ -57,12 +57,12 @@ class StepNumbers:
         """The last step, -1 where there is none."""
         return int(self._steps[-1]) if len(self) else -1
 
-    def place(self, step: int) -> Place:
+    def place(self, step: int) -> StepPlace:
         """The place of a step that this has; KeyError for others."""
         index = self._index(int(step))
         if index is None:
             raise KeyError(step)
-        return Place(*self._rows[["attempt", "own"]][index].item())
+        return StepPlace(*self._rows[["attempt", "own"]][index].item())
 
     def _index(self, step: int) -> int | None:
         index = int(np.searchsorted(self._steps, step))

@@ -1,1 +1,1 @@
-"""Less room for what has ended: generations, their lease and pins; removing runs and raw tensors."""
+"""Compaction of ended runs: generations, their lease and pins. Removal of runs and raw tensors."""

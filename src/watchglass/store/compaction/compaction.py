@@ -18,7 +18,7 @@ from watchglass.store import layout, manifest
 from watchglass.store.claim import Claim, is_alive
 from watchglass.store.compaction.lease import CompactionLease
 from watchglass.store.compaction.pins import PinRecord, pins
-from watchglass.store.compaction.segment_compactor import UnfitError, check_condensed, condense
+from watchglass.store.compaction.segment_compactor import BLOCK_ROWS, UnfitError, check_condensed, condense
 from watchglass.store.contract import Store, StoredObject
 from watchglass.store.generations import Covered, Generation, generation_numbers, newest_generation
 from watchglass.store.liveness import claimed
@@ -69,8 +69,9 @@ class _WorkerSegments:
 
 
 def compact(
-    store: Store, *, even_if_unseen: bool = False, tick: Callable[[], None] = lambda: None, must: bool = False
-) -> Compaction:
+    store: Store, *, even_if_unseen: bool = False, tick: Callable[[], None] = lambda: None, must: bool = False,
+    block_rows: int = BLOCK_ROWS,
+) -> Compaction:  # fmt: skip
     """Compact the attempts whose training has ended, and delete what that replaces as far as no reader needs it.
 
     Memory is bounded by a block of statistics, some 600 MiB at most, whatever the size of the run.
@@ -80,6 +81,7 @@ def compact(
         even_if_unseen: Also attempts of workers on other machines that never reported their end.
         tick: Called from time to time.
         must: Raise where there is something to compact and none of it may be.
+        block_rows: Rows of statistics after which a file ends, with the first whole step.
 
     Raises:
         RunExistsError: Another process compacts it, or (with ``must``) it is still being written.
@@ -88,7 +90,7 @@ def compact(
     """
     manifest.read_manifest(store)
     with CompactionLease(store) as lease:
-        compactor = _Compactor(store, lease, tick)
+        compactor = _Compactor(store, lease, tick, block_rows)
         compactor.choose(even_if_unseen)
         compactor.write()
         result = compactor.result
@@ -102,8 +104,8 @@ def compact(
 class _Compactor:
     """One compaction by the holder of the lease: chooses what is fit, writes a generation, deletes what it replaces."""
 
-    def __init__(self, store: Store, lease: CompactionLease, tick: Callable[[], None]) -> None:
-        self._store, self._lease, self._also = store, lease, tick
+    def __init__(self, store: Store, lease: CompactionLease, tick: Callable[[], None], block_rows: int) -> None:
+        self._store, self._lease, self._also, self._block_rows = store, lease, tick, block_rows
         self._newest = newest_generation(store)
         self.result = Compaction(self._newest.number if self._newest is not None else 0)
         self._workers = self._found()
@@ -190,8 +192,9 @@ class _Compactor:
         while earlier or worker.fit:
             new = [entry.path for _, entry in sorted(worker.segments.items())] if worker.fit else []
             try:
+                sources, objects = [*earlier, *new], self.result.objects
                 rows = condense(
-                    self._store, number, worker.attempt, worker.name, [*earlier, *new], self._tick, self.result.objects
+                    self._store, number, worker.attempt, worker.name, sources, self._tick, objects, self._block_rows
                 )
             except MissingFileError as error:
                 raise StoreError(f"{error}; another process removed it, run it again") from error

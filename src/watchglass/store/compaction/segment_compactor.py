@@ -35,7 +35,7 @@ from watchglass.store.parquet.writing import encode_block, sorted_rows
 
 #: A block of statistics ends with the first whole step behind so many rows or bins of histograms; in memory it takes
 #: some 200 MiB at most, and three times that while it is sorted and written.
-BLOCK_ROWS, BLOCK_BINS = 1 << 18, 1 << 23
+BLOCK_ROWS, _BLOCK_BINS = 1 << 18, 1 << 23
 #: It also ends behind so many bytes of other frames.
 _BLOCK_BYTES = 64 << 20
 _CHUNK = 4 << 20
@@ -58,6 +58,7 @@ def condense(
     sources: Sequence[str],
     tick: Callable[[], None],
     written: dict[str, int],
+    block_rows: int,
 ) -> int:
     """Write the frames object and the Parquet files of one worker, and read back what was written.
 
@@ -69,6 +70,7 @@ def condense(
         sources: What its frames are in, in order: the frames object of an earlier generation, then segments.
         tick: Called from time to time.
         written: Gets the path and the length of each object as soon as it was written, whatever comes then.
+        block_rows: A file of statistics ends with the first whole step after so many rows.
 
     Returns:
         The number of rows of statistics.
@@ -77,7 +79,7 @@ def condense(
         UnfitError: Something in it cannot be read, or would not be kept.
         StoreError: The store refused, or does not hold what was written.
     """
-    with _Condenser(store, generation, attempt, worker, written) as condenser:
+    with _Condenser(store, generation, attempt, worker, written, block_rows) as condenser:
         for path in sources:
             for frame in whole_frames(store, path):
                 condenser.add(frame)
@@ -86,9 +88,11 @@ def condense(
 
 
 class _Condenser(AbstractContextManager["_Condenser"]):
-    def __init__(self, store: Store, generation: int, attempt: int, worker: str, written: dict[str, int]) -> None:
+    def __init__(
+        self, store: Store, generation: int, attempt: int, worker: str, written: dict[str, int], block_rows: int
+    ) -> None:
         self._store, self._generation, self._attempt, self._worker = store, generation, attempt, worker
-        self._written = written
+        self._written, self._block_rows = written, block_rows
         self._frames = CollectedBytes()
         self._block: list[bytes] = []
         self._block_bytes = 0
@@ -137,7 +141,7 @@ class _Condenser(AbstractContextManager["_Condenser"]):
             self._batches.append(batch)
             self._rows += len(batch)
             self._bins += len(batch.histograms.keys) if batch.histograms is not None else 0
-        if self._rows > 2 * BLOCK_ROWS or self._bins > 2 * BLOCK_BINS:
+        if self._rows > 2 * self._block_rows or self._bins > 2 * _BLOCK_BINS:
             self._end_block()
 
     def _join(self, frame: Frame) -> None:
@@ -146,7 +150,7 @@ class _Condenser(AbstractContextManager["_Condenser"]):
             self._write_joined()
         self._joined.setdefault(frame.kind, []).append(frame.payload)
         self._joined_bytes += len(frame.payload)
-        full = self._rows >= BLOCK_ROWS or self._bins >= BLOCK_BINS or self._block_bytes >= _BLOCK_BYTES
+        full = self._rows >= self._block_rows or self._bins >= _BLOCK_BINS or self._block_bytes >= _BLOCK_BYTES
         if frame.kind == FrameKind.STEP_ENDS and full:
             self._end_block()
 

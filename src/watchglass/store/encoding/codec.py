@@ -35,7 +35,7 @@ from watchglass.store.encoding.rows import decode_rows, encode_rows, table_of
 from watchglass.store.encoding.tensors import MAX_AXES
 
 #: In the order of the arguments of StepEnd.
-#: What evaluators write.
+#: Kinds of records that evaluators write.
 JournalRecord: TypeAlias = Finding | RuleStatus | Observation
 
 _STEP_END_COLUMNS = ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns", "captures", "model")
@@ -124,11 +124,7 @@ def decode_step_ends(payload: bytes) -> list[StepEnd]:
 
 def encode_facts(rows: Sequence[Fact]) -> bytes:
     """A FACTS frame. Numbers that JSON lacks become strings, unknown objects their ``str``."""
-    # Not by to_json(), which copies the data first: what is in there may refuse that, or hold itself.
-    return json_frame(
-        FrameKind.FACTS,
-        [{"kind": row.kind, "global_step": row.global_step, "source": row.source, "data": row.data} for row in rows],
-    )
+    return json_frame(FrameKind.FACTS, [row.to_json() for row in rows])
 
 
 def decode_facts(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[Fact]:

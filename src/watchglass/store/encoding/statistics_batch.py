@@ -22,7 +22,7 @@ from watchglass.store.encoding.rows import dtype_of
 _DTYPES: dict[str, np.dtype[Any]] = {name: dtype_of(STATISTICS)[name] for name in dtype_of(STATISTICS).names or ()}
 #: The columns that rows have beside their statistics.
 KEYS = tuple(name for name in _DTYPES if name not in STATISTIC_FIELDS)
-#: What :class:`StatisticsBatch` has of a row, but for its histogram.
+#: Columns of :class:`StatisticsBatch`, except for histograms.
 FLAT = (*KEYS, "values")
 
 
@@ -128,7 +128,7 @@ def decode_statistics(payload: bytes | memoryview, *, histograms: bool = True) -
 
 def matrix_of(columns: Sequence[NDArray[Any]], rows: int) -> NDArray[np.float64]:
     """``values`` of a batch, float64[rows, len(columns)]."""
-    # Column by column: that is how it is filled and looked at.
+    # Column by column: it is filled and read in this order.
     values = np.empty((rows, len(columns)), order="F")
     for index, column in enumerate(columns):
         values[:, index] = column
@@ -136,7 +136,7 @@ def matrix_of(columns: Sequence[NDArray[Any]], rows: int) -> NDArray[np.float64]
 
 
 def decode_columns(payload: bytes | memoryview, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Some flat columns of a payload, read-only; nothing else of it is decompressed or looked at.
+    """Some flat columns of a payload, read-only; nothing else of it is decompressed or checked.
 
     Args:
         payload: Of a STATISTICS frame.

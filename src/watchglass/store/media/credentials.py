@@ -51,13 +51,20 @@ class RequestPatience:
     longest_pause_s: float = 3.0
 
 
-def connector(scheme: str, bucket: str, patience: RequestPatience) -> Callable[[float, bool], Client]:
-    """A factory of clients for one bucket or container; it looks nothing up before it is called.
+#: For callers that serve other runs too: two tries without an answer end before a lease does.
+QUICK_PATIENCE = RequestPatience(request_s=10.0, retry_s=2.0)
+
+
+def connector(
+    scheme: str, bucket: str, patience: RequestPatience, environ: Mapping[str, str] = os.environ
+) -> Callable[[float, bool], Client]:
+    """A factory of clients for one bucket or container. It looks up nothing before the first call.
 
     Args:
         scheme: ``"s3"``, ``"gs"`` or ``"az"``.
         bucket: Its name.
         patience: For connections, and for tries where the client makes them by itself.
+        environ: The environment in addition to the part that obstore reads itself.
 
     Returns:
         A function of the seconds that one request may take, and of whether the client itself tries again.
@@ -86,8 +93,8 @@ def connector(scheme: str, bucket: str, patience: RequestPatience) -> Callable[[
         }
         if scheme == "gs":
             return GCSStore(bucket, client_options=options, retry_config=retry)  # type: ignore[arg-type]
-        settings = s3_settings(os.environ) if scheme == "s3" else azure_settings(os.environ)
-        if _is_plain(settings, os.environ):
+        settings = s3_settings(environ) if scheme == "s3" else azure_settings(environ)
+        if _is_plain(settings, environ):
             options["allow_http"] = True
         kind: Any = S3Store if scheme == "s3" else AzureStore
         client: Client = kind(bucket, client_options=options, retry_config=retry, **settings)
@@ -225,7 +232,7 @@ def _names(config: configparser.RawConfigParser, credentials: configparser.RawCo
 
 
 def _from_boto3(profile: str) -> Callable[[], dict[str, Any]]:
-    """Ask boto3, which can log in, assume roles and run commands, and renew what it got."""
+    """A function that asks boto3, which logs in, assumes roles, runs commands and renews credentials."""
     try:
         import boto3
     except ImportError as error:

@@ -7,7 +7,7 @@ import mmap
 import os
 import stat
 import threading
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -28,6 +28,7 @@ _CURES = {
     errno.ELOOP: "it is a symbolic link, which a run never holds; remove the link",
     errno.ENAMETOOLONG: "the path is too long; choose a shorter folder",
     errno.EMFILE: "too many files are open in this process; raise the limit (ulimit -n)",
+    errno.EFBIG: "the file exceeds the size limit of this process or file system; raise the limit (ulimit -f)",
 }
 
 _TEMPORARY = ".wg-"
@@ -41,13 +42,18 @@ class LocalStore(Store):
 
     Whole objects appear by rename or hard link, so a reader or a crash never sees a part of one. Nothing is synced to
     the medium: data survives the death of the process at once, the loss of power only after the system wrote it.
+
+    Args:
+        root: The folder.
+        link: Makes a hard link; raises OSError as the file system does.
     """
 
     appends = True
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], link: Callable[[Path, Path], None] = os.link) -> None:
         self.root: Path = Path(root)
         self.location = str(root)
+        self._link = link
         self._keeper = ""
 
     def __repr__(self) -> str:
@@ -79,7 +85,7 @@ class LocalStore(Store):
                 if replace:
                     os.replace(temporary, target)
                 else:
-                    _link_new(temporary, target, data)
+                    self._link_new(temporary, target, data)
             finally:
                 with suppress(OSError):
                     temporary.unlink()
@@ -206,6 +212,16 @@ class LocalStore(Store):
             raise MissingFileError(f"{self.location} was removed while it was in use; nothing more is written there")
         _make_folder(folder)
 
+    def _link_new(self, temporary: Path, target: Path, data: Content) -> None:
+        """Give the complete ``temporary`` the name ``target`` unless that exists."""
+        try:
+            self._link(temporary, target)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            # exFAT and some network mounts have no hard links: still exclusive, but a crash may leave a part.
+            write_new(target, data)
+
     def _collect(self, folder: str, after: str, entries: MutableSequence[StoredObject]) -> None:
         """Append the entries below ``folder``; folders that lie wholly before ``after`` are not opened."""
         try:
@@ -285,7 +301,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _read_all(descriptor: int, limit: int | None) -> bytes:
-    """Bytes from the current position up to ``limit``. Memory grows with what is there, not with what was asked for."""
+    """Bytes from the current position up to ``limit``. Memory grows with the bytes that exist, not with ``limit``."""
     parts: list[bytes] = []
     while limit is None or limit > 0:
         part = os.read(descriptor, 1 << 20 if limit is None else min(limit, 1 << 20))
@@ -295,16 +311,3 @@ def _read_all(descriptor: int, limit: int | None) -> bytes:
         if limit is not None:
             limit -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _link_new(temporary: Path, target: Path, data: Content) -> None:
-    """Give the complete ``temporary`` the name ``target`` unless that exists."""
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        # exFAT and some network mounts have no hard links: still exclusive, but a crash may leave a part.
-        write_new(target, data)

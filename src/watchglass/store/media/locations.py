@@ -15,11 +15,6 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
 _LONGEST_PREFIX = 480
 
 
-#: Seconds that a request may take, and after its failure until the last try begins, for who has others to serve: two
-#: tries that nothing answers end before a lease does.
-_QUICK = {"request_s": 10.0, "retry_s": 2.0}
-
-
 def open_store(location: str, *, quick: bool = False) -> Store:
     """The store at a location: a path, ``file://``, ``s3://``, ``gs://`` or ``az://``. Nothing is created or read.
 
@@ -39,10 +34,10 @@ def open_store(location: str, *, quick: bool = False) -> Store:
     if not scheme:
         return LocalStore(local_path(location))
     bucket, prefix = _bucket_and_prefix(scheme, location)
-    from watchglass.store.media.credentials import RequestPatience, connector
+    from watchglass.store.media.credentials import QUICK_PATIENCE, RequestPatience, connector
     from watchglass.store.media.objects import ObjectStore
 
-    patience = RequestPatience(**_QUICK) if quick else RequestPatience()
+    patience = QUICK_PATIENCE if quick else RequestPatience()
     plain = f"{scheme}://{bucket}/{prefix}" if prefix else f"{scheme}://{bucket}"
     return ObjectStore(plain, prefix, connector(scheme, bucket, patience), patience)
 

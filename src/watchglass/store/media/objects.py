@@ -102,14 +102,12 @@ class ObjectStore(Store):
             self._create(path, views, size)
             return
         if not replace and self.size(path) is not None:
-            raise self._requests.exists(path)
+            raise self._requests.exists_error(path)
         key, in_pieces = self._key(path), size > PIECE
-        how: dict[str, Any] = {"use_multipart": in_pieces}
-        if in_pieces:
-            how |= {"chunk_size": PIECE, "max_concurrency": PIECES_AT_ONCE}
+        how: dict[str, Any] = {"chunk_size": PIECE, "max_concurrency": PIECES_AT_ONCE} if in_pieces else {}
 
         def put(client: Client) -> None:
-            client.put(key, views or b"", **how)
+            client.put(key, views or b"", use_multipart=in_pieces, **how)
 
         self._requests.ask("write", path, put, carried=PIECE * PIECES_AT_ONCE if in_pieces else 0, tries=in_pieces)
 
@@ -229,7 +227,7 @@ class ObjectStore(Store):
         check_range(start, end)
         if end == start:
             if self.size(path) is None:
-                raise self._requests.missing(path)
+                raise self._requests.missing_error(path)
             return []
         stop = start + PIECE if end is None else min(end, start + PIECE)
         for _ in range(_MOST_CHANGES):

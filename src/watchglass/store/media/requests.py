@@ -1,4 +1,4 @@
-"""Requests to one bucket: picks a client, retries where that may help, translates every failure."""
+"""Requests to one bucket: chooses a client, retries after passing failures, makes every failure one of our errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from watchglass.store.media.request_failures import FailureKind, RequestFailure,
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
-#: Not the module's: random numbers of the run must not depend on being watched.
+#: Not Python's shared generator: random numbers of a script must not depend on being watched.
 _chance = random.Random()
 _Answer = TypeVar("_Answer")
 
-#: Bytes that a request may carry within the time limit of every request.
+#: Bytes that a request can carry within the ordinary time limit.
 _CARRIED = 4 << 20
 #: Bytes per second below which sending or fetching a large object is given up.
 _SLOWEST = 1 << 19
@@ -31,17 +31,17 @@ class OutOfRangeError(StoreError):
 
 
 class ChangedError(StoreError):
-    """An object is not the one that its first piece was of."""
+    """An object was replaced while its pieces were read."""
 
 
 class Requests:
     """Sends requests to a bucket; thread-safe.
 
-    Clients are made when they are first needed: one for each time limit, since each has separate connections.
+    Clients are made on demand: one for each time limit, because each has separate connections.
 
     Args:
         location: For messages, without anything secret.
-        connect: Makes a client, of the seconds that a request may take and whether the client itself tries again.
+        connect: Makes a client. It gets the time limit of a request in seconds, and whether the client itself retries.
         patience: How long a call may take; also an attribute.
     """
 
@@ -63,7 +63,7 @@ class Requests:
 
     def close(self) -> None:
         """Close connections."""
-        if not _is_forked():  # the lock may be held by a thread that is not here
+        if not _is_forked():  # the lock may be held by a thread of the parent
             with self._lock:
                 self._clients.clear()
 
@@ -71,13 +71,13 @@ class Requests:
         """A path as messages show it."""
         return f"{self._location.rstrip('/')}/{path}" if path else self._location
 
-    def exists(self, path: str) -> RunExistsError:
-        """The error for an object that is there and must not be."""
+    def exists_error(self, path: str) -> RunExistsError:
+        """The error for an object that must not exist."""
         shown = self.shown(path)
         return RunExistsError(f"{shown} exists and is never overwritten; choose another run or remove it first")
 
-    def missing(self, path: str) -> MissingFileError:
-        """The error for an object that is not there."""
+    def missing_error(self, path: str) -> MissingFileError:
+        """The error for an object that does not exist."""
         return MissingFileError(f"{self.shown(path)} does not exist; check the path of the run")
 
     def ask(
@@ -89,14 +89,14 @@ class Requests:
         carried: int = 0,
         tries: bool = False,
     ) -> _Answer:
-        """The result of ``call``, retried for a while where its failure may pass.
+        """The result of ``call``, retried for a while after failures that may pass.
 
         Args:
             verb: For messages: "cannot <verb> <path>".
-            path: The same.
+            path: For messages, too.
             call: Makes requests; it may be called several times.
-            carried: Bytes that its requests carry at once, where they are more than a few megabytes.
-            tries: Whether the client itself tries single requests again, since ``call`` makes many.
+            carried: Bytes that its requests carry at once, if more than a few megabytes.
+            tries: Whether the client retries single requests, because ``call`` makes many.
 
         Raises:
             WatchglassError: It failed for good, or for too long.
@@ -120,18 +120,18 @@ class Requests:
 
     def _error(self, verb: str, path: str, failure: RequestFailure) -> WatchglassError:
         if failure.kind is FailureKind.EXISTS and verb == "write":
-            return self.exists(path)
+            return self.exists_error(path)
         if failure.kind is FailureKind.MISSING:
             if verb == "write":
                 return StoreError(
                     f"cannot write {self.shown(path)}: there is no such bucket; create it or check its name"
                 )
-            return self.missing(path)
+            return self.missing_error(path)
         kinds = {FailureKind.OUT_OF_RANGE: OutOfRangeError, FailureKind.CHANGED: ChangedError}
         return kinds.get(failure.kind, StoreError)(f"cannot {verb} {self.shown(path)}: {failure.cure}")
 
     def _suitable(self, carried: int, tries: bool) -> Client:
-        """A client whose time limit suits what a request carries."""
+        """A client whose time limit suits the bytes that a request carries."""
         if _is_forked():
             raise ForkedError(
                 f"cannot use {self._location} in a process forked from one that has used an object store: start it "
@@ -146,7 +146,7 @@ class Requests:
             raise StoreError(f"cannot use {self._location}: {error}") from None
 
 
-#: The process that made the first client: the client's threads are one set per process, and a forked child has none.
+#: The process that made the first client: a forked child does not have the threads of clients.
 _used_by: int | None = None
 
 

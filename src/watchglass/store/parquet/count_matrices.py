@@ -43,17 +43,20 @@ class Matrix(NamedTuple):
     planes: bytes
 
 
-def encode(histograms: Histograms, runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Matrix]]:
+def encode(
+    histograms: Histograms, runs: Sequence[tuple[int, int]], most_cells: int = MAX_CELLS
+) -> Iterator[tuple[int, Matrix]]:
     """Matrices of histograms, each with its first row; together they cover the ranges that have any bin.
 
     Args:
         histograms: Of n rows.
         runs: Half-open ranges of rows of one tensor each, in ascending order.
+        most_cells: A matrix of several steps has a quarter of so many cells at most.
     """
     for begin, end in runs:
         at = begin
         while at < end:
-            stop = _fitting(histograms, at, end)
+            stop = _fitting(histograms, at, end, most_cells)
             if histograms.offsets[stop] > histograms.offsets[at]:
                 yield at, _matrix(histograms, at, stop)
             at = stop
@@ -90,12 +93,12 @@ def decode(matrices: Sequence[tuple[int, Matrix]], seen: NDArray[np.uint64]) -> 
     return found
 
 
-def _fitting(histograms: Histograms, begin: int, end: int) -> int:
+def _fitting(histograms: Histograms, begin: int, end: int, most_cells: int) -> int:
     """The last row + 1 of a matrix that begins at ``begin``."""
     stop = min(end, begin + _STEPS)
     while stop - begin > 1:
         keys = histograms.keys[histograms.offsets[begin] : histograms.offsets[stop]]
-        if len(np.unique(keys)) * (stop - begin) <= MAX_CELLS // 4:
+        if len(np.unique(keys)) * (stop - begin) <= most_cells // 4:
             break
         stop = begin + (stop - begin) // 2
     return stop

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.errors import DamagedDataError
-from watchglass.store.parquet import columns as parquet_columns
+from watchglass.store.parquet import file_schema
 
 _MAGIC, _PARQUET = b"WGIX", b"PAR1"
 #: Bytes after the index and after the footer: a length and a magic number.
@@ -55,16 +55,16 @@ def add_index(data: bytes) -> bytes:
         ids, steps = (chunks[name].statistics for name in ("tensor_id", "global_step"))
         places = [
             (chunks[name].data_page_offset, chunks[name].data_page_offset + chunks[name].total_compressed_size)
-            for name in parquet_columns.NAMES
+            for name in file_schema.NAMES
         ]
         groups.append([group.num_rows, [ids.min, ids.max], [steps.min, steps.max], places])
-    index = json.dumps({"columns": parquet_columns.NAMES, "groups": groups}, separators=(",", ":")).encode()
+    index = json.dumps({"columns": file_schema.NAMES, "groups": groups}, separators=(",", ":")).encode()
     begin = len(data) - _footer_bytes(data)
     return data[:begin] + index + len(index).to_bytes(4, "little") + _MAGIC + data[begin:]
 
 
 def end_bytes(tail: bytes, size: int) -> int:
-    """Bytes from the start of the index to the end of a file; where ``tail`` is too short to tell, more than it has.
+    """Bytes from the start of the index to the end of a file; more than ``tail`` has if that is too short to say.
 
     Args:
         tail: The end of the file.
@@ -119,7 +119,7 @@ def _group(names: Any, row: Any, stop: int) -> Group:
     numbers = (rows, *ids, *steps, *(at for place in columns.values() for at in place))
     sound = all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) and len(ids) == len(steps) == 2
     sound = sound and all(start <= end <= stop for start, end in columns.values()) and rows <= MAX_GROUP_ROWS
-    if not sound or not set(parquet_columns.NAMES) <= set(columns):
+    if not sound or not set(file_schema.NAMES) <= set(columns):
         raise DamagedDataError("the index describes an impossible row group")
     return Group(rows, (ids[0], ids[1]), (steps[0], steps[1]), columns)
 

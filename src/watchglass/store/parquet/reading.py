@@ -17,7 +17,7 @@ from watchglass.stats import Histograms
 from watchglass.store.contract import Store
 from watchglass.store.encoding.arrow_columns import as_array
 from watchglass.store.encoding.statistics_batch import StatisticsBatch, matrix_of
-from watchglass.store.parquet import columns as parquet_columns, count_matrices
+from watchglass.store.parquet import count_matrices, file_schema
 from watchglass.store.parquet.index import Group, end_bytes, read_index
 from watchglass.store.parquet.page_bounds import check_pages
 
@@ -128,7 +128,7 @@ class ParquetStatistics:
     def _check_columns(self, schema: Any) -> None:
         actual = schema.to_arrow_schema()
         places = {schema.column(at).path: at for at in range(len(schema))}
-        for field in parquet_columns.schema():
+        for field in file_schema.schema():
             at = places.get(field.name)
             if at is None or actual.get_field_index(field.name) < 0:
                 raise DamagedDataError(f"it lacks the column {field.name!r} (or has it twice)")
@@ -248,12 +248,12 @@ def _damage(path: str) -> Iterator[None]:
 
 
 def _columns_of(fields: tuple[str, ...], histograms: bool) -> list[str]:
-    needed = {name for name, _ in parquet_columns.KEYS} | set(fields)
+    needed = {name for name, _ in file_schema.KEYS} | set(fields)
     if "l2" in needed:
-        needed |= set(parquet_columns.OF_L2)
+        needed |= set(file_schema.OF_L2)
     if histograms:
-        needed |= set(parquet_columns.HISTOGRAM)
-    return [name for name in parquet_columns.NAMES if name in needed]
+        needed |= set(file_schema.HISTOGRAM)
+    return [name for name in file_schema.NAMES if name in needed]
 
 
 def _overlaps(group: Group, ids: NDArray[np.int64] | None, steps: tuple[int, int] | None) -> bool:
@@ -283,21 +283,21 @@ def _batch(
     rows = np.flatnonzero(chosen)
     columns = {name: _array(table, name)[rows] for name in _columns_of(fields, histograms=False)}
     if "l2" in fields:
-        columns["l2"] = parquet_columns.restored_l2(columns)
+        columns["l2"] = file_schema.restored_l2(columns)
     values = matrix_of([columns[name] for name in fields], len(rows))
-    keys = {name: columns[name] for name, _ in parquet_columns.KEYS}
+    keys = {name: columns[name] for name, _ in file_schema.KEYS}
     return StatisticsBatch(values=values, **keys, histograms=_histograms(table, rows) if histograms else None)
 
 
 def _histograms(table: Any, rows: NDArray[np.intp]) -> Histograms:
     """The histograms of some rows of a row group; only matrices with at least one of these rows are decoded."""
-    seen, steps = _array(table, parquet_columns.SEEN), _array(table, parquet_columns.STEPS)
+    seen, steps = _array(table, file_schema.SEEN), _array(table, file_schema.STEPS)
     if len(seen) and int(seen.max()) >= 1 << 63:
         raise DamagedDataError("a histogram has an impossible number of elements")
     begins = np.flatnonzero(steps)
     ends = begins + steps[begins].astype(np.int64)
     needed = np.searchsorted(rows, ends) > np.searchsorted(rows, begins)
-    keys, planes = (table.column(name) for name in (parquet_columns.HISTOGRAM_KEYS, parquet_columns.PLANES))
+    keys, planes = (table.column(name) for name in (file_schema.HISTOGRAM_KEYS, file_schema.PLANES))
     matrices = [
         (begin, count_matrices.Matrix(int(steps[begin]), keys[begin].as_py(), planes[begin].as_py()))
         for begin in begins[needed].tolist()

@@ -12,7 +12,8 @@ from watchglass.errors import InvalidValueError
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.stats import Histograms
 from watchglass.store.encoding.statistics_batch import StatisticsBatch
-from watchglass.store.parquet import columns as parquet_columns, count_matrices
+from watchglass.store.parquet import file_schema
+from watchglass.store.parquet.count_matrices import MAX_CELLS, MAX_GROUP_CELLS, encode
 from watchglass.store.parquet.index import add_index
 
 #: Rows of a row group: a reader of one tensor reads and decodes this many.
@@ -22,8 +23,13 @@ _LEVEL = 9
 _PAGE_BYTES = 8 << 20
 
 
-def encode_block(batch: StatisticsBatch) -> bytes:
+def encode_block(batch: StatisticsBatch, most_cells: int = MAX_CELLS, most_group_cells: int = MAX_GROUP_CELLS) -> bytes:
     """A file of the rows of :func:`sorted_rows`.
+
+    Args:
+        batch: The rows.
+        most_cells: Bound of the cells of a matrix of histograms.
+        most_group_cells: Bound of the cells of all matrices of a row group.
 
     Raises:
         InvalidValueError: There is no row, or a count is negative or NaN.
@@ -35,14 +41,14 @@ def encode_block(batch: StatisticsBatch) -> bytes:
         raise InvalidValueError("a block of statistics must have at least one row")
     if not (batch.values[:, : len(COUNT_FIELDS)] >= 0).all():
         raise InvalidValueError("counts of statistics must be at least 0; reduce the tensor again")
-    schema = parquet_columns.schema()
+    schema = file_schema.schema()
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink, schema, version="2.6", compression="zstd", compression_level=_LEVEL, use_dictionary=False,
-        column_encoding=parquet_columns.encodings(), write_statistics=["tensor_id", "global_step"],
+        column_encoding=file_schema.encodings(), write_statistics=["tensor_id", "global_step"],
         store_schema=False, data_page_size=_PAGE_BYTES, write_page_checksum=True,
     ) as writer:  # fmt: skip
-        for columns in _groups(batch):
+        for columns in _groups(batch, most_cells, most_group_cells):
             arrays = [pa.array(columns[field.name], field.type) for field in schema]
             table = pa.Table.from_arrays(arrays, schema=schema)
             writer.write_table(table, row_group_size=len(table))
@@ -67,14 +73,14 @@ def sorted_rows(batch: StatisticsBatch) -> StatisticsBatch:
     return batch.take(order)
 
 
-def _groups(batch: StatisticsBatch) -> Iterator[dict[str, Any]]:
+def _groups(batch: StatisticsBatch, most_cells: int, most_group_cells: int) -> Iterator[dict[str, Any]]:
     """The columns of each row group."""
     begin = 0
     while begin < len(batch):
         end = min(len(batch), begin + GROUP_ROWS)
         while True:
             part = batch.take(np.arange(begin, end))
-            histograms = _histogram_columns(part)
+            histograms = _histogram_columns(part, most_cells, most_group_cells)
             if histograms is not None or end - begin == 1:
                 break
             end = begin + (end - begin) // 2
@@ -83,29 +89,29 @@ def _groups(batch: StatisticsBatch) -> Iterator[dict[str, Any]]:
 
 
 def _flat_columns(batch: StatisticsBatch) -> dict[str, Any]:
-    columns: dict[str, Any] = {name: getattr(batch, name).astype(dtype) for name, dtype in parquet_columns.KEYS}
-    for name in parquet_columns.PLAIN:
+    columns: dict[str, Any] = {name: getattr(batch, name).astype(dtype) for name, dtype in file_schema.KEYS}
+    for name in file_schema.PLAIN:
         values = np.ascontiguousarray(batch.values[:, STATISTIC_FIELDS.index(name)])
         columns[name] = values.astype(np.uint64) if name in COUNT_FIELDS else values
-    columns[parquet_columns.L2_DIFFERENCE] = parquet_columns.l2_difference(batch.values)
+    columns[file_schema.L2_DIFFERENCE] = file_schema.l2_difference(batch.values)
     return columns
 
 
-def _histogram_columns(batch: StatisticsBatch) -> dict[str, Any] | None:
+def _histogram_columns(batch: StatisticsBatch, most_cells: int, most_group_cells: int) -> dict[str, Any] | None:
     """The columns of histograms; None where they exceed the limit of a row group."""
     rows = len(batch)
     histograms = batch.histograms if batch.histograms is not None else Histograms.none(rows)
     steps: NDArray[np.uint32] = np.zeros(rows, np.uint32)
     keys, planes = [b""] * rows, [b""] * rows
     cells = 0
-    for begin, matrix in count_matrices.encode(histograms, _runs(batch.tensor_id)):
+    for begin, matrix in encode(histograms, _runs(batch.tensor_id), most_cells):
         steps[begin], keys[begin], planes[begin] = matrix
         cells += matrix.steps * (len(matrix.keys) // 2)
-        if cells > count_matrices.MAX_GROUP_CELLS and rows > 1:
+        if cells > most_group_cells and rows > 1:
             return None
     return {
-        parquet_columns.SEEN: histograms.seen.astype(np.uint64), parquet_columns.STEPS: steps,
-        parquet_columns.HISTOGRAM_KEYS: keys, parquet_columns.PLANES: planes,
+        file_schema.SEEN: histograms.seen.astype(np.uint64), file_schema.STEPS: steps,
+        file_schema.HISTOGRAM_KEYS: keys, file_schema.PLANES: planes,
     }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ class RowRing:
         except BaseException:
             locked_files.close(self._descriptor, path, discard=True)
             raise
-        # The first touch of a page costs a fault, which the training should not pay.
+        # The first access to a page costs a fault, which the training thread must not pay.
         self.buffer[HEADER_BYTES:] = bytes(size - HEADER_BYTES)
 
     def close(self, *, discard: bool) -> None:
@@ -96,7 +96,7 @@ class RowWriter:
     def open(self, ring: RowRing) -> None:
         """Write into this ring from now on, the row before included; on any thread."""
         short = self._buffer
-        # In this order: whoever is writing reads the mask first, and so never beyond the short buffer.
+        # In this order: the training thread reads the mask first, and so never reads beyond the short buffer.
         self._buffer = ring.buffer
         self._mask = ROWS - 1
         self.name_ids(*self._ids)
@@ -183,12 +183,13 @@ class Rings:
         refused: Why a ring is missing, one line each.
     """
 
-    def __init__(self, store: Store, label: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, label: Mapping[str, Any], memory: Path = locked_files.MEMORY) -> None:
         """Create the rings of a worker that this process is about to claim.
 
         Args:
             store: The run's store.
             label: Of the rings: at least ``run``, ``attempt`` and ``worker``.
+            memory: A file system in memory, for the rows.
         """
         name = f"{label['worker']}-{os.getpid()}-{os.urandom(4).hex()}"
         self.rows: RowRing | None = None
@@ -196,7 +197,7 @@ class Rings:
         self.names: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
         try:
-            self.rows = RowRing(locked_files.private_folder(locked_files.MEMORY) / f"{name}.rows", label)
+            self.rows = RowRing(locked_files.private_folder(memory) / f"{name}.rows", label)
             self.names += (str(self.rows.path),)
         except (OSError, ValueError) as error:
             self.refused += (f"rows: {error}",)

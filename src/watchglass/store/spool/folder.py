@@ -21,9 +21,6 @@ from watchglass.store import layout, locked_files
 from watchglass.store.contract import Content, is_path
 from watchglass.store.new_files import write_new
 
-#: Bytes that stay free on the disk: the run writes checkpoints there, too.
-RESERVE_BYTES = 256 << 20
-
 _LABEL = "label"
 _OBJECT = re.compile(r"(\d{12})~([^/]+)\Z", re.ASCII)
 
@@ -56,19 +53,21 @@ class SpooledObject:
 class SpoolFolder:
     """A new folder, which this process writes. For the threads of this process; numbers must differ."""
 
-    def __init__(self, worker: str, label: Mapping[str, Any]) -> None:
+    def __init__(self, worker: str, label: Mapping[str, Any], reserve_bytes: int) -> None:
         """Create it where this machine keeps what should last.
 
         Args:
             worker: Whose objects these are.
             label: Of the folder: at least ``run``, ``attempt`` and ``worker``.
+            reserve_bytes: Bytes that stay free on the disk.
 
         Raises:
             OSError: There is no space, or no folder can be created.
         """
         name = f"{worker}-{os.getpid()}-{os.urandom(4).hex()}.spool"
         self.path = locked_files.private_folder(locked_files.lasting_folder()) / name
-        _check_room(self.path.parent, 0)
+        self._reserve_bytes = reserve_bytes
+        _check_room(self.path.parent, reserve_bytes)
         self.path.mkdir(mode=0o700)
         try:
             size = locked_files.HEADER_BYTES
@@ -84,7 +83,7 @@ class SpoolFolder:
         Raises:
             OSError: The disk is full or refuses.
         """
-        _check_room(self.path, size)
+        _check_room(self.path, size + self._reserve_bytes)
         file = self.path / f"{number:012}~{quote(path, safe='')}"
         temporary = self.path / f"{number:012}.part"
         try:
@@ -203,7 +202,7 @@ def _belongs(path: str, attempt: int, worker: str) -> bool:
 
 def _check_room(folder: Path, size: int) -> None:
     found = os.statvfs(folder)
-    if found.f_bavail * found.f_frsize < size + RESERVE_BYTES:
+    if found.f_bavail * found.f_frsize < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 

@@ -63,7 +63,7 @@ class Sending:
         self._thread: threading.Thread | None = None
         self._closing = self._given_up = False
         self._lost = ""
-        self._away = False
+        self._unreachable = False
         self._progress_s = 0.0
         # Not the module's: random numbers of the run must not depend on being watched.
         self._chance = random.Random()
@@ -98,19 +98,19 @@ class Sending:
             self._change.notify_all()
             began = now = self._progress_s = time.monotonic()
             longest_s = patience_s * self._timing.upload_limit_ratio
-            telling_s = began + self._timing.silent_end_s
+            report_s = began + self._timing.silent_end_s
             while self._waiting and not self.conflict:
                 left_s = min(self._progress_s + patience_s, began + longest_s) - now
                 if left_s <= 0:
                     break
-                if now >= telling_s:
-                    telling_s = float("inf")
-                    self._tell_waiting(patience_s)
+                if now >= report_s:
+                    report_s = float("inf")
+                    self._report_wait(patience_s)
                 if self._thread is None and self._tried(self._waiting[0]):
                     left_s = 0.0
                 elif self._thread is None:
                     left_s = min(left_s, self._timing.upload_pauses_s[0])
-                self._change.wait(min(left_s, max(0.0, telling_s - now)))
+                self._change.wait(min(left_s, max(0.0, report_s - now)))
                 now = time.monotonic()
             self._given_up = True
             self._change.notify_all()
@@ -118,15 +118,13 @@ class Sending:
             # If its request gets no answer, it ends with the time limit of the request or with the process.
             self._thread.join(0.5)
         if self._waiting:
-            self._tell_what_waits()
+            self._report_rest()
 
     def _count(self, found: SpooledObject, sign: int) -> None:
         if found.file is None:
             self.in_memory += sign * found.size
         else:
             self.on_disk += sign * found.size
-
-    # -- sending --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         pause_s = 0.0
@@ -162,7 +160,7 @@ class Sending:
             _log.warning("watchglass: %s", error)
             return False
         except Exception as error:  # whatever the fault, a retry may succeed
-            self._tell_away(error)
+            self._report_unreachable(error)
             return False
         self._sent(first, sent)
         return True
@@ -184,8 +182,8 @@ class Sending:
         return True
 
     def _sent(self, found: SpooledObject, sent: bool) -> None:
-        if sent and self._away:
-            self._away = False
+        if sent and self._unreachable:
+            self._unreachable = False
             _log.info("watchglass: %s is reachable again", self._store.location)
         found.forget()
         with self._change:
@@ -199,13 +197,13 @@ class Sending:
             except Exception as error:  # the rest still has to be sent
                 _log.info("watchglass: after %s had arrived: %s: %s", found.path, type(error).__name__, error)
 
-    def _tell_away(self, error: Exception) -> None:
-        if not self._away:
-            self._away = True
+    def _report_unreachable(self, error: Exception) -> None:
+        if not self._unreachable:
+            self._unreachable = True
             where = self._folder or "memory"
             _log.warning("watchglass: %s; records are buffered in %s and sent later", error, where)
 
-    def _tell_waiting(self, patience_s: float) -> None:
+    def _report_wait(self, patience_s: float) -> None:
         left = f"leaves the rest in {self._folder}" if self.on_disk else "discards the rest"
         _log.warning(
             "watchglass: the script has ended; %d bytes of %s are still being sent to %s. The process exits after "
@@ -213,7 +211,7 @@ class Sending:
             self.on_disk + self.in_memory, self._worker, self._store.location, patience_s, left,
         )  # fmt: skip
 
-    def _tell_what_waits(self) -> None:
+    def _report_rest(self) -> None:
         if self.conflict:
             return  # logged already, and no process can send it
         where = self._store.location

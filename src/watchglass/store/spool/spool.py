@@ -44,6 +44,7 @@ class Spool(WrapperStore):
         *,
         most_bytes: int,
         memory_bytes: int,
+        reserve_bytes: int,
         timing: Timing = TIMING,
     ) -> None:
         """Make the folder; the thread begins with the first object.
@@ -54,6 +55,7 @@ class Spool(WrapperStore):
             label: Of the folder: at least ``run``, ``attempt`` and ``worker``.
             most_bytes: Most bytes on the disk; 0 for no disk.
             memory_bytes: Most bytes in memory, where the disk refuses.
+            reserve_bytes: Bytes that stay free on the disk.
             timing: How long uploads pause and the end waits.
         """
         super().__init__(store)
@@ -65,7 +67,7 @@ class Spool(WrapperStore):
         self.folder = self.refused = ""
         if most_bytes > 0:
             try:
-                self._folder = SpoolFolder(worker, label)
+                self._folder = SpoolFolder(worker, label, reserve_bytes)
                 self.folder = str(self._folder.path)
             except OSError as error:
                 self.refused = f"{error.strerror or error}"
@@ -73,8 +75,6 @@ class Spool(WrapperStore):
         self._number = 0
         self._timing = timing
         self._sending = Sending(store, worker, self.folder, timing, lambda path, size: self.arrived(path, size))
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, path: str, data: Content, *, replace: bool = False) -> None:
         """Hand an object over: it is on the local disk at once, and in the store as soon as that takes it.

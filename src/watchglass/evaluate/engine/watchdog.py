@@ -1,7 +1,7 @@
 """Calls into rules that end in time, whatever the rule does.
 
 A rule is user code: it may loop for ever, sleep, or wait for a lock that no thread releases. One thread watches the
-calls of all guards of a process. It compares the number of the present call with the number at its last check, so a
+calls of all watchdogs of a process. It compares the number of the present call with the number at its last check, so a
 call costs a few assignments and no timer. The thread raises an exception in a call that takes too long. Where that call
 waits in a system call of the main thread, a signal interrupts it: SIGURG, which is ignored by default, so a late one
 does no harm. A call that does not react to these is stuck in code that is not Python. Only a new process ends it.
@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from watchglass.config import EvaluatorTiming
+
 _T = TypeVar("_T")
 
 #: Attempts to end a call before it counts as stuck.
 _MOST_SHOTS = 8
-#: The most seconds between two checks of calls, and the seconds between two attempts to end one.
-_MOST_BETWEEN_S, _BETWEEN_SHOTS_S = 2.0, 0.25
 #: Frames of a place that are reported.
 _MOST_FRAMES = 8
 
@@ -50,16 +50,22 @@ class _TimedOut(BaseException):
     """The exception inside a call; no ``except Exception`` of a rule catches it."""
 
 
-class Guard:
+class Watchdog:
     """Ends calls that take too long. For one thread at a time; any number of them in a process.
 
     Args:
         timeout_s: Seconds that a call may take; it is ended somewhat later, within an eighth of that.
         stuck: Called in the watching thread with the place of a stuck call; it may return, or restart the process.
+        checks_s: See :attr:`EvaluatorTiming.call_checks_s`.
     """
 
-    def __init__(self, timeout_s: float, stuck: Callable[[str], None] | None = None) -> None:
-        self.timeout_s = timeout_s
+    def __init__(
+        self,
+        timeout_s: float,
+        stuck: Callable[[str], None] | None = None,
+        checks_s: tuple[float, float] = EvaluatorTiming.call_checks_s,
+    ) -> None:
+        self.timeout_s, self._checks_s = timeout_s, checks_s
         self.stuck = stuck
         #: The number of the present call, 0 between calls. Written only by the caller's thread.
         self._call = 0
@@ -108,7 +114,7 @@ class Guard:
         """Ends the watch between calls. The next call is watched again."""
         with _lock:
             self._watched = False
-            _guards.discard(self)
+            _watchdogs.discard(self)
         _news.put(None)
 
     def __del__(self) -> None:
@@ -123,18 +129,18 @@ class Guard:
             # The time of a suspended process or machine does not count.
             self._spent_s += min(now_s - self._looked_s, 2 * self.pause_s)
         self._looked_s = now_s
-        if call and self._spent_s >= self.timeout_s + self._shots * _BETWEEN_SHOTS_S:
+        if call and self._spent_s >= self.timeout_s + self._shots * self._checks_s[1]:
             self._shoot(call)
 
     @property
     def pause_s(self) -> float:
         """Seconds between two checks."""
-        between = self.timeout_s / 8 if not self._shots else _BETWEEN_SHOTS_S
-        return min(max(between, 0.005), _MOST_BETWEEN_S)
+        between = self.timeout_s / 8 if not self._shots else self._checks_s[1]
+        return min(max(between, 0.005), self._checks_s[0])
 
     def _be_watched(self) -> None:
         with _lock:
-            _guards.add(self)
+            _watchdogs.add(self)
             self._watched = True
             if not _watcher:
                 thread = threading.Thread(target=_watch, name="watchglass-rule-watch", daemon=True)
@@ -218,7 +224,7 @@ def _place_of(thread: int) -> str:
     return "".join(traceback.format_list(frames[ours + 1 :][-_MOST_FRAMES:]))
 
 
-_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+_watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
 _lock = threading.Lock()
 #: The watching thread, while there is one.
 _watcher: list[threading.Thread] = []
@@ -229,19 +235,19 @@ _before: list[Any] = [None]
 
 
 def _watch() -> None:
-    """Checks the calls of all guards, while there are any."""
+    """Checks the calls of all watchdogs, while there are any."""
     while True:
         with _lock:
-            guards = list(_guards)
-            if not guards:
+            watchdogs = list(_watchdogs)
+            if not watchdogs:
                 _watcher.clear()
                 return
         now_s = time.monotonic()
-        for guard in guards:
-            guard.look(now_s)
-        pause_s = min(guard.pause_s for guard in guards)
-        guards = []
-        del guard  # else it would stay in memory
+        for watchdog in watchdogs:
+            watchdog.look(now_s)
+        pause_s = min(watchdog.pause_s for watchdog in watchdogs)
+        watchdogs = []
+        del watchdog  # else it would stay in memory
         with suppress(queue.Empty):
             _news.get(timeout=pause_s)
 
@@ -251,8 +257,8 @@ def _after_fork() -> None:
     global _lock, _news
     _lock, _news = threading.Lock(), queue.SimpleQueue()
     _watcher.clear()
-    for guard in list(_guards):
-        guard._watched = False
+    for watchdog in list(_watchdogs):
+        watchdog._watched = False
 
 
 if hasattr(os, "register_at_fork"):
