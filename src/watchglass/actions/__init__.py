@@ -1,23 +1,16 @@
-"""What is done about findings and changes of status: stopping, messages, webhooks, commands, and users' own."""
+"""Actions on findings and changes of status: stopping, messages, webhooks, commands, and those of users."""
 
-from watchglass.actions.action import Action
-from watchglass.actions.courier import Courier, Outcome, in_memory
+from watchglass.actions.action import Action as Action
+from watchglass.actions.courier import Courier as Courier, DeliveryOutcome as DeliveryOutcome, in_memory as in_memory
 from watchglass.actions.registry import (
-    CONTRACT,
-    ActionDocumentation,
-    action_names,
-    build_action,
-    checked_actions,
-    documentation,
-    find_action,
-    parse_action,
+    CONTRACT as CONTRACT,
+    action_names as action_names,
+    build_action as build_action,
+    checked_actions as checked_actions,
+    documentation as documentation,
+    find_action as find_action,
+    parse_action as parse_action,
 )
-from watchglass.actions.stop_training import StopTraining
-from watchglass.actions.stopping import Stopping
-from watchglass.actions.subscription import Subscription
-
-__all__ = [
-    "CONTRACT", "Action", "ActionDocumentation", "Courier", "Outcome", "StopTraining", "Stopping", "Subscription",
-    "action_names", "build_action", "checked_actions", "documentation", "find_action", "in_memory",
-    "parse_action",
-]  # fmt: skip
+from watchglass.actions.stop_training import StopTraining as StopTraining
+from watchglass.actions.stopping import Stopping as Stopping
+from watchglass.actions.subscription import Subscription as Subscription

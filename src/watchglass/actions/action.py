@@ -26,7 +26,7 @@ KINDS = ("finding", "status")
 
 
 class Action(Subscription):
-    """Something that is done about events. Subclasses become keyword-only dataclasses by themselves.
+    """A response to events. Subclasses become keyword-only dataclasses automatically.
 
     Each event is delivered in a separate process, by a new instance, and with a time limit. :meth:`act` returns when
     it is done. After an exception the event is delivered again later, except after
@@ -34,19 +34,19 @@ class Action(Subscription):
     ``event.id``: the evaluator was killed after a delivery and before it noted the delivery.
 
     Attributes:
-        takes_summaries: Whether it is given events of kind ``"summary"`` too.
+        takes_summaries: Whether it gets events of kind ``"summary"``, too.
         reads_environment: Whether ``$NAME`` in its parameters stands for a variable of the environment.
-        arrived: Of several receivers those that an earlier try of the same event has reached, by numbers that the
-            action chooses. The next try gets what :meth:`act` adds before it fails.
+        arrived: If there are several receivers, those that earlier tries of the same event have reached, by numbers
+            that the action chooses. :meth:`act` adds to it; after a failure the next try gets it.
     """
 
     takes_summaries: ClassVar[bool] = False
     reads_environment: ClassVar[bool] = True
 
     on: tuple[str, ...] = parameter(("finding",), help="kinds of events", choices=KINDS)
-    statuses: tuple[Status, ...] = parameter((), help="with on=status, only changes to these; none for all")
-    timeout_s: float = parameter(30.0, help="how long one try may take", unit="seconds", gt=0, le=3600)
-    retries: int = parameter(3, help="how often a delivery that failed is tried again", ge=0, le=100)
+    statuses: tuple[Status, ...] = parameter((), help="with on=status, only changes to these; all if not given")
+    timeout_s: float = parameter(30.0, help="time limit of one attempt", unit="seconds", gt=0, le=3600)
+    retries: int = parameter(3, help="number of retries of a failed delivery", ge=0, le=100)
     per_hour: int | None = parameter(60, help="most deliveries within an hour; none for no limit", ge=1)
 
     def __post_init__(self) -> None:
@@ -59,17 +59,17 @@ class Action(Subscription):
 
         Raises:
             UndeliverableError: It cannot be delivered, now or later.
-            DeliverLater: It shall be tried again, after a stated time.
-            Exception: It failed, and is tried again.
+            DeliverLater: It should be tried again after a stated time.
+            Exception: It failed and is tried again.
         """
 
     def check(self) -> None:
-        """Refuse, before a training begins, what can already be seen to be wrong: no such program, no such address.
+        """Refuse parameters that cannot work, before the run begins: a program or an address that does not exist.
 
-        Parameters still hold ``$NAME`` where they do.
+        Parameters still contain ``$NAME``, which is read at delivery.
 
         Raises:
-            WatchglassError: What is wrong, in one line.
+            WatchglassError: The reason, in one line.
         """
 
     def wants(self, event: Event) -> bool:

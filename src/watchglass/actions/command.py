@@ -26,12 +26,12 @@ _LAST_WORDS = 1_000
 
 
 class Command(Action):
-    """Calls a program, ``scancel``, ``kubectl`` or a script of yours, without a shell.
+    """Calls a program, ``scancel``, ``kubectl`` or your script, without a shell.
 
-    Its arguments are templates, ``{run}``, ``{rule}``, ``{step}``, ``{finding_id}``: each fills one argument, whatever
-    stands in it. ``{env.NAME}`` is a variable of the environment, as for a job's number; arguments are seen by everyone
-    on the machine, so no secrets there. The program also finds the event as JSON on its standard input, and in
-    variables ``WATCHGLASS_EVENT_RULE`` and so on. Exit status 0 is success, everything else is tried again.
+    Its arguments are templates with ``{run}``, ``{rule}``, ``{step}``, ``{finding_id}`` and others. Each template fills
+    exactly one argument. ``{env.NAME}`` is an environment variable, such as the number of a job. All users of the
+    machine can read arguments, so do not put secrets there. The program gets the event as JSON on its standard input,
+    and its values in variables, ``WATCHGLASS_EVENT_RULE`` and so on. Exit status 0 is success; any other is retried.
 
     Example: Command:command=scancel {env.SLURM_JOB_ID},severity=error
     """
@@ -40,7 +40,7 @@ class Command(Action):
 
     command: tuple[str, ...] = parameter((), help="program and arguments: a list, or one text that is split at spaces",
                                          split=False)  # fmt: skip
-    retries: int = parameter(1, help="how often a delivery that failed is tried again", ge=0, le=100)
+    retries: int = parameter(1, help="number of retries of a failed delivery", ge=0, le=100)
 
     def __post_init__(self) -> None:
         given: object = self.command

@@ -15,24 +15,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from watchglass.config import ActionSpec, environment
+from watchglass.config import TIMING, ActionSpec, EvaluatorTiming, environment
 from watchglass.records import Event, as_json
 
 #: An answer is shorter than this; the rest of a longer one is dropped.
 _LONGEST_ANSWER = 64 << 10
-#: Seconds to wait for the end of a process that was killed; then it is left.
-_DEATH_S = 2.0
 #: Characters of a reason that are kept.
 LONGEST_REASON = 2_000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DeliveryOutcome:
     """How a try ended.
 
     Attributes:
@@ -61,6 +59,8 @@ class Courier:
         environ: Mapping[str, str] | None = None,
         *,
         arrived: Collection[int] = (),
+        timing: EvaluatorTiming = TIMING.evaluator,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Starts the process.
 
@@ -70,14 +70,17 @@ class Courier:
             timeout_s: Seconds after which the process and all it has started are killed.
             environ: Its environment, but for what evaluators have otherwise; that of this process when not given.
             arrived: Of several receivers those that earlier tries have reached.
+            timing: How long to wait for a process that was killed; then it is left.
+            monotonic: The clock.
 
         Raises:
             OSError: The system starts no more processes.
         """
-        self._timeout_s = timeout_s
-        self._until_s = time.monotonic() + timeout_s
+        self._timeout_s, self._death_s, self._monotonic = timeout_s, timing.death_s, monotonic
+        self._until_s = monotonic() + timeout_s
         given = {
-            "action": as_json(spec), "event": event.to_json(), "timeout_s": timeout_s, "arrived": sorted(arrived),
+            "action": as_json(spec), "event": event.to_json(), "arrived": sorted(arrived),
+            "limit_s": timeout_s + timing.orphaned_s,
         }  # fmt: skip
         self._answer = in_memory(b"")
         with in_memory(json.dumps(given).encode() + b"\n") as request:
@@ -90,22 +93,19 @@ class Courier:
                 pass_fds=(self._answer.fileno(),),
                 start_new_session=True,
             )
+        #: Process id, which is also that of its session and process group.
+        self.pid = self._process.pid
 
-    @property
-    def pid(self) -> int:
-        """Process id, which is also that of its session and process group."""
-        return self._process.pid
-
-    def poll(self) -> Outcome | None:
+    def poll(self) -> DeliveryOutcome | None:
         """How the delivery ended; None while it is under way."""
         ended = self._has_ended()
         answer = os.pread(self._answer.fileno(), _LONGEST_ANSWER, 0)
         if b"\n" in answer or ended:
             status = self._finish()
-            return _read(answer) if b"\n" in answer else Outcome(False, _last_words(status))
-        if time.monotonic() >= self._until_s:
+            return _read(answer) if b"\n" in answer else DeliveryOutcome(False, _last_words(status))
+        if self._monotonic() >= self._until_s:
             self.end()
-            return Outcome(False, f"took longer than {self._timeout_s:g} s and was ended")
+            return DeliveryOutcome(False, f"took longer than {self._timeout_s:g} s and was ended")
         return None
 
     def end(self) -> None:
@@ -129,7 +129,7 @@ class Courier:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         try:
-            status = self._process.wait(_DEATH_S)
+            status = self._process.wait(self._death_s)
         except subprocess.TimeoutExpired:  # SIGKILL does not reach a process that waits for an unreachable file server
             status = -int(signal.SIGKILL)
         self._answer.close()
@@ -153,16 +153,16 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
         return dict(environ)
 
 
-def _read(answer: bytes) -> Outcome:
+def _read(answer: bytes) -> DeliveryOutcome:
     try:
         data = json.loads(answer.partition(b"\n")[0])
         after_s = data.get("after_s")
-        return Outcome(
+        return DeliveryOutcome(
             bool(data["done"]), str(data.get("reason", ""))[:LONGEST_REASON], bool(data.get("again", True)),
             None if after_s is None else float(after_s), tuple(map(int, data.get("arrived", ()))),
         )  # fmt: skip
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Outcome(False, "gave an answer that is none")
+        return DeliveryOutcome(False, "gave an invalid answer")
 
 
 def _last_words(status: int) -> str:

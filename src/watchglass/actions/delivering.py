@@ -1,4 +1,4 @@
-"""The process of one delivery: reads action and event, calls the action, answers. See :mod:`.courier`."""
+"""The process of one delivery, started by :mod:`.courier`: reads action and event, calls the action, answers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ from watchglass.errors import DeliverLater, UndeliverableError, WatchglassError
 from watchglass.records import Event, from_json
 from watchglass.store import redacted
 
-#: A process ends itself so long after its time limit: the evaluator that would have ended it is gone.
-_ORPHANED_S = 2.0
-
 
 def main(arguments: list[str]) -> int:
     """Runs one delivery; the one argument is the number of the descriptor that takes the answer."""
@@ -32,9 +29,9 @@ def main(arguments: list[str]) -> int:
     os.set_inheritable(answer_to, False)
     given = json.loads(sys.stdin.buffer.readline())
     with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)  # a user's code that asks for input must not wait for it
+        os.dup2(nothing.fileno(), 0)  # a user's code must not wait for input
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, given["timeout_s"] + _ORPHANED_S)
+        signal.setitimer(signal.ITIMER_REAL, given["limit_s"])  # the evaluator, which enforces the limit, may be killed
     answer = deliver(
         from_json(ActionSpec, given["action"]), Event.from_json(given["event"]), os.environ, arrived=given["arrived"]
     )
@@ -50,7 +47,7 @@ def deliver(
 ) -> dict[str, Any]:
     """Delivers an event in this process; returns ``done``, ``reason``, ``again``, ``after_s`` and ``arrived``.
 
-    What variables of the environment hold is in no reason, nor is what looks like a secret.
+    A reason contains neither values of environment variables nor text that looks like a secret.
     """
     again, after_s, reached = True, None, set(arrived)
     try:
@@ -66,7 +63,7 @@ def deliver(
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
     owner, colon, rest = concealed(" ".join(reason.split()), spec.parameters, environ).partition(": ")
-    # Not the name before the colon: "Webhook: its certificate ..." would be taken for a webhook with its secret.
+    # Not the name before the colon: redaction would take "Webhook: its certificate ..." for a webhook with its secret.
     reason = f"{owner}: {redacted(rest)}" if colon and owner.isidentifier() else redacted(owner + colon + rest)
     answer = {"done": False, "reason": reason[:LONGEST_REASON], "again": again, "after_s": after_s}
     return {**answer, "arrived": sorted(reached)}

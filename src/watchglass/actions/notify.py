@@ -1,4 +1,4 @@
-"""Notify: a message to people, through apprise: email, SMS gateways, Slack, Teams, Discord, ntfy and the rest."""
+"""Notify: messages to people through apprise: email, SMS gateways, Slack, Teams, Discord, ntfy and others."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _BODIES = {
     "status": "{message}\n{reason}\n\nrun     {run}\n",
     "summary": "{message}\n\nrun     {run}\n",
 }
-#: What a mail server, or a service, says that it will say again: 5xx of SMTP in the words of Python's library.
+#: Permanent refusals, 5xx of SMTP, as Python's library words them: another try would get the same answer.
 _REFUSED = re.compile(r"\(5\d\d,|\b5\d\d \d\.\d\.\d\b|'?: \(5\d\d")
 
 
 class Notify(Action):
-    """Sends a message to people: email, SMS, Slack, Teams, Discord, ntfy and some hundred other services.
+    """Sends a message to people: email, SMS, Slack, Teams, Discord, ntfy and about a hundred other services.
 
-    Each service is an address that apprise knows, ``mailto://user:password@example.org`` or ``slack://...``; a secret
-    belongs into a variable of the environment, ``$NAME``, which is read when a message is sent. Title and body are
-    templates, ``{rule}``, ``{message}``, ``{step}``; what to try stands below the body. Needs the extra ``actions``.
+    Each service has an address for apprise, ``mailto://user:password@example.org`` or ``slack://...``. Put secrets into
+    environment variables: ``$NAME`` is read when a message is sent. Title and body are templates with ``{rule}``,
+    ``{message}``, ``{step}`` and others. What to try is added below the body. Needs the extra ``actions``.
 
     Example: Notify:urls=$MAIL_URL,severity=error
     """
 
     takes_summaries = True
 
-    urls: tuple[str, ...] = parameter((), help="addresses that apprise knows, or $NAME", split=False)
-    title: str = parameter("", help="template of the title; one that fits the event when not given")
-    body: str = parameter("", help="template of the body; one that fits the event when not given")
+    urls: tuple[str, ...] = parameter((), help="addresses for apprise, or $NAME", split=False)
+    title: str = parameter("", help="template of the title; if not given, a title for the event")
+    body: str = parameter("", help="template of the body; if not given, the message of the event")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,12 +60,12 @@ class Notify(Action):
             if has_variable(url):
                 continue
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what its plug-ins import
+                warnings.simplefilter("ignore")  # from imports of its plug-ins
                 known = apprise.Apprise.instantiate(url, suppress_exceptions=True) is not None
             if not known:
                 scheme = url.partition("://")[0] if "://" in url else ""
                 of = f", of {scheme}://," if scheme.isalnum() else ""
-                raise InvalidValueError(f"Notify: address {number} of urls{of} is none that apprise knows or can read")
+                raise InvalidValueError(f"Notify: address {number} of urls{of} is unknown to apprise or unreadable")
 
     def act(self, event: Event) -> None:
         """Send the message to every address."""
@@ -81,30 +81,30 @@ class Notify(Action):
         place = 0
         for number, url in enumerate(self.urls, 1):
             known = apprise.Apprise()
-            with _Said():
+            with _AppriseLog():
                 readable = known.add(url)
             if not readable:
-                failed[f"address {number} of urls is none that apprise knows or can read"] = True
+                failed[f"address {number} of urls is unknown to apprise or unreadable"] = True
             for service in known:  # a variable may hold several addresses
                 place += 1
                 if place in self.arrived:
                     continue
                 sender = apprise.Apprise()
                 sender.add(service)
-                # A raw text: what stands in a message is never taken for HTML or Markdown.
-                with _Said() as said:
+                # As text: a message is never taken for HTML or Markdown.
+                with _AppriseLog() as log:
                     sent = sender.notify(title=title, body=body, notify_type=kind, body_format="text")
                 if sent:
                     self.arrived.add(place)
                 else:
-                    reason = f"address {number} of urls: {without_address(said.reason(), url)}"
+                    reason = f"address {number} of urls: {without_address(log.reason(), url)}"
                     failed[reason] = bool(_REFUSED.search(reason))
         if failed:
             raise (UndeliverableError if all(failed.values()) else ConnectionError)("; ".join(failed))
 
 
-class _Said(logging.Handler):
-    """What apprise logs meanwhile: its answer is no more than yes or no."""
+class _AppriseLog(logging.Handler):
+    """Collects the log of apprise while it is entered: apprise returns only whether a message was sent."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -115,13 +115,13 @@ class _Said(logging.Handler):
         self._lines.append((record.levelno, " ".join(record.getMessage().split())))
 
     def reason(self) -> str:
-        """Why a message was not sent, in a line."""
+        """Why a message was not sent, in one line."""
         exceptions = [text for _, text in self._lines if "xception:" in text]
         warnings = [text for level, text in self._lines if level >= logging.WARNING]
         chosen = [*warnings[-1:], *exceptions[-1:]]
         return ": ".join(chosen)[:500] or "not sent, and apprise does not say why"
 
-    def __enter__(self) -> _Said:
+    def __enter__(self) -> _AppriseLog:
         self._level, self._propagates = self._logger.level, self._logger.propagate
         self._logger.setLevel(logging.DEBUG)
         self._logger.propagate = False

@@ -5,22 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from watchglass.actions.action import Action
 from watchglass.actions.subscription import Subscription
 from watchglass.actions.variables import check_variables
-from watchglass.config import (
-    ActionSpec,
-    Contract,
-    ParameterInfo,
-    built,
-    describe,
-    faults_of,
-    find_class,
-    suggest,
-)
+from watchglass.config import ActionSpec, Contract, ParameterInfo, built, describe, faults_of, find_class, suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
 
 #: Built-in actions by name, in the order in which they are listed. Imported when first asked for.
@@ -31,7 +22,7 @@ _BUILT_IN = {
     "Command": "watchglass.actions.command",
 }
 
-#: What an action in a user's file has to be.
+#: The contract of an action in a user's file.
 CONTRACT = Contract(Action, "action", "watchglass.Action", "act(self, event)")
 
 _SPELLING = re.compile(r"(?P<name>[^=]+?\.py(?::[A-Za-z_]\w*(?=:|$))?|[^:=,]+)(?::(?P<parameters>.*))?", re.DOTALL)
@@ -91,24 +82,18 @@ def build_action(spec: ActionSpec) -> Subscription:
 
 
 def checked_actions(
-    specs: Sequence[ActionSpec],
-    rules: Sequence[str] | None,
-    *,
-    environ: Mapping[str, str] | None = None,
-    thorough: bool = True,
+    specs: Sequence[ActionSpec], rules: Sequence[str] | None, *, thorough: bool = True
 ) -> tuple[ActionSpec, ...]:
-    """``specs`` themselves, once everything that can be seen to be wrong before a training begins is not.
+    """``specs`` themselves, if nothing wrong can be seen in them before the run.
 
     Args:
         specs: The actions.
         rules: Names of the rules that are evaluated; None where that does not matter.
-        environ: The environment in which ``$NAME`` will be read; this process's when not given.
         thorough: Also ask each action, which may import what it is made with.
 
     Raises:
         WatchglassError: What is wrong, in one line.
     """
-    environ = os.environ if environ is None else environ
     for spec in specs:
         action = build_action(spec)
         for rule in action.rules:
@@ -118,7 +103,7 @@ def checked_actions(
                 )
         if isinstance(action, Action):
             if action.reads_environment:
-                check_variables(action.name, spec.parameters, environ)
+                check_variables(action.name, spec.parameters, os.environ)
             if thorough:
                 with faults_of(spec.name, "checked"):
                     action.check()
@@ -158,6 +143,5 @@ def documentation(cls: type[Subscription]) -> ActionDocumentation:
     text = "\n".join(lines[1:]).strip()
     text, _, example = text.partition("Example:")
     common = {info.name for info in describe(Action)}
-    infos = describe(cls)
-    parameters = [info for info in infos if info.name not in common] + [i for i in infos if i.name in common]
+    parameters = sorted(describe(cls), key=lambda info: info.name in common)  # its own parameters come first
     return ActionDocumentation(cls.__name__, lines[0], text.strip(), parameters, example.strip() or cls.__name__)

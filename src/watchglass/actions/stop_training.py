@@ -8,19 +8,16 @@ from watchglass.records import Severity
 
 
 class StopTraining(Subscription):
-    """Stops the training at a step that all its workers have before them.
+    """Stops the run at a step that all its workers have yet to reach.
 
-    Needs no process of its own and no second try: the evaluator asks the workers where they are, commits a step that
-    none of them has passed, and sends signals only to those that do not come to it. The stopped training ends with exit
-    status 86. ``--stop-on error`` is short for ``--action StopTraining``.
+    The evaluator asks the workers for their steps and commits a step beyond all of them. It sends signals only to
+    workers that do not reach this step in time. The run ends with exit status 86. ``--stop-on error`` is short for
+    ``--action StopTraining``.
 
     Example: StopTraining:severity=warning,rules=ExplodingTensor
     """
 
     severity: Severity = parameter(Severity.ERROR, help="least severity of a finding")
     grace_s: float | None = parameter(
-        None,
-        help="how long workers may take to reach the step, before SIGTERM; 30 when not given",
-        unit="seconds",
-        gt=0,
+        None, help="time for workers to reach the step, before SIGTERM; 30 if not given", unit="seconds", gt=0
     )

@@ -1,4 +1,4 @@
-"""Texts with places for what an event says: ``{rule}``, ``{step}``, ``{message}``."""
+"""Templates with placeholders for the fields of an event: ``{rule}``, ``{step}``, ``{message}``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from watchglass.config import suggest
 from watchglass.errors import InvalidValueError
 from watchglass.records import Event
 
-#: What a template may name; docs/actions.md says what each stands for.
+#: Placeholders of a template, described in docs/actions.md.
 FIELDS = (
     "run", "run_id", "attempt", "kind", "event_id", "time", "rule", "message", "severity", "finding_id", "step",
     "mode", "worker", "tensor", "value", "limit", "try", "status", "previous", "reason",
@@ -20,7 +20,7 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}|\{(env\.)?([A-Za-z_]\w*)\}")
 
 
 def fields_of(event: Event) -> dict[str, str]:
-    """What each of :data:`FIELDS` is for an event; "" for what it does not have."""
+    """The value of each of :data:`FIELDS` for an event; "" for a field that it does not have."""
     time = datetime.fromtimestamp(event.time_ns // 1_000_000_000, timezone.utc)
     found = dict.fromkeys(FIELDS, "")
     found.update(
@@ -42,15 +42,15 @@ def fields_of(event: Event) -> dict[str, str]:
 
 
 def check_template(owner: str, text: str, environ: Collection[str] | None = None) -> None:
-    """Refuse places that nothing is known for.
+    """Refuse unknown placeholders.
 
     Args:
         owner: How errors call the template, ``"Command: command"``.
         text: The template.
-        environ: Variables that ``{env.NAME}`` may name; None where that is not offered.
+        environ: Variables that ``{env.NAME}`` may name; None if templates of the owner cannot name variables.
 
     Raises:
-        InvalidValueError: A place that is not known, with the near name, or a variable that is not set.
+        InvalidValueError: A placeholder is unknown (the message suggests a similar one), or a variable is not set.
     """
     for literal, variable, name in _PLACE.findall(text):
         if literal:
@@ -71,7 +71,7 @@ def variables_in(text: str) -> list[str]:
 
 
 def filled(text: str, fields: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:
-    """A template with its places filled; what stands in a filling is not looked at again."""
+    """A template with its placeholders filled. Placeholders within a value are not filled."""
 
     def filling(place: re.Match[str]) -> str:
         literal, variable, name = place.groups()

@@ -1,4 +1,4 @@
-"""Values that stand in the environment and nowhere else: ``$NAME`` is read when something is delivered."""
+"""Values from the environment: ``$NAME`` in a parameter is read at each delivery and stored nowhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from watchglass.errors import InvalidValueError, UnknownNameError
 
 _WHOLE = re.compile(r"\$([A-Za-z_]\w*)")
 _INSIDE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
-#: What stands in the place of a part of an address that is written out.
+#: Replaces a part of a literal address in messages.
 _HIDDEN = "[redacted]"
 #: Several addresses in one text.
 _BETWEEN_ADDRESSES = re.compile(r"[\s,;]+(?=[A-Za-z][\w+.-]*://)")
@@ -64,9 +64,9 @@ def resolved(value: Any, environ: Mapping[str, str]) -> Any:
 
 
 def concealed(text: str, value: Any, environ: Mapping[str, str]) -> str:
-    """A text, for instance an error, in which what variables hold is replaced by their names again.
+    """A text, for instance an error, with values of variables replaced by their names.
 
-    Of an address also its parts are: libraries tell of ``/services/T000/B000/XXXX`` alone.
+    Parts of addresses are replaced, too: libraries may report only ``/services/T000/B000/XXXX``.
     """
     for name in sorted(set(variables_of(value)), key=lambda name: -len(environ.get(name, ""))):
         secret = environ.get(name, "")
@@ -81,7 +81,7 @@ def without_address(text: str, address: str) -> str:
 
 
 def _secrets_of(addresses: str) -> list[str]:
-    """What in addresses may be a secret: user, password, each part of the path, each value behind ``?``."""
+    """Parts of addresses that may be secrets: user, password, each part of the path, each value after ``?``."""
     if "://" not in addresses:
         return []
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""Webhook: events as CloudEvents over HTTP, signed, to a program that listens."""
+"""Webhook: events as signed CloudEvents over HTTP."""
 
 from __future__ import annotations
 
@@ -23,31 +23,32 @@ from watchglass.errors import DeliverLater, InvalidValueError, UndeliverableErro
 from watchglass.records import Event
 
 _SECRET_PREFIX = "whsec_"
-#: Answers of which the same request may get another one later.
+#: Statuses after which the same request may succeed later.
 _LATER = {408, 425, 429}
 
 
 class Webhook(Action):
-    """Posts each event as a CloudEvent, signed, to a program that listens.
+    """Posts each event to a web service, as a signed CloudEvent.
 
     The event is CloudEvents 1.0 in JSON, of type ``watchglass.finding.v1``, ``watchglass.status.v1`` or
-    ``watchglass.summary.v1``; its id is the same for the same event, so a receiver that has seen it can leave it. With
-    a secret each request is signed as Standard Webhooks asks. Answers 2xx are success; 408, 425, 429, 5xx and no answer
-    are tried again, and ``Retry-After`` is kept; everything else is final, redirects too. Needs the extra ``actions``.
+    ``watchglass.summary.v1``. An event that is delivered twice has the same id, so a receiver can recognise it. With a
+    secret each request is signed according to Standard Webhooks. Answers 2xx are success. 408, 425, 429, 5xx and no
+    answer are retried, after the time of ``Retry-After``. All other answers are final, also redirects. Needs the extra
+    ``actions``.
 
     Example: Webhook:url=https://example.org/hook,secret=$HOOK_SECRET
     """
 
     takes_summaries = True
 
-    url: str = parameter("", help="where to post: https://... or http://..., or $NAME")
-    secret: str = parameter("", help="key of the signature, as $NAME; no signature when not given")
-    mode: str = parameter("structured", help="all of the event in the body, or its attributes in headers",
+    url: str = parameter("", help="address: https://... or http://..., or $NAME")
+    secret: str = parameter("", help="key of the signature, as $NAME; no signature if not given")
+    mode: str = parameter("structured", help="the whole event in the body, or its attributes in headers",
                           choices=("structured", "binary"))  # fmt: skip
     headers: tuple[str, ...] = parameter((), help="further headers, 'Authorization: Bearer ${TOKEN}'", split=False)
     dead_letter: str = parameter("", help="local file that gets a line for each event that could not be delivered")
-    timeout_s: float = parameter(10.0, help="how long one try may take", unit="seconds", gt=0, le=3600)
-    retries: int = parameter(5, help="how often a delivery that failed is tried again", ge=0, le=100)
+    timeout_s: float = parameter(10.0, help="time limit of one attempt", unit="seconds", gt=0, le=3600)
+    retries: int = parameter(5, help="number of retries of a failed delivery", ge=0, le=100)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,11 +67,11 @@ class Webhook(Action):
                 raise InvalidValueError("Webhook: headers must each read 'Name: value', in one line and in ASCII")
         if self.secret and not has_variable(self.secret):
             _key(self.secret)
-        if has_variable(self.dead_letter):  # which the evaluator writes, and it reads no variables
+        if has_variable(self.dead_letter):  # the evaluator writes this file, and it reads no variables
             raise InvalidValueError(f"Webhook: dead_letter must be a path, but got {self.dead_letter}; write it out")
 
     def check(self) -> None:
-        """Refuse what cannot work without the extra."""
+        """Refuse a missing extra."""
         _cloudevents()
 
     def act(self, event: Event) -> None:
@@ -108,9 +109,9 @@ def signature(secret: str, event_id: str, timestamp_s: int, body: bytes) -> dict
 
     Args:
         secret: Any text, or ``whsec_`` and the key in base64.
-        event_id: What ``webhook-id`` says.
-        timestamp_s: Seconds since 1970; a receiver refuses old ones.
-        body: The body, as it is sent.
+        event_id: The header ``webhook-id``.
+        timestamp_s: Seconds since 1970; receivers refuse old ones.
+        body: The body of the request.
     """
     signed = f"{event_id}.{timestamp_s}.".encode() + body
     digest = hmac.new(_key(secret), signed, hashlib.sha256).digest()
@@ -122,7 +123,7 @@ def signature(secret: str, event_id: str, timestamp_s: int, body: bytes) -> dict
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """An address that leads elsewhere is an error: events and signature are for who was named."""
+    """Redirects are errors: events and signature are only for the given address."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
@@ -173,7 +174,7 @@ def _check_url(url: str) -> None:
     except ValueError:
         raise InvalidValueError("Webhook: url is no address; it must look like https://example.org/hook") from None
     if parts.scheme not in ("http", "https") or not host:
-        # Not what was given: that may be a secret.
+        # The message does not quote the url: it may hold a secret.
         got = f"begins with {parts.scheme}://" if "://" in url else "has no ://"
         raise InvalidValueError(f"Webhook: url must begin with https:// or http:// and name a host, but it {got}")
     if parts.username is not None:

@@ -22,18 +22,10 @@ Name = Annotated[
         show_default=False,
     ),
 ]
-Resend = Annotated[
-    bool,
-    typer.Option("--resend", help="Send the dead letters of a run again."),
-]
+Resend = Annotated[bool, typer.Option("--resend", help="Send the dead letters of a run again.")]
 
 
-def actions(
-    name: Name = None,
-    resend: Resend = False,
-    action: Actions = None,
-    config: ActionsFile = None,
-) -> int:
+def actions(name: Name = None, resend: Resend = False, action: Actions = None, config: ActionsFile = None) -> int:
     """List the actions, or document one action and its parameters.
 
     With --resend, send the dead letters of a run again: events that an action could not deliver. The actions of
@@ -78,11 +70,11 @@ def _resend(run: str | None, texts: list[str], config: str | None) -> int:
     if not resent:
         typer.echo(f"{view.printable(run)} has no dead letters to send")
     for became in resent:
-        typer.echo(_told(became))
+        typer.echo(_sentence(became))
     return COULD_NOT if any(became.left for became in resent) else 0
 
 
-def _told(became: evaluate.Resent) -> str:
+def _sentence(became: evaluate.Resent) -> str:
     """``Webhook: 3 arrived, 1 left (answered with 503)``."""
     left = f", {became.left} left" if became.left else ""
     why = became.reason if became.named else "no such action was named; give it with --action"

@@ -14,6 +14,7 @@ import typer
 import typer.main
 
 from watchglass.cli.failure import COULD_NOT, INTERRUPTED, failing_in_one_line, print_error
+from watchglass.config import TIMING, Timing
 
 #: Verbs in the order of the help. Each is a function in the file of its name, imported on use, so that a launcher does
 #: not wait for the imports of other verbs.
@@ -60,34 +61,36 @@ def _guarded(verb: Callable[..., int | None]) -> Callable[..., int | None]:
     return guarded
 
 
-def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
-    """The command with some of its verbs."""
+def application(verbs: Iterable[str] = VERBS, timing: Timing = TIMING) -> typer.Typer:
+    """The command with some of its verbs; ``timing`` is the object of their contexts."""
     app = typer.Typer(
         name="watchglass",
         help="Watch a training run, find its faults, and explain the causes.",
         epilog="Start here:  watchglass run train.py",
-        no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,  # Rich doubles the time until the help of a verb is printed
+        context_settings={"help_option_names": ["-h", "--help"], "obj": timing},
         callback=_options,
     )
     for verb in verbs:
         module = import_module(f"watchglass.cli.{verb}")
         guarded = _guarded(getattr(module, verb))
+        summary = (inspect.getdoc(guarded) or "").partition("\n\n")[0]  # otherwise cut to one line of the list
         if verb == "run":  # has arguments that belong to the script
-            app.command(verb, cls=module.RunCommand, context_settings={"allow_interspersed_args": False})(guarded)
+            settings = {"allow_interspersed_args": False}
+            app.command(verb, cls=module.RunCommand, context_settings=settings, short_help=summary)(guarded)
         else:
-            app.command(verb)(guarded)
+            app.command(verb, short_help=summary)(guarded)
     return app
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, timing: Timing = TIMING) -> int:
     """Run the command line and return its exit status.
 
     Args:
         argv: Arguments without the program's name; those of this process by default.
+        timing: How long the verbs wait.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process; it stays closed for the script
@@ -95,13 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = list(sys.argv[1:] if argv is None else argv)
         # Not by calling it, which would leave an exception hook behind in the caller's process.
-        command = typer.main.get_command(application(words[:1] if set(words[:1]) & set(VERBS) else VERBS))
-        status = command.main(words, "watchglass", standalone_mode=False)
+        verbs = words[:1] if set(words[:1]) & set(VERBS) else VERBS
+        command = typer.main.get_command(application(verbs, timing))
+        status = command.main(words or ["--help"], "watchglass", standalone_mode=False)
         sys.stdout.flush()
     except _USAGE_ERRORS as error:
-        message = str(getattr(error, "format_message", error.__str__)())
-        if message:  # "" when the command had no arguments and help was printed
-            print_error(message)
+        print_error(str(getattr(error, "format_message", error.__str__)()))
         return COULD_NOT
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -109,4 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`watchglass show RUN | head`); nothing may be flushed at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    if not words:  # a verb is missing
+        return COULD_NOT
     return status if isinstance(status, int) else 0

@@ -28,9 +28,6 @@ from watchglass.config import CALIBRATIONS, RuleSpec, local_path, scheme_of
 from watchglass.errors import InvalidValueError, MissingFileError, in_a_line
 from watchglass.records import Severity, Status, count
 
-#: Seconds between lines of progress where stderr is no terminal.
-_REPORT_EVERY_S = 15.0
-
 _RUN_COLUMNS = (
     "run", "sick", "since_step", "fired", "first_step", "last_step", "count", "severity", "worker", "outcome", "delay",
     "status",
@@ -108,6 +105,7 @@ class Backtest(NamedTuple):
 
 
 def backtest(
+    context: typer.Context,
     rule: RuleName,
     runs: RunPaths,
     labels: Labels = None,
@@ -147,7 +145,7 @@ def backtest(
             progress=progress,
         )  # fmt: skip
 
-    results, interrupted = _each(locations, one, problems)
+    results, interrupted = _each(locations, one, problems, context.obj.progress_s)
     found = Backtest(specs, tuple(sweeps), results, by_run, tolerance, severity, labels is not None)
     typer.echo(printed(found, output), nl=False)
     failed = _report_problems(results, problems)
@@ -210,11 +208,14 @@ def _rule(text: str) -> RuleSpec:
 
 
 def _each(
-    locations: Sequence[str], one: Callable[[str, Callable[[int], None]], evaluate.TestedRun], problems: dict[str, str]
+    locations: Sequence[str],
+    one: Callable[[str, Callable[[int], None]], evaluate.TestedRun],
+    problems: dict[str, str],
+    progress_s: float,
 ) -> tuple[list[evaluate.TestedRun], bool]:
     """The results of the readable runs, and whether Ctrl-C interrupted the back-test."""
     results: list[evaluate.TestedRun] = []
-    with _progress(len(locations)) as report:
+    with _progress(len(locations), progress_s) as report:
         for number, run in enumerate(locations, 1):
             report(number, run, 0)
             try:
@@ -240,8 +241,8 @@ def _report_problems(results: Sequence[evaluate.TestedRun], problems: dict[str, 
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int, str, int], None]]:
-    """A function that reports the run being read: in a changing line on a terminal, else in a line every 15 s."""
+def _progress(total: int, every_s: float) -> Iterator[Callable[[int, str, int], None]]:
+    """A function that reports the run being read: in a changing line on a terminal, else in a line now and then."""
     from rich.markup import escape
 
     reported_s = time.monotonic()
@@ -252,7 +253,7 @@ def _progress(total: int) -> Iterator[Callable[[int, str, int], None]]:
             line = f"run {number} of {total}, {run}, step {step}"
             if status is not None:
                 status.update(escape(line))
-            elif time.monotonic() - reported_s > _REPORT_EVERY_S:
+            elif time.monotonic() - reported_s > every_s:
                 reported_s = time.monotonic()
                 print_note(line)
 
@@ -284,7 +285,7 @@ def _row(test: Backtest, run: evaluate.TestedRun, firing: evaluate.Firing) -> di
         "count": firing.count,
         "severity": None if firing.severity is None else firing.severity.value,
         "worker": firing.worker or None,
-        "outcome": None if outcome is evaluate.Outcome.UNLABELLED else outcome.value,
+        "outcome": None if outcome is evaluate.BacktestOutcome.UNLABELLED else outcome.value,
         "delay": delay,
         "status": firing.status.status.value,
     }

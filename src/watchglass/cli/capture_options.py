@@ -10,16 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from watchglass.config import EvaluatorConfig, Layer, SessionConfig, add_settings, file_layer, find_file
+from watchglass.config import EvaluatorConfig, Layer, SessionConfig, add_settings, find_file, read_file
 from watchglass.errors import InvalidValueError
 from watchglass.session import capture_of_rules
 
 ConfigFile = Annotated[
     str | None,
     typer.Option(
-        "--config",
-        metavar="FILE",
-        help="File of capture settings. [default: the nearest watchglass.toml, if any]",
+        "--config", metavar="FILE", help="File of capture settings. [default: the nearest watchglass.toml, if any]"
     ),
 ]
 Collections = Annotated[
@@ -41,8 +39,7 @@ SaveRaw = Annotated[
 ]
 SaveAll = Annotated[bool, typer.Option("--save-all", help="Record every tensor the run produces.")]
 IncludeWorkers = Annotated[
-    str | None,
-    typer.Option("--include-workers", metavar="all|one", help="Ranks that record tensors. [default: all]"),
+    str | None, typer.Option("--include-workers", metavar="all|one", help="Ranks that record tensors. [default: all]")
 ]
 SaveInterval = Annotated[
     str | None,
@@ -71,11 +68,7 @@ PlannedSteps = Annotated[
 
 
 def given_settings(
-    *,
-    collections: list[str] | None,
-    save_raw: list[str] | None,
-    overhead_budget: str | None,
-    **others: Any,
+    *, collections: list[str] | None, save_raw: list[str] | None, overhead_budget: str | None, **others: Any
 ) -> dict[str, Any]:
     """Settings of the command line; :func:`capture_config` validates them.
 
@@ -117,7 +110,7 @@ def capture_config(
             each other.
     """
     path = find_file(named)
-    file = file_layer(path)
+    file = read_file(path)
     rules = Layer(capture_of_rules(evaluator, file.settings, given))
     options = Layer(given, "the options given", partial(_option, given))
     return path, SessionConfig.merged("", rules, file, options, overrides=given)

@@ -43,12 +43,7 @@ def check(
     calibration: Calibration = "default",
     fail_on: FailOn = "warning",
     output_format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help=f"Format of the output: {', '.join(FORMATS)}.",
-        ),
+        str, typer.Option("--format", metavar="FORMAT", help=f"Format of the output: {', '.join(FORMATS)}.")
     ] = "text",
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
@@ -57,8 +52,7 @@ def check(
     allow_unfinished: Annotated[
         bool,
         typer.Option(
-            "--allow-unfinished",
-            help="Exit with 0 also if a run without findings failed, is running or is damaged.",
+            "--allow-unfinished", help="Exit with 0 also if a run without findings failed, is running or is damaged."
         ),
     ] = False,
     causes: Causes = None,
@@ -93,7 +87,7 @@ def check(
     from watchglass.cli.verdicts import replayed_all
 
     config = evaluator_config(
-        run=run, rules=rules, calibration=calibration, causes=causes, rule_timeout=rule_timeout,
+        run=run, rules=rules, calibration=calibration, causes=causes, rule_timeout_s=rule_timeout,
         price_per_hour=price_per_hour,
     )  # fmt: skip
     verdicts, many = replayed_all(config, on_ray=engine == "ray", address=ray_address)

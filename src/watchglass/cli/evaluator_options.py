@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,7 +32,7 @@ Calibration = Annotated[
 StopOn = Annotated[
     str | None,
     typer.Option(
-        "--stop-on", metavar="error|warning", help="Stop when a finding reaches this severity (default: never)."
+        "--stop-on", metavar="error|warning", help="Stop when a finding reaches this severity. [default: never]"
     ),
 ]
 Actions = Annotated[
@@ -72,15 +72,13 @@ def evaluator_config(
     config_file: str | None = None,
     acts: bool = False,
     causes: list[str] | None = None,
-    rule_timeout: float = 30.0,
-    lost_after: float = 600.0,
     price_per_hour: str | None = None,
-    quiet: bool = False,
+    **others: Any,
 ) -> EvaluatorConfig:
     """The configuration of an evaluator, from the options of a verb.
 
     Names of rules, actions and files are checked. With ``acts``, ``actions`` and the tables ``[[actions]]`` of
-    ``config_file`` (or of the nearest file) apply.
+    ``config_file`` (or of the nearest file) apply. ``others`` are further settings of the configuration, by its names.
 
     Raises:
         WatchglassError: A name that does not exist, or an invalid value.
@@ -101,8 +99,6 @@ def evaluator_config(
         action_specs(actions, specs, config_file, thorough=True) if acts else (),
         calibration=calibration,
         causes=tuple(causes or ()),
-        rule_timeout_s=rule_timeout,
-        lost_after_s=lost_after,
         price_per_hour=price_of(price_per_hour),
-        quiet=quiet,
+        **others,
     )

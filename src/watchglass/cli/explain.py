@@ -15,7 +15,7 @@ from watchglass.cli.shared_options import PricePerHour, check_choice, price_of
 from watchglass.cli.terminal import print_rows, stdout_console
 from watchglass.errors import InvalidValueError
 from watchglass.records import Verdict
-from watchglass.view import Row
+from watchglass.view import TextRow
 
 if TYPE_CHECKING:
     from watchglass.rules import Knowledge, RuleDocumentation
@@ -30,7 +30,7 @@ RunToExplain = Annotated[
 FindingToExplain = Annotated[
     str | None,
     typer.Argument(
-        metavar="[FINDING]",
+        metavar="FINDING",
         help="A finding, by its id or the beginning of it, or all findings of a rule, by the name of the rule.",
         show_default=False,
     ),
@@ -122,7 +122,7 @@ def _print(
     else:
         (status,) = [status for status in verdict.statuses if status.rule.lower() == str(finding).lower()][:1]
         reason = f": {status.reason}" if status.reason else ""
-        rows, tone = [Row(f"{status.rule} found nothing: {status.status.value}{reason}")], ""
+        rows, tone = [TextRow(f"{status.rule} found nothing: {status.status.value}{reason}")], ""
     print_rows(stdout_console(), rows, verdict.run, view.STYLES[tone])
 
 
@@ -130,9 +130,9 @@ def _list_causes(knowledge: Knowledge, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"causes": [_cause_json(knowledge, name) for name in knowledge.causes]}, indent=2))
         return
-    rows: list[Row] = []
+    rows: list[TextRow] = []
     for cause in knowledge.causes.values():
-        rows += [Row(cause.id), Row(f"{cause.title[:1].upper()}{cause.title[1:]}. {cause.explanation}", "what")]
+        rows += [TextRow(cause.id), TextRow(f"{cause.title[:1].upper()}{cause.title[1:]}. {cause.explanation}", "what")]
         links = sorted(
             (link for link in knowledge.all_links() if link.cause == cause.id), key=lambda each: -each.weight
         )
@@ -141,16 +141,16 @@ def _list_causes(knowledge: Knowledge, *, as_json: bool) -> None:
             ("against", [link for link in links if link.weight < 0]),
         ):
             rows += [
-                Row(
+                TextRow(
                     f"{link.weight:>5.2f}  {link.symptom}: {knowledge.symptoms[link.symptom].means}",
                     label if link is chosen[0] else "",
                 )
                 for link in chosen
             ]
-        rows += [Row(", ".join(sorted(seen)), "seen by")] if (seen := knowledge.seen_by.get(cause.id)) else []
-        rows += [Row(text, "" if position else "try") for position, text in enumerate(cause.what_to_try)]
-        rows += [Row(cause.source, "source")] if cause.source else []
-        rows.append(Row(""))
+        rows += [TextRow(", ".join(sorted(seen)), "seen by")] if (seen := knowledge.seen_by.get(cause.id)) else []
+        rows += [TextRow(text, "" if position else "try") for position, text in enumerate(cause.what_to_try)]
+        rows += [TextRow(cause.source, "source")] if cause.source else []
+        rows.append(TextRow(""))
     console = stdout_console()
     console.file.write(view.rows_text(rows[:-1], width=console.width))
 

@@ -1,4 +1,4 @@
-"""Errors of a verb: one line on stderr, exit status 2, and a traceback with ``--debug``."""
+"""How verbs report: errors, warnings and notes on stderr in one line each; exit statuses; ``--debug``."""
 
 from __future__ import annotations
 

@@ -54,6 +54,7 @@ _MetricsHost = Annotated[
 
 
 def follow(
+    context: typer.Context,
     run: _RunOrPrefix,
     rules: evaluator_options.Rules = None,
     calibration: evaluator_options.Calibration = "default",
@@ -88,8 +89,8 @@ def follow(
 
     config = evaluator_options.evaluator_config(
         run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=action,
-        config_file=config_file, causes=causes, rule_timeout=rule_timeout, lost_after=lost_after,
-        price_per_hour=price_per_hour, quiet=quiet, acts=True,
+        config_file=config_file, causes=causes, rule_timeout_s=rule_timeout, lost_after_s=lost_after,
+        price_per_hour=price_per_hour, quiet=quiet, acts=True, timing=context.obj.evaluator,
     )  # fmt: skip
     snapshots = evaluate.Snapshots()
     with _interruptible() as interruption, _metrics(snapshots, metrics_port, metrics_host):

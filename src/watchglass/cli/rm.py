@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def rm(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Locations of the runs.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Locations of the runs.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     force: Force = False,
 ) -> None:

@@ -12,9 +12,7 @@ from watchglass.cli.terminal import stdout_console
 
 Name = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[NAME]", help="A rule, a rule set, or FILE.py:CLASS for a custom rule.", show_default=False
-    ),
+    typer.Argument(metavar="NAME", help="A rule, a rule set, or FILE.py:CLASS for a custom rule.", show_default=False),
 ]
 
 

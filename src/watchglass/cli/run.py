@@ -94,6 +94,7 @@ ReportFile = Annotated[
 
 
 def run(
+    context: typer.Context,
     words: Words = None,
     module: Module = None,
     run_directory: RunDirectory = None,
@@ -151,7 +152,8 @@ def run(
     if evaluator == "local":
         config_of_evaluator = evaluator_options.evaluator_config(
             rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=config, causes=causes,
-            rule_timeout=rule_timeout, price_per_hour=price_per_hour, quiet=quiet, acts=True,
+            rule_timeout_s=rule_timeout, price_per_hour=price_per_hour, quiet=quiet, acts=True,
+            timing=context.obj.evaluator,
         )  # fmt: skip
     file, capture = capture_options.capture_config(config, given, config_of_evaluator)
     after = _After(report, shared_options.price_of(price_per_hour), file, compact, quiet)

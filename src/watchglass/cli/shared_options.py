@@ -24,9 +24,7 @@ Force = Annotated[
 ActionsFile = Annotated[
     str | None,
     typer.Option(
-        "--config",
-        metavar="FILE",
-        help="File with [[actions]] tables. [default: the nearest watchglass.toml]",
+        "--config", metavar="FILE", help="File with [[actions]] tables. [default: the nearest watchglass.toml]"
     ),
 ]
 FailOn = Annotated[

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-def show(
-    run: RunPath,
-    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
-) -> None:
+def show(run: RunPath, tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False) -> None:
     """Show the content of a run: attempts, workers, steps, tensors, last values, findings of the rules.
 
     For a folder of runs: list the runs.

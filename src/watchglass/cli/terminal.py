@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING
 
 from watchglass import view
 from watchglass.cli.failure import print_note
+from watchglass.config import TIMING
 from watchglass.records import Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-
-#: Delay before progress is shown.
-_PATIENCE_S = 1.0
-
-#: Delay before a line reports slow work where stderr is no terminal.
-_SILENCE_S = 15.0
 
 #: Width of tables in a pipe.
 _PIPE_WIDTH = 120
@@ -100,7 +95,7 @@ def print_table(
         console.print(table)
 
 
-def print_rows(console: Console, rows: Sequence[view.Row], run: str, style: str) -> None:
+def print_rows(console: Console, rows: Sequence[view.TextRow], run: str, style: str) -> None:
     """Print an outline in a frame with the name of the run on a terminal, else as plain text."""
     if console.is_terminal:
         console.print(view.rows_panel(rows, run, style), width=min(console.width, _FRAME_WIDTH))
@@ -123,7 +118,7 @@ def progress(what: str, *, enabled: bool = True) -> Iterator[Callable[[float], N
 
     def tick(waited_s: float) -> None:
         nonlocal shown
-        if shown or waited_s <= (_SILENCE_S if status is None else _PATIENCE_S):
+        if shown or waited_s <= (TIMING.progress_s if status is None else TIMING.spinner_s):
             return
         shown = True
         if status is None:
@@ -144,7 +139,7 @@ def working(what: str) -> Iterator[None]:
     import threading
 
     with progress(what) as tick:
-        timer = threading.Timer(_PATIENCE_S, tick, [_PATIENCE_S + 1])
+        timer = threading.Timer(TIMING.spinner_s, tick, [TIMING.spinner_s + 1])
         timer.daemon = True
         timer.start()
         try:

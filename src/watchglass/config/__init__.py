@@ -17,7 +17,6 @@ from watchglass.config.evaluation import (
 from watchglass.config.evaluator_timing import EvaluatorTiming as EvaluatorTiming
 from watchglass.config.facts import FACTS as FACTS, chosen_facts as chosen_facts, facts_for as facts_for
 from watchglass.config.files import (
-    file_layer as file_layer,
     find_file as find_file,
     read_actions as read_actions,
     read_file as read_file,
@@ -44,14 +43,15 @@ from watchglass.config.parameters import (
 )
 from watchglass.config.plugins import (
     Contract as Contract,
+    Plugin as Plugin,
     built as built,
+    dataclass_transform as dataclass_transform,
     faults_of as faults_of,
     file_and_class as file_and_class,
     find_class as find_class,
     name_of as name_of,
     names_file as names_file,
     seen_from as seen_from,
-    with_parameters as with_parameters,
 )
 from watchglass.config.regular_files import (
     NotRegularError as NotRegularError,

@@ -1,4 +1,4 @@
-"""What the program needs of a clock, so that tests can set the time."""
+"""The contract of a clock, so that tests can set the time."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class Collection(SaveSettings):
 
         Args:
             name: Its name.
-            role: What it is.
+            role: Its role.
             module: Dotted path of its module, "" for none.
             module_type: Class name of its module, "" for none.
             tags: What an adapter says of it; also the name of a collection that a script saves it under.

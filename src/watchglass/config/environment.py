@@ -55,9 +55,9 @@ def native_disabled() -> bool:
     return os.environ.get(NATIVE, "") == "0"
 
 
-def hook_configuration() -> str | None:
+def hook_configuration(environ: Mapping[str, str] = os.environ) -> str | None:
     """Path of SageMaker Debugger's hook configuration file; None if not set."""
-    return os.environ.get(HOOK_CONFIGURATION) or None
+    return environ.get(HOOK_CONFIGURATION) or None
 
 
 def failures() -> str | None:
@@ -80,18 +80,18 @@ def price_per_hour() -> str | None:
     return os.environ.get(PRICE_PER_HOUR, "").strip() or None
 
 
-def is_rank() -> bool:
+def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether torchrun, Slurm or Open MPI started this process as a rank of a job."""
-    return any(name in os.environ for name in _RANKS)
+    return any(name in environ for name in _RANKS)
 
 
-def read_memory_bytes() -> int | None:
+def read_memory_bytes(environ: Mapping[str, str] = os.environ) -> int | None:
     """Memory limit in bytes for the runs that are read; None if not set.
 
     Raises:
         InvalidValueError: The value is not a number of bytes.
     """
-    text = os.environ.get(READ_MEMORY, "").strip()
+    text = environ.get(READ_MEMORY, "").strip()
     if not text:
         return None
     if not (text.isascii() and text.isdigit()) or int(text) < _LEAST_READ_MEMORY:
@@ -101,9 +101,9 @@ def read_memory_bytes() -> int | None:
     return int(text)
 
 
-def rank() -> int:
+def rank(environ: Mapping[str, str] = os.environ) -> int:
     """Rank of this process as torchrun, Slurm or Open MPI set it; 0 when none did."""
-    return _first_int(_RANKS, 0)
+    return _first_int(environ, _RANKS, 0)
 
 
 def group_rank() -> int | None:
@@ -111,47 +111,47 @@ def group_rank() -> int | None:
     return rank() if world_size() > 1 else None
 
 
-def world_size() -> int:
+def world_size(environ: Mapping[str, str] = os.environ) -> int:
     """Number of ranks; 1 when nothing set it."""
-    return _first_int(("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"), 1)
+    return _first_int(environ, ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"), 1)
 
 
-def local_world_size() -> int:
+def local_world_size(environ: Mapping[str, str] = os.environ) -> int:
     """Number of ranks on this machine; 1 when nothing set it."""
-    return _first_int(("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"), 1)
+    return _first_int(environ, ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"), 1)
 
 
-def restart_count() -> int:
+def restart_count(environ: Mapping[str, str] = os.environ) -> int:
     """Number of restarts of this job by torchrun; 0 without torchrun."""
-    return _first_int(("TORCHELASTIC_RESTART_COUNT",), 0)
+    return _first_int(environ, ("TORCHELASTIC_RESTART_COUNT",), 0)
 
 
-def rendezvous() -> str:
+def rendezvous(environ: Mapping[str, str] = os.environ) -> str:
     """Where the ranks of a job meet, ``"host:port"``; ":" where nothing set it."""
-    return f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+    return f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
 
 
-def elastic_run_id() -> str:
+def elastic_run_id(environ: Mapping[str, str] = os.environ) -> str:
     """Identifier that torchrun gives all ranks of a job, "" when not under torchrun."""
-    return os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return environ.get("TORCHELASTIC_RUN_ID", "")
 
 
-def job_id() -> str:
+def job_id(environ: Mapping[str, str] = os.environ) -> str:
     """Identifier of a job whose ranks are started one by one; "" for a process that trains alone.
 
     For torchrun see :func:`elastic_run_id`. A batch script of Slurm has the variables of a rank and is none: a process
     that it starts without ``srun`` belongs to no step.
     """
-    if world_size() <= 1:
+    if world_size(environ) <= 1:
         return ""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return f"ranks/{rendezvous()}"
-    step = os.environ.get("SLURM_STEP_ID", os.environ.get("SLURM_STEPID", ""))
-    if "SLURM_PROCID" in os.environ:
-        job = os.environ.get("SLURM_JOB_ID", os.environ.get("SLURM_JOBID", ""))
-        return f"slurm/{job}.{step}/{os.environ.get('SLURM_RESTART_COUNT', '0')}" if job and step else ""
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        return f"ranks/{rendezvous(environ)}"
+    step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
+    if "SLURM_PROCID" in environ:
+        job = environ.get("SLURM_JOB_ID", environ.get("SLURM_JOBID", ""))
+        return f"slurm/{job}.{step}/{environ.get('SLURM_RESTART_COUNT', '0')}" if job and step else ""
     names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
-    return next((f"mpi/{os.environ[name]}" for name in names if os.environ.get(name)), "")
+    return next((f"mpi/{environ[name]}" for name in names if environ.get(name)), "")
 
 
 def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
@@ -178,9 +178,9 @@ def for_program(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if ours.get(name) != value}
 
 
-def _first_int(names: tuple[str, ...], default: int) -> int:
+def _first_int(environ: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
     for name in names:
-        text = os.environ.get(name, "").strip()
+        text = environ.get(name, "").strip()
         if text.isdigit():
             return int(text)
     return default

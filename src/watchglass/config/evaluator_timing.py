@@ -18,7 +18,7 @@ class EvaluatorTiming:
         settled_s: Silence after the end of a run that ended in order, before following ends.
         restarted_s: The same of a run that failed, and may be started again.
         answer_s: Pause between looks for the answer of a cluster.
-        last_look_s: Time for which an evaluator that is asked to end reads on, while the run goes on.
+        last_look_s: Time for which an evaluator that is asked to end continues to read, during the run.
         harvest_s: Time that another process has to recover the last steps of a worker.
         after_launch_s: Silence, beyond two flush intervals, after which a worker whose launcher saw it end is lost.
         delivery_s: Wait for one delivery to arrive, once the run has ended; later ones become dead letters.
@@ -34,6 +34,31 @@ class EvaluatorTiming:
         longest_rest_s: Longest pause between two turns of a quiet run, in a folder and in an object store.
         leased_s: Longest pause between two turns of any run, short enough to keep its lease.
         publish_s: Pause between publications of snapshots.
+        quiet_ratio: A quiet run has its next turn after this share of the time for which it has been quiet.
+        turns_per_s: Most turns a second of all runs together, in a folder and in an object store.
+        search_ratio: A search in a folder is followed by a pause of so many times its length: one for new runs, and one
+            for the first run.
+        search_request_s: A search in an object store is followed by a pause of so many seconds per request, likewise.
+        longest_wait_s: Longest pause between looks for a run that is not there yet.
+        ticks_s: Silence before the first tick, and the longest pause between two ticks.
+        silent_steps: A worker may be silent for the length of so many of its steps.
+        deliveries_ratio: All deliveries at the end of a run are waited for so many times as long as one.
+        call_checks_s: Longest pause between two checks of a call of a rule; pause between two attempts to end the call.
+        stop_answer_s: Search for workers that a stop must reach, where none is known.
+        kill_after_s: From SIGTERM to SIGKILL, for a worker that is stopped.
+        death_s: Wait for the death of a delivery that was killed.
+        orphaned_s: Time after its limit in which a delivery ends itself if its evaluator is gone.
+        termination_s: From the request to end an evaluator to the kill.
+        replacement_pauses_s: Pause before each replacement of an evaluator that died. The cause of its end may pass,
+            for example a lack of memory.
+        hung_s: Silence after which an evaluator counts as hung, if rules may not take longer. An evaluator gives a sign
+            of life after each step and each read of the run.
+        hung_rules: In a step, so many rules may use their time limit before an evaluator counts as hung.
+        longest_look_s: Largest time that counts between two looks at an evaluator: the process that looks may have been
+            stopped, or the machine suspended.
+        last_steps_s: Wait of a launcher for the evaluation of the last steps.
+        last_steps_of_ranks_s: The same where other ranks may still train.
+        last_findings_s: Wait of a script for the last findings of its evaluator.
     """
 
     lease_s: float = 30.0
@@ -60,3 +85,24 @@ class EvaluatorTiming:
     longest_rest_s: tuple[float, float] = (5.0, 15.0)
     leased_s: float = 15.0
     publish_s: float = 0.5
+    quiet_ratio: float = 0.05
+    turns_per_s: tuple[float, float] = (200.0, 20.0)
+    search_ratio: tuple[float, float] = (50.0, 20.0)
+    search_request_s: tuple[float, float] = (1.0, 2.0)
+    longest_wait_s: float = 5.0
+    ticks_s: tuple[float, float] = (1.0, 60.0)
+    silent_steps: int = 10
+    deliveries_ratio: int = 5
+    call_checks_s: tuple[float, float] = (2.0, 0.25)
+    stop_answer_s: float = 5.0
+    kill_after_s: float = 10.0
+    death_s: float = 2.0
+    orphaned_s: float = 2.0
+    termination_s: float = 5.0
+    replacement_pauses_s: tuple[float, ...] = (0.0, 5.0, 60.0)
+    hung_s: float = 300.0
+    hung_rules: int = 10
+    longest_look_s: float = 5.0
+    last_steps_s: float = 600.0
+    last_steps_of_ranks_s: float = 6 * 3600.0
+    last_findings_s: float = 10.0

@@ -15,7 +15,7 @@ class FactKind:
         needed_by: ``"report"`` where the report shows it, so that it is recorded unless the user chooses the facts;
             ``"rules"`` where a rule of the default set looks at it; "" where neither does.
         cost: What it costs, and when.
-        help: What it is, in one sentence.
+        help: Its description in one sentence.
     """
 
     needed_by: str
@@ -33,7 +33,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         ),
         "leftover_gradients": FactKind(
             "",
-            "up to four gradients per optimizer looked at, at captured steps",
+            "up to four gradients per optimizer are examined, at captured steps",
             "gradients that are not zero before a step's first backward",
         ),
         "clip": FactKind(
@@ -46,7 +46,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "about a microsecond per update of a gradient scaler",
             "the scale of a gradient scaler, when it changes",
         ),
-        "step_skipped": FactKind("rules", "nothing", "updates that a gradient scaler left out"),
+        "step_skipped": FactKind("rules", "nothing", "updates that a gradient scaler skipped"),
         "initialization": FactKind(
             "rules",
             "one pass over at most a million elements of each weight, before its first update",

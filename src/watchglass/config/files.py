@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from watchglass.config import environment
 from watchglass.config.evaluation import ActionSpec
-from watchglass.config.hook_json import read_hook_json
+from watchglass.config.hook_json import original_key, read_hook_json
 from watchglass.config.parameters import ParameterError, check_names
 from watchglass.config.plugins import file_and_class, names_file, seen_from
 from watchglass.config.regular_files import near_file, read_regular, why_no_file
-from watchglass.config.session import SETTINGS, SessionConfig
+from watchglass.config.session import SETTINGS
 from watchglass.config.sources import Layer
 from watchglass.config.trust import untrusted
 from watchglass.errors import InvalidValueError, MissingFileError
@@ -29,7 +29,7 @@ FILE_NAME = "watchglass.toml"
 _MOST_BYTES = 16 << 20
 
 
-def find_file(named: Any = None) -> Path | None:
+def find_file(named: Any = None, *, folder: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
     """The configuration file in use; None for none.
 
     It is the named file, else the file in ``SMDEBUG_CONFIG_FILE_PATH``, else the nearest ``watchglass.toml`` in the
@@ -37,15 +37,17 @@ def find_file(named: Any = None) -> Path | None:
 
     Args:
         named: A path; None to search.
+        folder: Where a search begins; by default the working directory.
+        environ: The environment.
 
     Raises:
         InvalidValueError: ``named`` is not a path.
         MissingFileError: The named file does not exist.
     """
     if named is None:
-        named = environment.hook_configuration()
+        named = environment.hook_configuration(environ)
         if named is None:
-            return _nearest(Path.cwd())
+            return _nearest(folder or Path.cwd(), Path(environ.get("HOME") or Path.home()))
         source = f"configuration file {named} of {environment.HOOK_CONFIGURATION}"
     elif not isinstance(named, (str, os.PathLike)) or not os.fspath(named):
         raise InvalidValueError(f"the configuration file must be a path but got {named!r}")
@@ -57,33 +59,31 @@ def find_file(named: Any = None) -> Path | None:
     return path
 
 
-def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Fields of :class:`SessionConfig` in a file, validated.
+def read_file(path: str | os.PathLike[str] | None) -> Layer:
+    """The settings of a file as one of several sources; none where there is no file.
+
+    :meth:`SessionConfig.merged` validates their values, once, with those of the other sources.
 
     Args:
         path: A TOML file, or with the suffix ``.json`` a hook configuration of SageMaker Debugger.
 
     Raises:
-        InvalidValueError: An invalid entry; the message names file and key.
+        InvalidValueError: The file is unreadable or has an unknown setting; the message names file and key.
     """
-    path = Path(path)
-    try:
-        if path.suffix.lower() == ".json":
-            return read_hook_json(_parsed(path, json.loads, "JSON"))
-        settings = _toml(path)
-        settings.pop("actions", None)  # for the evaluator, see read_actions
-        check_names(settings, SETTINGS, FILE_NAME)
-        SessionConfig(run="", **settings)
-    except ParameterError as error:
-        raise InvalidValueError(f"{path}: {error.name} {error.reason}") from None
-    return settings
-
-
-def file_layer(path: Path | None) -> Layer:
-    """The settings of a file as one source of several; none where there is no file. Raises as :func:`read_file`."""
     if path is None:
         return Layer({})
-    return Layer(read_file(path), str(path), lambda name: f"{path}: {name}")
+    path = Path(path)
+    spelled: Callable[[str], str] = str
+    try:
+        if path.suffix.lower() == ".json":
+            settings, spelled = read_hook_json(_parsed(path, json.loads, "JSON")), original_key
+        else:
+            settings = _toml(path)
+            settings.pop("actions", None)  # for the evaluator, see read_actions
+            check_names(settings, SETTINGS, FILE_NAME)
+    except ParameterError as error:
+        raise InvalidValueError(f"{path}: {error.name} {error.reason}") from None
+    return Layer(settings, str(path), lambda setting: f"{path}: {spelled(setting)}")
 
 
 def read_actions(path: str | os.PathLike[str], *, named: bool) -> tuple[ActionSpec, ...]:
@@ -158,8 +158,7 @@ def _own_file(name: str, named_in: Path) -> str:
     return located
 
 
-def _nearest(folder: Path) -> Path | None:
-    home = Path.home()
+def _nearest(folder: Path, home: Path) -> Path | None:
     for place in (folder, *folder.parents):
         if (place / FILE_NAME).is_file():
             return place / FILE_NAME

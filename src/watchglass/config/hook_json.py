@@ -14,7 +14,6 @@ from typing import Any
 from watchglass.config.collection import Collection
 from watchglass.config.parameters import ParameterError, build, check_names
 from watchglass.config.saving import MODE_NAMES
-from watchglass.config.session import SessionConfig
 from watchglass.errors import InvalidValueError
 
 _OWNER = "hook configuration"
@@ -36,7 +35,7 @@ _PREFIXED = tuple(f"{mode}.{name}" for mode in (*MODE_NAMES, "global") for name 
 
 
 def read_hook_json(data: Any) -> dict[str, Any]:
-    """Fields of :class:`SessionConfig` from the content of the file.
+    """Fields of :class:`~watchglass.config.SessionConfig` from the content of the file; only collections are validated.
 
     Raises:
         ParameterError: An invalid entry; its name is the key in the file.
@@ -54,13 +53,13 @@ def read_hook_json(data: Any) -> dict[str, Any]:
     if not isinstance(rows, list):
         raise ParameterError(_OWNER, _COLLECTIONS, f"must be a list but got {rows!r}")
     settings["collections"] = [_collection(row, f"{_COLLECTIONS}[{index}]") for index, row in enumerate(rows)]
-    try:
-        SessionConfig(run="", **settings)
-    except ParameterError as error:
-        place, _, rest = error.name.partition(".")
-        name = f"{_COLLECTIONS} {rest}".rstrip() if place == "collections" else f"{_HOOK}.{_original(error.name)}"
-        raise ParameterError(_OWNER, name, error.reason) from None
     return settings
+
+
+def original_key(setting: str) -> str:
+    """The key in the file for the dotted name of a setting."""
+    place, _, rest = setting.partition(".")
+    return f"{_COLLECTIONS} {rest}".rstrip() if place == "collections" else f"{_HOOK}.{_original(setting)}"
 
 
 def _collection(row: Any, place: str) -> Collection:

@@ -14,7 +14,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -174,7 +174,7 @@ def validate(instance: Any, owner: str = "") -> None:
             raise ParameterError(
                 owner, field.name, f"must be {_type_name(hints[field.name])} but got {received!r}{_default(field)}"
             ) from None
-        for element in _elements(value):
+        for element in value if isinstance(value, (tuple, Mapping)) else (value,):
             if limits.broken_by(element):
                 shown = received if element is value else element
                 raise ParameterError(
@@ -261,14 +261,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_plain(item) for item in value)
     return value.value if isinstance(value, Enum) else value
-
-
-def _elements(value: Any) -> Iterator[Any]:
-    """The values that limits apply to: the elements of a list, the keys of a mapping, else the value."""
-    if isinstance(value, (tuple, Mapping)):
-        yield from value
-    else:
-        yield value
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -9,16 +9,24 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from watchglass.config.parameters import describe, parameter, suggest
+from watchglass.config.parameters import describe, parameter, suggest, validate
 from watchglass.errors import InvalidValueError, MissingFileError, PluginFileError, UnknownNameError, WatchglassError
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform as dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Callable[[T], T]:
+        """Replaces typing.dataclass_transform, which Python 3.10 lacks; only type checkers use it."""
+        return lambda cls: cls
 
 
 class Contract(NamedTuple):
@@ -37,8 +45,24 @@ class Contract(NamedTuple):
     method: str
 
 
-def with_parameters(cls: type[Any]) -> None:
-    """Make a class a keyword-only dataclass whose annotated attributes are parameters; for ``__init_subclass__``.
+class Plugin:
+    """The base of rules and actions. Subclasses become keyword-only dataclasses with validated parameters."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _with_parameters(cls)
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def name(self) -> str:
+        """Name of its class."""
+        return type(self).__name__
+
+
+def _with_parameters(cls: type[Any]) -> None:
+    """Make a class a keyword-only dataclass whose annotated attributes are parameters.
 
     A bare ``threshold: float = 1.0`` is a parameter too, so that it is validated like the others.
     """
@@ -90,7 +114,7 @@ def names_file(name: str) -> bool:
 
 
 def file_and_class(name: str) -> tuple[str, str]:
-    """File and class of a name, ``("my_rules.py", "MyRule")``; the class may be left out, and is then ""."""
+    """File and class of a name, ``("my_rules.py", "MyRule")``; the class may be omitted, and is then ""."""
     path, colon, class_name = name.rpartition(":")
     if not colon or (class_name.endswith(".py") and not class_name.isidentifier()):
         return name, ""
@@ -153,7 +177,7 @@ def name_of(cls: type[Any], contract: Contract) -> str:
 
 
 def class_from_file(name: str, contract: Contract) -> type:
-    """The class that ``"path/to/file.py:MyRule"`` names; the class may be left out where the file has only one.
+    """The class that ``"path/to/file.py:MyRule"`` names; the class may be omitted where the file has only one.
 
     Raises:
         MissingFileError: No such file.

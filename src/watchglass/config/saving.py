@@ -1,4 +1,4 @@
-"""What is recorded of tensors, and at which steps: the settings that a run and each collection share."""
+"""Settings that a run and each collection share: which values of tensors are recorded, and at which steps."""
 
 from __future__ import annotations
 

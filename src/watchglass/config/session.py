@@ -99,7 +99,7 @@ class SessionConfig(SaveSettings):
             InvalidValueError: A setting that is unknown, invalid, or contradicts another; the message names its source.
         """
         try:
-            return cls(run, **combine(*(layer.settings for layer in layers)), overrides=overrides or {})
+            return cls(run, **combine(*layers), overrides=overrides or {})
         except ParameterError as error:
             raise with_source(error, layers) from None
 
@@ -146,9 +146,9 @@ class SessionConfig(SaveSettings):
         return {environment.SESSION: json.dumps({**self.settings(), **place, "overrides": self.overrides})}
 
     @classmethod
-    def from_env(cls) -> SessionConfig | None:
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> SessionConfig | None:
         """The configuration from the environment, as a launcher wrote it; None for none."""
-        text = os.environ.get(environment.SESSION)
+        text = environ.get(environment.SESSION)
         if not text:
             return None
         data = json.loads(text)

@@ -26,6 +26,10 @@ class Layer(NamedTuple):
     source: str = ""
     spelled: Callable[[str], str] = str
 
+    def error(self, error: ParameterError) -> InvalidValueError:
+        """The error of a setting of this source, with the source and its spelling."""
+        return InvalidValueError(f"{self.spelled(error.name)} {error.reason}") if self.source else error
+
 
 def with_source(error: ParameterError, layers: Sequence[Layer]) -> InvalidValueError:
     """The error with the source of its setting; with two sources where their settings contradict each other.
@@ -42,7 +46,7 @@ def with_source(error: ParameterError, layers: Sequence[Layer]) -> InvalidValueE
         return error
     first, last = by_users[min(found)][0], by_users[max(found)][0]
     if first is last:
-        return InvalidValueError(f"{last.spelled(error.name)} {error.reason}")
+        return last.error(error)
     return InvalidValueError(f"{first.source}, with {last.source}: {error.name} {error.reason}")
 
 
@@ -57,23 +61,30 @@ def _names(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _names(table, f"{prefix}{name}.")
 
 
-def combine(*layers: Mapping[str, Any]) -> dict[str, Any]:
+def combine(*sources: Layer | Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a session's configuration from several sources; a later source overrides an earlier one.
 
     A table of collections adds to those of earlier sources, a list replaces them. A later table may name any collection
     that an earlier source defined. Settings of modes are merged one by one.
 
     Raises:
-        ParameterError: An invalid collection.
+        InvalidValueError: An invalid collection; the message names its source.
     """
+    layers = [source if isinstance(source, Layer) else Layer(source) for source in sources]
     result: dict[str, Any] = {}
     defined: dict[str, Collection] = {}
-    for layer in layers:
+    for number, layer in enumerate(layers, start=1):
         before = result.get("collections", DEFAULT_COLLECTIONS)
-        result = add_settings(result, layer)
-        if "collections" in layer:
-            result["collections"] = read_collections(layer["collections"], before, defined)
-            defined |= {c.name: c for c in result["collections"] if c.name not in BUILT_IN_COLLECTIONS}
+        result = add_settings(result, layer.settings)
+        if "collections" not in layer.settings:
+            continue
+        given = layer.settings["collections"]
+        try:
+            result["collections"] = read_collections(given, before, defined)
+        except ParameterError as error:  # only a table depends on earlier sources
+            found = with_source(error, layers[:number]) if isinstance(given, Mapping) else layer.error(error)
+            raise found from None
+        defined |= {c.name: c for c in result["collections"] if c.name not in BUILT_IN_COLLECTIONS}
     return result
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from watchglass.config.evaluator_timing import EvaluatorTiming
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,16 @@ class Timing:
             longest flush interval.
         quiet_run_s: A run without new segments for so long is searched for a new attempt, on an object store.
         attempt_probe_s: Pause between these searches.
-        folder_listing_s: A quiet folder is listed; in between only the newest segments are looked at.
+        folder_listing_s: A quiet folder is listed; in between only the newest segments are examined.
         slow_listing_s: A listing that takes longer is followed by a pause of four times its length.
         acknowledgement_s: Workers may take so long to answer a request, where they look often.
         request_slack_s: A request and its answer may take so much longer than the intervals of the store.
+        first_rank_s: The other ranks of a launch wait so long for the run that rank 0 creates.
+        dying_s: A training process whose launcher was killed may take so long to end.
+        process_look_s: A launcher looks at its processes at least so often.
+        spinner_s: Delay of the first sign of progress on a terminal.
+        progress_s: Delay of a line about progress, and pause between these lines, where stderr is no terminal.
+        evaluator: The times of evaluators.
     """
 
     flight_copy_s: float = 0.05
@@ -69,6 +77,12 @@ class Timing:
     slow_listing_s: float = 0.005
     acknowledgement_s: float = 5.0
     request_slack_s: float = 0.2
+    first_rank_s: float = 60.0
+    dying_s: float = 2.0
+    process_look_s: float = 1.0
+    spinner_s: float = 1.0
+    progress_s: float = 15.0
+    evaluator: EvaluatorTiming = field(default_factory=EvaluatorTiming)
 
 
 #: The times of the program as it is shipped.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watchglass.config import TIMING, Clock, Timing
+from watchglass.config import TIMING, Clock
 from watchglass.control.messages import Change, Commit, decode_acknowledgement, encode
 from watchglass.errors import DamagedDataError, RunExistsError
 from watchglass.store import Claim, Store, layout
@@ -51,7 +51,6 @@ class Agreement:
         grace_s: float = 30.0,
         poll_s: float | None = None,
         clock: Clock = time,
-        timing: Timing = TIMING,
     ) -> None:
         """Nothing is written yet.
 
@@ -63,10 +62,9 @@ class Agreement:
             grace_s: Seconds that workers have to acknowledge, at most.
             poll_s: How often :meth:`commit` is called; None for the interval of the store's policy.
             clock: The time.
-            timing: How long workers may take to answer.
         """
         self._store, self._attempt, self._change, self._number = store, attempt, change, number
-        self._grace_s, self._poll_s, self._clock, self._timing = grace_s, poll_s, clock, timing
+        self._grace_s, self._poll_s, self._clock = grace_s, poll_s, clock
         self._requested_s: float | None = None
 
     @property
@@ -91,7 +89,7 @@ class Agreement:
         intervals = self._store.policy.intervals(len(active))
         seen: Mapping[str, int | None] = {}
         if len(active) > 1:
-            answer_s = max(self._timing.acknowledgement_s, intervals.control_s + self.delay_s(len(active)))
+            answer_s = max(TIMING.acknowledgement_s, intervals.control_s + self.delay_s(len(active)))
             patience_s = min(answer_s, max(self._grace_s, intervals.control_s))
             seen = self._acknowledged(active)
             if None in seen.values() and self._clock.monotonic() - self._requested_s < patience_s:
@@ -107,7 +105,7 @@ class Agreement:
         intervals = self._store.policy.intervals(workers)
         poll_s = intervals.poll_s if self._poll_s is None else self._poll_s
         late_s = 0.0 if self._store.policy.cheap_lookups else poll_s
-        return 2 * (poll_s + intervals.answer_s) + late_s + self._timing.request_slack_s
+        return 2 * (poll_s + intervals.answer_s) + late_s + TIMING.request_slack_s
 
     def _margin(self, active: Sequence[WorkerProgress]) -> int:
         """Steps between the furthest worker and the committed one: enough for all to read the commit before it.

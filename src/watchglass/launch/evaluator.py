@@ -11,17 +11,12 @@ from watchglass.launch.interpreter import without_bootstrap
 from watchglass.launch.signals import SignalWatch
 from watchglass.supervise import Supervision
 
-#: Time limit for the end of the evaluator; the second applies where other ranks may still train.
-PATIENCE_S, PATIENCE_OF_RANKS_S = 600.0, 6 * 3600.0
+#: Pause between looks at an evaluator that is about to end; a signal ends it.
 _LOOK_S = 0.1
 
 
 def wait_for(
-    evaluator: Supervision,
-    signals: SignalWatch,
-    *,
-    patience_s: float = PATIENCE_S,
-    tick: Callable[[float], None] = lambda _: None,
+    evaluator: Supervision, signals: SignalWatch, *, patience_s: float, tick: Callable[[float], None] = lambda _: None
 ) -> bool:
     """Wait for the end of the evaluator, after the end of the script.
 

@@ -77,8 +77,6 @@ def _line(line: bytes) -> _UncaughtException | None:
     except (ValueError, RecursionError):
         return None
     failure = Failure.from_json(table)
-    return (
-        None
-        if failure is None
-        else _UncaughtException(failure, table.get("first") is True, table.get("trains") is True)
-    )
+    if failure is None:
+        return None
+    return _UncaughtException(failure, table.get("first") is True, table.get("trains") is True)

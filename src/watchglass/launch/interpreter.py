@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from watchglass.errors import LaunchError
 
@@ -67,13 +68,13 @@ def python_command() -> list[str]:
     return [sys.executable, *interpreter_flags()]
 
 
-def check_bootstrap_possible() -> None:
-    """Refuse flags that disable PYTHONPATH or ``site``, which bring capture into the training process.
+def check_bootstrap_possible(flags: Any = sys.flags) -> None:
+    """Refuse flags of an interpreter that disable PYTHONPATH or ``site``, which bring capture into a training process.
 
     Raises:
         LaunchError: ``-E``, ``-I`` or ``-S`` was given.
     """
-    for letter, is_set in (("I", sys.flags.isolated), ("E", sys.flags.ignore_environment), ("S", sys.flags.no_site)):
+    for letter, is_set in (("I", flags.isolated), ("E", flags.ignore_environment), ("S", flags.no_site)):
         if is_set:
             raise LaunchError(f"python -{letter} disables capture; omit the flag, or use --no-capture")
 

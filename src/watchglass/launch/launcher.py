@@ -18,7 +18,7 @@ from typing import IO
 from watchglass.capture import FRAMEWORKS
 from watchglass.config import EvaluatorConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
-from watchglass.launch.evaluator import PATIENCE_OF_RANKS_S, PATIENCE_S, evaluator_environment, wait_for
+from watchglass.launch.evaluator import evaluator_environment, wait_for
 from watchglass.launch.failures import Failures
 from watchglass.launch.interpreter import check_bootstrap_possible, with_bootstrap
 from watchglass.launch.job import Job
@@ -30,7 +30,7 @@ from watchglass.records import Failure, Verdict, from_json
 from watchglass.store import attempts, layout, open_store, write_launch_end
 from watchglass.supervise import EvaluatorProcess, Supervision
 
-#: Folder with the ``sitecustomize.py`` that brings capture into the training.
+#: Folder with the ``sitecustomize.py`` that brings capture into the training process.
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap"))
 
 #: Signals by which the stop protocol ends a training process that reaches no step boundary.
@@ -110,7 +110,9 @@ class _Evaluation:
         if self._evaluator is None or self._config is None:
             return False
         with waiting() as tick:
-            over = wait_for(self._evaluator, signals, patience_s=_patience_s(), tick=tick)
+            times, alone = self._config.timing, environment.world_size() == 1
+            patience_s = times.last_steps_s if alone else times.last_steps_of_ranks_s  # other ranks may still train
+            over = wait_for(self._evaluator, signals, patience_s=patience_s, tick=tick)
         if not over:
             problems.append(
                 "the evaluator was stopped before it had evaluated all steps; to evaluate them: watchglass check"
@@ -143,7 +145,7 @@ def launch(
     Args:
         job: What to run.
         started: Called by the launcher of rank 0 with location and attempt of the run, just before the script starts.
-        say: Takes a sentence about what goes wrong while the training goes on.
+        say: Takes a sentence about what goes wrong during the run.
         waiting: Makes the context for the wait for the evaluator, after the end of the script.
 
     Raises:
@@ -171,7 +173,7 @@ def launch(
         if -ended.returncode in _STOP_SIGNALS and _stop_was_committed(run, attempt):
             status = EXIT_STOPPED
         failure = failures.take(0 if status == EXIT_STOPPED else status)
-        _tell_end(run, attempt, status, ended.pid, failure, problems)
+        _print_end(run, attempt, status, ended.pid, failure, problems)
         before_s = _seconds_of_children()
         evaluated = evaluation.finish(signals, waiting, problems)
         beside_cpu_s = _seconds_of_children() - before_s + time.process_time()
@@ -229,7 +231,7 @@ def _harvest(run: str, attempt: int, problems: list[str]) -> None:
         problems.append(f"could not recover the last steps of a killed worker: {error}")
 
 
-def _tell_end(run: str, attempt: int, status: int, pid: int, failure: Failure | None, problems: list[str]) -> None:
+def _print_end(run: str, attempt: int, status: int, pid: int, failure: Failure | None, problems: list[str]) -> None:
     """Record the end of this launch for followers on other machines, which cannot see processes here."""
     rank, world_size = environment.rank(), environment.world_size()
     try:
@@ -244,11 +246,6 @@ def _group_sender() -> int | None:
     """The agent of torchrun, if it started this process in a new process group: it ends workers with ``killpg``."""
     ours = environment.elastic_run_id() and os.name == "posix" and os.getpgrp() == os.getpid()
     return os.getppid() if ours else None
-
-
-def _patience_s() -> float:
-    """Time limit of the evaluator; with several ranks it also waits for ranks that still train."""
-    return PATIENCE_S if environment.world_size() == 1 else PATIENCE_OF_RANKS_S
 
 
 def _stop_was_committed(run: str, attempt: int) -> bool:

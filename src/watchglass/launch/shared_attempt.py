@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from watchglass.config import environment, joined
+from watchglass.config import TIMING, environment, joined
 from watchglass.errors import LaunchError, RunExistsError
 from watchglass.launch.job import Job
 from watchglass.store import (
@@ -24,17 +24,19 @@ from watchglass.store import (
     this_process,
 )
 
-#: Time limit for the other ranks to see the run that rank 0 creates.
-_WAIT_FOR_RANK_0_S = 60.0
-#: Number of looks, and seconds between them, for a training process whose launcher is dead.
-_DYING_LOOKS, _DYING_S = 20, 0.1
+#: Number of looks at a training process whose launcher is dead.
+_DYING_LOOKS = 20
 
 #: A launcher launches once. Its start time would be as good, but needs an import of psutil.
 _THIS_LAUNCH = os.urandom(8).hex()
 
 
 def begin_attempt(
-    job: Job, *, say: Callable[[str], None] = lambda sentence: None, sleep: Callable[[float], None] = time.sleep
+    job: Job,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    say: Callable[[str], None] = lambda sentence: None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, int]:
     """Create or join the run of ``job`` and an attempt in it: (location of the run, attempt).
 
@@ -43,6 +45,7 @@ def begin_attempt(
 
     Args:
         job: The job.
+        environ: The environment, which says whether this process is a rank.
         say: Takes a warning about processes on other machines.
         sleep: Sleeps for seconds.
 
@@ -51,30 +54,31 @@ def begin_attempt(
         StoreError: The store is not writable.
         LaunchError: Rank 0 created no run, or the previous attempt still runs.
     """
-    if environment.rank() == 0:
-        run = _create(job)
+    rank = environment.rank(environ)
+    if rank == 0:
+        run = _create(job, environ)
     else:
-        run = _shared_name(job)
-        _wait_for_manifest(open_store(run), run, sleep)
+        run = _shared_name(job, environ)
+        _wait_for_manifest(open_store(run), run, rank, sleep)
     store = open_store(run)
 
     def follows(attempt: int) -> None:
         _check_over(store, run, attempt, say, sleep)
 
-    joins = functools.partial(_is_joined, store)
-    return run, create_attempt(store, launch_key(), joins, follows=follows, launcher=this_process())
+    joins = functools.partial(_is_joined, store, rank)
+    return run, create_attempt(store, launch_key(environ), joins, follows=follows, launcher=this_process())
 
 
-def launch_key() -> str:
+def launch_key(environ: Mapping[str, str] = os.environ) -> str:
     """The same for all ranks of one launch, different for every other launch and for every restart by torchrun."""
-    if environment.elastic_run_id():
+    if environment.elastic_run_id(environ):
         # The parent is torchrun's agent, which started every rank of this machine.
-        launch = environment.elastic_run_id() if _several_machines() else _parent()
-        return f"{launch}/{environment.restart_count()}"
-    job = environment.job_id()
+        launch = environment.elastic_run_id(environ) if _several_machines(environ) else _parent()
+        return f"{launch}/{environment.restart_count(environ)}"
+    job = environment.job_id(environ)
     if job:
-        names_meeting = environment.rendezvous() != ":" or not job.startswith("ranks/")
-        return job if _several_machines() and names_meeting else f"{job}/{_parent()}"
+        names_meeting = environment.rendezvous(environ) != ":" or not job.startswith("ranks/")
+        return job if _several_machines(environ) and names_meeting else f"{job}/{_parent()}"
     return f"{os.uname().nodename}/{os.getpid()}/{_THIS_LAUNCH}"
 
 
@@ -84,9 +88,8 @@ def _parent() -> str:
     return f"{os.uname().nodename}/{parent}/{_start_time(parent):.2f}"
 
 
-def _is_joined(store: Store, attempt: int) -> bool:
-    """Whether this rank is new in an attempt with this launch key; an earlier launch with the key had the rank."""
-    rank = environment.rank()
+def _is_joined(store: Store, rank: int, attempt: int) -> bool:
+    """Whether a rank is new in an attempt with this launch key; an earlier launch with the key had the rank."""
     if store.size(layout.launch_end(attempt, rank)) is not None:
         return False
     return not claims_of_worker(store, attempt, layout.worker_name(rank))
@@ -109,10 +112,10 @@ def _check_over(
         launcher = launcher_of(store, attempt)
         if wait == _DYING_LOOKS or launcher is None or is_alive(launcher) is not False:
             raise LaunchError(
-                f"{run} is being trained by process {claim.pid} (attempt {attempt}); wait for its end, or name "
+                f"{run} is being written by process {claim.pid} (attempt {attempt}); wait for its end, or name "
                 "another run with --run"
             )
-        sleep(_DYING_S)
+        sleep(TIMING.dying_s / _DYING_LOOKS)
     launcher = launcher_of(store, attempt)
     if launcher is not None and is_alive(launcher) is None and store.size(layout.launch_end(attempt, 0)) is None:
         say(
@@ -121,10 +124,10 @@ def _check_over(
         )
 
 
-def _create(job: Job) -> str:
+def _create(job: Job, environ: Mapping[str, str]) -> str:
     """Create the run if necessary, and return its location: the one in the job, or a new one."""
-    if job.run is not None or environment.elastic_run_id():
-        run = job.run or _shared_name(job)
+    if job.run is not None or environment.elastic_run_id(environ):
+        run = job.run or _shared_name(job, environ)
         store = open_store(run)
         try:
             create_run(store, command=job.words)
@@ -141,11 +144,11 @@ def _create(job: Job) -> str:
     raise LaunchError(f"{name} and its numbered variants exist already; name the run with --run")
 
 
-def _shared_name(job: Job) -> str:
+def _shared_name(job: Job, environ: Mapping[str, str]) -> str:
     """The location, as every rank computes it."""
     if job.run is not None:
         return job.run
-    if not environment.elastic_run_id() or _several_machines():
+    if not environment.elastic_run_id(environ) or _several_machines(environ):
         raise LaunchError("ranks on several machines need one run that all of them can reach; name it with --run")
     return _default_name(job, _start_time(os.getppid()))
 
@@ -154,8 +157,8 @@ def _default_name(job: Job, wall_s: float) -> str:
     return joined(job.runs, f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(wall_s))}")
 
 
-def _several_machines() -> bool:
-    return environment.world_size() > environment.local_world_size()
+def _several_machines(environ: Mapping[str, str]) -> bool:
+    return environment.world_size(environ) > environment.local_world_size(environ)
 
 
 def _start_time(pid: int) -> float:
@@ -165,14 +168,14 @@ def _start_time(pid: int) -> float:
     return float(psutil.Process(pid).create_time())
 
 
-def _wait_for_manifest(store: Store, run: str, sleep: Callable[[float], None]) -> None:
+def _wait_for_manifest(store: Store, run: str, rank: int, sleep: Callable[[float], None]) -> None:
     pause_s = store.policy.lookup_s
-    for _ in range(int(_WAIT_FOR_RANK_0_S / pause_s)):
+    for _ in range(int(TIMING.first_rank_s / pause_s)):
         if store.size(layout.MANIFEST) is not None:
             read_manifest(store)
             return
         sleep(pause_s)
     raise LaunchError(
-        f"rank {environment.rank()} found no run at {run} after {_WAIT_FOR_RANK_0_S:.0f} s; "
+        f"rank {rank} found no run at {run} after {TIMING.first_rank_s:.0f} s; "
         "rank 0 creates it, and all ranks must reach the same location"
     )

@@ -43,9 +43,10 @@ class SignalWatch:
 
     Args:
         group_sender: Id of a process that signals the whole process group.
+        exact: Ask the system for the source of a signal, where it can tell.
     """
 
-    def __init__(self, group_sender: int | None = None) -> None:
+    def __init__(self, group_sender: int | None = None, *, exact: bool = hasattr(signal, "sigtimedwait")) -> None:
         self._group_sender = group_sender
         # Ignored signals (SIGHUP under nohup, SIGINT in a background job) stay ignored, also for the script.
         self._numbers = {
@@ -53,7 +54,7 @@ class SignalWatch:
             for number in (getattr(signal, name, None) for name in _NAMES)
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN
         }
-        self._exact = hasattr(signal, "sigtimedwait")
+        self._exact = exact
         self._mask: set[int] = set()
         self._handlers: dict[int, Any] = {}
         self._arrived: deque[int] = deque()

@@ -9,14 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from watchglass.config import TIMING
 from watchglass.errors import LaunchError
 from watchglass.launch.signals import SignalWatch
 
 #: prctl(2): the signal to this process when its parent dies.
 _PR_SET_PDEATHSIG = 1
-
-#: A signal ends the wait at once; this bounds the wait for a signal that never comes.
-_LOOK_AGAIN_S = 1.0
 
 
 def run_training(
@@ -52,7 +50,7 @@ def run_training(
         raise LaunchError(f"{command[0]} cannot be started: {error.strerror or error}") from None
     look()
     while child.poll() is None:
-        arrival = signals.wait(_LOOK_AGAIN_S)
+        arrival = signals.wait(TIMING.process_look_s)  # a signal ends the wait at once
         if arrival is not None and not arrival.shared:
             child.send_signal(arrival.number)
         look()

@@ -11,9 +11,6 @@ from watchglass.supervise import Supervision
 
 _log = logging.getLogger("watchglass")
 
-#: Time limit for the evaluator to print the last findings at the end of a run.
-_LAST_WORDS_S = 10.0
-
 
 class WatchedEvaluator:
     """Starts the evaluator when the worker has joined, supervises it, and lets it finish at the end of the run."""
@@ -36,7 +33,7 @@ class WatchedEvaluator:
     def finish(self) -> None:
         """Close the lifeline and wait a moment for the last findings; the evaluator ends by itself."""
         if self._evaluator is not None:
-            self._evaluator.wait(_LAST_WORDS_S)
+            self._evaluator.wait(self._config.timing.last_findings_s)
 
 
 def _warn(sentence: str) -> None:

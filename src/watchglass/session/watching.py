@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +22,10 @@ from watchglass.config import (
     SessionConfig,
     check_names,
     environment,
-    file_layer,
     find_file,
     joined,
     local_path,
+    read_file,
     scheme_of,
 )
 from watchglass.errors import InvalidValueError, StoreError, TrainingStopped, importing
@@ -92,22 +92,19 @@ def watch(
             f"watch needs a model of an imported framework, such as torch.nn.Module, but got {type(model).__name__}; "
             "for boosted trees use xgboost_callback, for other training loops use Hook"
         )
+    watching: dict[str, Any] = {
+        "rules": rules, "calibration": calibration, "stop_on": stop_on, "actions": actions, "config_file": config_file,
+    }  # fmt: skip
     launch, hook = SessionConfig.from_env(), current_hook()
     if hook is not None and (run is None or launch is not None):
         if launch is None:
-            _warn_of_ignored(
-                rules=rules, calibration=calibration, stop_on=stop_on, actions=actions, config_file=config_file
-            )
+            _warn_of_ignored(watching)
         if settings:
             hook.reconfigure(hook.config.with_settings(settings))
     elif launch is not None and not FRAMEWORKS[owner.name].discovers and not environment.disabled():
         hook = hook_of_launch(launch, owner, settings)
     else:
-        call = _WatchCall(
-            owner, run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=actions,
-            config_file=config_file, **settings,
-        )  # fmt: skip
-        hook = call.begin(_default_run(runs))
+        hook = _WatchCall(owner, run=run, **watching, **settings).begin(_default_run(runs))
     if hook.active:
         attach(hook, owner, model)
     return hook
@@ -190,7 +187,7 @@ class _WatchCall:
                 taken = action_specs(actions, specs, config_file)
                 self._evaluation = EvaluatorConfig(path, None, specs, severity, taken, calibration=calibration)
         found = None if environment.disabled() and config_file is None else find_file(config_file)
-        file = file_layer(found)
+        file = read_file(found)
         if found is not None:
             _log.info("watchglass: settings from %s", found)
         kept = owner.collections
@@ -215,7 +212,7 @@ class _WatchCall:
         return hook
 
 
-def _warn_of_ignored(**given: Any) -> None:
+def _warn_of_ignored(given: Mapping[str, Any]) -> None:
     names = [name for name, value in given.items() if value is not None and (name, value) != ("calibration", "default")]
     if names:
         _log.warning(

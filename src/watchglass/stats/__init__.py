@@ -1,7 +1,7 @@
 """Pure numerics: statistics rows, histograms, their kernel and merge, robust baselines."""
 
 from watchglass.stats import native, pure
-from watchglass.stats.columns import column, derived, exact_reduction, stored_fields
+from watchglass.stats.derived_statistics import column, derived, exact_reduction, stored_fields
 from watchglass.stats.elements import DTYPE_CODES, numbers, sample, sample_sizes
 from watchglass.stats.histograms import Histograms, edges, histograms_of, merge_histograms, quantiles
 from watchglass.stats.robust import RollingBaseline, median

@@ -84,7 +84,7 @@ def magnitudes(values: NDArray[Any]) -> NDArray[np.float64]:
 def sample(count: int, seed: int) -> NDArray[np.int64] | None:
     """Indices of the elements that enter the histogram of so many elements, ascending; None for all.
 
-    One run from each stratum, at a place drawn from the seed: every element is as likely to be looked at as any other.
+    One run from each stratum, at a place drawn from the seed: every element is as likely to be examined as any other.
     """
     if count <= SAMPLED_ABOVE:
         return None

@@ -29,7 +29,7 @@ class Histograms:
     """Histograms of n tensors, one after another.
 
     Attributes:
-        seen: How many elements each looked at, of all kinds, uint64[n]: the tensor's number of elements, fewer where
+        seen: How many elements each examined, of all kinds, uint64[n]: the tensor's number of elements, fewer where
             it was sampled (then ``counts * count / seen`` is an unbiased estimate), 0 where there is no histogram.
         offsets: Where each begins in the next two, int64[n + 1].
         keys: Bins that occur, int16[total], ascending within each histogram.
@@ -128,7 +128,7 @@ def histograms_of(arrays: Sequence[NDArray[np.float64]]) -> Histograms:
 def merge_histograms(a: Histograms, b: Histograms) -> Histograms:
     """The histogram of the elements of both, row by row; exact, in any order.
 
-    Where the two were sampled at different rates, the result weighs elements by what was looked at.
+    Where the two were sampled at different rates, the result weighs elements by what was examined.
 
     Raises:
         InvalidValueError: They differ in length.

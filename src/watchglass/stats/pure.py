@@ -13,15 +13,9 @@ from watchglass.stats.rows import Rows, empty, of_array
 
 
 def summaries(
-    pointers: Sequence[int],
-    counts: Sequence[int],
-    codes: Sequence[int],
-    *,
-    before: Sequence[int] | None = None,
-    scale: float | None = None,
-    histograms: bool = True,
-    seed: int = 0,
-) -> tuple[Rows, Histograms | None]:
+    pointers: Sequence[int], counts: Sequence[int], codes: Sequence[int], *, before: Sequence[int] | None = None,
+    scale: float | None = None, histograms: bool = True, seed: int = 0,
+) -> tuple[Rows, Histograms | None]:  # fmt: skip
     """Rows and histograms as :func:`watchglass.stats.native.summaries` gives them."""
     rows = empty(len(pointers))
     parts = []

@@ -5,31 +5,26 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import LaunchError
 
-#: Seconds from the request to end to the kill.
-TERMINATION_S = 5.0
-_COMMAND = ("-m", "watchglass.evaluate")
-
 
 class EvaluatorProcess:
     """A running evaluator. For one thread.
 
-    Its standard input is a socket whose other end only this process holds. Its configuration goes in first: it may
-    hold secrets, and a command line or an environment can be read by others. When this process ends, in whatever way,
-    the evaluator reads end of file, finishes what there is and ends. In the other direction it writes a byte now and
-    then: a sign of life. It has a session of its own, so that Ctrl-C, which is for the training script, does not reach
-    it.
+    Its standard input is a socket whose other end only this process holds. The configuration is sent through it,
+    because others can read a command line or an environment, and a configuration may hold secrets. When this process
+    ends, for whatever reason, the evaluator reads end of file, evaluates the remaining steps and ends. In the other
+    direction it writes a byte now and then, as a sign of life. It leads a session, so Ctrl-C does not reach it.
 
     Args:
         config: What it evaluates.
         environ: The whole environment of the process.
-        command: Arguments of the interpreter. For tests.
+        command: Interpreter and arguments; a test may give another one.
         answer: A file to which it writes its verdict at the end of the training run; None for no verdict.
 
     Raises:
@@ -40,14 +35,14 @@ class EvaluatorProcess:
         self,
         config: EvaluatorConfig,
         environ: Mapping[str, str],
-        command: tuple[str, ...] = _COMMAND,
+        command: Sequence[str] = (),
         *,
         answer: IO[bytes] | None = None,
     ) -> None:
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *command],
+                command or [sys.executable, "-m", "watchglass.evaluate"],
                 env=dict(environ),
                 stdin=theirs.fileno(),
                 # Never the stdout of this process, which belongs to the script.
@@ -59,15 +54,13 @@ class EvaluatorProcess:
             raise LaunchError(f"the evaluator cannot be started: {error.strerror or error}") from None
         finally:
             theirs.close()
+        #: Its process id.
+        self.pid = self._process.pid
+        self._termination_s = config.timing.termination_s
         self._lifeline: socket.socket | None = ours
         with suppress(OSError), ours.makefile("wb") as stdin:  # it may have ended already
             config.send(stdin)
         ours.setblocking(False)
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
 
     def poll(self) -> int | None:
         """Its return code as of :class:`subprocess.Popen`; None while it runs."""
@@ -107,11 +100,11 @@ class EvaluatorProcess:
         for stop in (self._process.terminate, self._process.kill):
             if self._process.poll() is None:
                 stop()
-            if self.wait(TERMINATION_S) is not None:
+            if self.wait(self._termination_s) is not None:
                 return
 
     def kill(self) -> None:
         """Kill a process that hangs."""
         self.let_go()
         self._process.kill()
-        self.wait(TERMINATION_S)
+        self.wait(self._termination_s)

@@ -12,13 +12,6 @@ from watchglass.config import EvaluatorConfig
 from watchglass.errors import LaunchError
 from watchglass.supervise.process import EvaluatorProcess
 
-#: Pause before each replacement. The cause of the first end may pass, for example a lack of memory.
-PAUSES_S = (0.0, 5.0, 60.0)
-#: Seconds without a sign of life after which an evaluator counts as hung. It gives one after each step and each read of
-#: the run; in a step, every rule may use its time limit.
-SILENCE_S, _SILENT_RULES = 300.0, 10
-#: Largest time that counts between two looks, since the process may have been stopped or the machine suspended.
-_LONGEST_LOOK_S = 5.0
 #: Exit status of an evaluator that has printed why it cannot evaluate this run; a replacement would fail too.
 REFUSED = 2
 
@@ -48,7 +41,7 @@ class Supervision:
     ) -> None:
         self._config, self._environ, self._say = config, dict(environ), say
         self._start_process, self._monotonic = start, monotonic
-        self._silence_s = max(SILENCE_S, _SILENT_RULES * config.rule_timeout_s)
+        self._silence_s = max(config.timing.hung_s, config.timing.hung_rules * config.rule_timeout_s)
         self._process: EvaluatorProcess | None = None
         self._training_ended = False
         self._deaths = 0
@@ -68,7 +61,7 @@ class Supervision:
     def look(self) -> None:
         """Start an evaluator that is due; replace one that died or hangs. Returns at once; called every second."""
         now_s = self._monotonic()
-        passed_s, self._looked_s = min(now_s - self._looked_s, _LONGEST_LOOK_S), now_s
+        passed_s, self._looked_s = min(now_s - self._looked_s, self._config.timing.longest_look_s), now_s
         if self._process is None:
             if self._due_s is not None and now_s >= self._due_s:
                 self._start()
@@ -133,24 +126,21 @@ class Supervision:
     def _replace(self, how: str) -> None:
         """Report an unexpected end, and schedule the next start."""
         self._process = None
-        pauses_s = PAUSES_S[self._deaths :]
+        pauses_s = self._config.timing.replacement_pauses_s
         self._deaths += 1
-        if not pauses_s:
-            self._say(f"the evaluator {how}, {self._deaths} times in all; {self._unjudged}; {self._later}")
+        if self._deaths > len(pauses_s):
+            stops = "" if self._config.stop_on is None else " and will not be stopped by findings"
+            unjudged = f"this run is no longer evaluated{stops}"
+            self._say(f"the evaluator {how}, {self._deaths} times in all; {unjudged}; {self._later}")
             return
-        pause_s = 0.0 if self._training_ended else pauses_s[0]
+        pause_s = 0.0 if self._training_ended else pauses_s[self._deaths - 1]
         self._due_s = self._monotonic() + pause_s
         when = f" in {pause_s:.0f} s" if pause_s else ""
         self._say(
-            f"the evaluator {how}; restarting{when} ({self._deaths} of {len(PAUSES_S)}), continuing from the journal"
+            f"the evaluator {how}; restarting{when} ({self._deaths} of {len(pauses_s)}), continuing from the journal"
         )
         if not pause_s:
             self.look()
-
-    @property
-    def _unjudged(self) -> str:
-        stops = "" if self._config.stop_on is None else " and will not be stopped by findings"
-        return f"this run is no longer evaluated{stops}"
 
     @property
     def _later(self) -> str:

@@ -1,6 +1,6 @@
-"""Shipped for tests, ours and those of adapters, rules, stores, trainings and tools that build on watchglass.
+"""For tests of training scripts, of custom adapters, rules, stores and actions, and of tools that use watchglass.
 
-Names load when first used: a test suite that uses none of them pays nothing for the pytest plugin that is in here.
+Names load when first used, so the pytest plugin costs a test suite that uses none of them nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every action must do, ours or yours: derive a test class, say how it works, how it fails and what then arrived.
+"""Tests that every action must pass, built in or custom: derive a class, with parameters that work and that fail.
 
 Example::
 
@@ -24,17 +24,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from watchglass.actions import Action, Courier, Outcome, Subscription, build_action, documentation, find_action
+from watchglass.actions import Action, Courier, DeliveryOutcome, Subscription, build_action, documentation, find_action
 from watchglass.config import ActionSpec
 from watchglass.records import Event, Finding, Mode, RuleStatus, Severity, Status
 
 
 def example_event(kind: str = "finding", **changed: Any) -> Event:
-    """An event as an evaluator tells it.
+    """An event as an evaluator makes it.
 
     Args:
         kind: ``"finding"``, ``"status"`` or ``"summary"``.
-        **changed: Fields of the finding that are not as in the example.
+        **changed: Fields of the finding that differ from the example.
     """
     given: dict[str, Any] = {
         "id": "abcdefabcdef", "rule": "ExplodingTensor", "severity": Severity.ERROR, "step": 7, "last_step": 7,
@@ -54,8 +54,8 @@ def example_event(kind: str = "finding", **changed: Any) -> Event:
 
 def delivered(
     spec: ActionSpec, event: Event, *, timeout_s: float = 30.0, environ: Mapping[str, str] | None = None
-) -> Outcome:
-    """Deliver one event as an evaluator does, in a process of its own; waits for it."""
+) -> DeliveryOutcome:
+    """Deliver one event as an evaluator does, in a separate process; waits for it."""
     courier = Courier(spec, event, timeout_s, environ)
     try:
         while (outcome := courier.poll()) is None:
@@ -66,7 +66,7 @@ def delivered(
 
 
 class ActionSuite(ABC):
-    """Tests of one action. Derive, set :attr:`name`, write the three methods; pytest does the rest."""
+    """Tests of one action. Derive, set :attr:`name`, write the three methods."""
 
     #: Built-in name, or ``"path/to/file.py:MyAction"``.
     name: ClassVar[str]
@@ -81,7 +81,7 @@ class ActionSuite(ABC):
 
     @abstractmethod
     def arrived(self, tmp_path: Path) -> int:
-        """How many events have arrived where it delivers to."""
+        """Number of events that have arrived at the destination."""
 
     def make(self, parameters: Mapping[str, Any]) -> Action:
         """The action."""
@@ -90,19 +90,19 @@ class ActionSuite(ABC):
         return action
 
     def test_is_documented(self) -> None:
-        """Its docstring says in one line what it does."""
-        told = documentation(find_action(self.name))
-        assert told.summary.endswith("."), "the first line of the docstring is a sentence"
-        assert len(told.summary) <= 120, "the first line of the docstring fits a line"
+        """The first line of its docstring is a sentence."""
+        documented = documentation(find_action(self.name))
+        assert documented.summary.endswith("."), "the first line of the docstring is a sentence"
+        assert len(documented.summary) <= 120, "the first line of the docstring fits a line"
 
     def test_its_parameters_travel_as_json(self, tmp_path: Path) -> None:
-        """What it is told in code is what it is told in another process."""
+        """Parameters given in code reach the process of the delivery unchanged."""
         given = self.works(tmp_path)
         assert json.loads(json.dumps(given)) == given
         self.make(given)
 
-    def test_every_kind_of_event_that_it_asks_for_arrives(self, tmp_path: Path) -> None:
-        """By a process of its own, once each."""
+    def test_every_kind_of_event_that_it_subscribes_to_arrives(self, tmp_path: Path) -> None:
+        """From a separate process, once each."""
         spec = ActionSpec(self.name, {**self.works(tmp_path), "on": "finding,status"})
         action = self.make(spec.parameters)
         for number, kind in enumerate(("finding", "status", *(("summary",) if action.takes_summaries else ())), 1):
@@ -113,14 +113,14 @@ class ActionSuite(ABC):
             assert self.arrived(tmp_path) == number
 
     def test_a_message_can_hold_anything(self, tmp_path: Path) -> None:
-        """Braces, quotes, markup, other alphabets and line ends are text and nothing else."""
+        """Braces, quotes, markup, other alphabets and line ends are plain text."""
         event = example_event(message="{run} 'a' \"b\" $HOME `id` <b> % é 損失 \\ ; | &\nnext", tensors=("x" * 300,))
         outcome = delivered(ActionSpec(self.name, self.works(tmp_path)), event)
         assert outcome.done, outcome.reason
         assert self.arrived(tmp_path) == 1
 
-    def test_a_failure_is_told_in_a_line(self, tmp_path: Path) -> None:
-        """With a reason that a person understands."""
+    def test_a_failure_is_reported_in_a_line(self, tmp_path: Path) -> None:
+        """The outcome has a reason of one line."""
         outcome = delivered(ActionSpec(self.name, self.fails(tmp_path)), example_event())
         assert not outcome.done
         assert outcome.reason

@@ -1,4 +1,4 @@
-"""What every adapter must do, ours or yours: describe a tiny training, derive a test class, pytest does the rest.
+"""Tests that every adapter must pass, built in or custom: describe a tiny training case and derive a class.
 
 Example::
 
@@ -13,7 +13,7 @@ Example::
     class TestMyAdapter(AdapterSuite):
         case = MyCase
 
-docs/adapters.md writes a whole adapter, with its case.
+docs/adapters.md has a whole adapter with its case.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from watchglass.run import Run, open_run
 
 AfterStep = Callable[[int], None]
 
-#: No faults are injected here: what is no part of a step, and the doors of scripts, behind which the same things break.
+#: No faults are injected here: these are no part of a step, or are called by scripts and use the other methods.
 _NOT_BROKEN = frozenset((
     "guarded", "detach_with", "detach_if_broken", "close", "fault", "forked", "flush", "step", "save_scalar",
     "save_tensor",
@@ -49,15 +49,15 @@ _NOT_BROKEN = frozenset((
 
 
 class AdapterCase(ABC):
-    """A tiny training of one framework; each instance is a new one, and all take the same course, bit for bit.
+    """A tiny training in one framework; each instance starts again, and all compute the same, bit for bit.
 
     Attributes:
-        model: What a script gives to ``watch``.
-        losses: Loss of each update, as the training itself sees it.
-        evaluation_losses: Mean loss of the evaluation after each update; stays empty where there is none.
+        model: The argument of ``watch`` in a script.
+        losses: Loss of each update, as the framework computes it.
+        evaluation_losses: Mean loss of the evaluation after each update; empty without evaluations.
     """
 
-    #: Settings of the hook, where what the adapter reads is not kept by default.
+    #: Settings of the hook, if the adapter reads data that is not kept by default.
     settings: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ class AdapterCase(ABC):
         self.evaluation_losses: list[float] = []
 
     def attach(self, hook: Hook) -> None:
-        """Watch the model, as the table of frameworks says; not called for a training that nobody watches."""
+        """Watch the model, by the table of frameworks; not called for an unwatched case."""
         owner = owner_of(self.model)
-        assert owner is not None, f"no framework of the table says that {self.model!r} is its model"
+        assert owner is not None, f"no framework of the table owns the model {self.model!r}"
         attach(hook, owner, self.model)
 
     @abstractmethod
@@ -76,30 +76,30 @@ class AdapterCase(ABC):
         """Update ``steps`` times, evaluate after each update, and append to the losses.
 
         Args:
-            steps: Number of updates; fewer when the adapter stops the training, by the framework's own means or by
-                :class:`~watchglass.errors.TrainingStopped`, which is let through.
-            after_step: Called after each update in the training's thread, with the number of the update from 0.
+            steps: Number of updates; fewer if the adapter stops the run, by means of the framework or by
+                :class:`~watchglass.errors.TrainingStopped`, which must propagate.
+            after_step: Called after each update in the training thread, with the number of the update from 0.
         """
 
     def evaluate(self) -> bool:
-        """Evaluate once, outside of :meth:`train`; returns False where the framework cannot."""
+        """Evaluate once, outside of :meth:`train`; returns False if the framework cannot."""
         return False
 
     @abstractmethod
     def parameters(self) -> Mapping[str, NDArray[Any]]:
-        """Everything that the training has changed, copied."""
+        """Copies of everything that the updates have changed."""
 
 
 class AdapterSuite(ABC):
     """Conformance of an adapter. Derive and set :attr:`case`."""
 
-    #: The training that the adapter watches.
+    #: The case that the adapter watches.
     case: ClassVar[type[AdapterCase]]
-    #: Updates of a test's training.
+    #: Updates in each test.
     steps: ClassVar[int] = 6
 
     def watch(self, path: Path, after_step: AfterStep = lambda step: None, **settings: Any) -> tuple[AdapterCase, Run]:
-        """A watched training, from its first step to its end, and what was recorded of it."""
+        """A watched case after its last step, and its run."""
         case = self.case()
         with self.hook(path, **settings) as hook:
             case.attach(hook)
@@ -107,17 +107,17 @@ class AdapterSuite(ABC):
         return case, open_run(path)
 
     def hook(self, path: Path, **settings: Any) -> Hook:
-        """A hook whose every step is due, and whose faults raise."""
+        """A hook that captures every step and raises on faults."""
         return Hook(path, **{"save_interval": 1, "strict": True, **self.case.settings, **settings})
 
     def unwatched(self, steps: int) -> AdapterCase:
-        """The same training with nobody watching."""
+        """The same case without watchglass."""
         case = self.case()
         case.train(steps, lambda step: None)
         return case
 
     def test_the_training_keeps_its_numbers(self, tmp_path: Path) -> None:
-        """Every loss and every parameter is, to the last bit, what it is without us."""
+        """Every loss and every parameter has the same bits as without watchglass."""
         watched, _ = self.watch(tmp_path / "run")
         _same_numbers(watched, self.unwatched(self.steps), "watching")
 
@@ -129,10 +129,10 @@ class AdapterSuite(ABC):
         _equal(sorted(end.global_step for end in ends), list(range(len(ends))), "global steps over all modes")
         if case.evaluation_losses:
             evaluated = sorted({end.train_step for end in ends if end.mode is Mode.EVAL})
-            _equal(evaluated, list(range(self.steps)), "updates behind which an EVAL step lies")
+            _equal(evaluated, list(range(self.steps)), "updates followed by an EVAL step")
 
     def test_the_loss_is_found_in_every_mode(self, tmp_path: Path) -> None:
-        """It is called ``loss``, in training and in evaluation: the name by which rules follow any training."""
+        """Its name is ``loss`` in training and in evaluation: rules of all frameworks read this name."""
         case, run = self.watch(tmp_path / "run")
         steps, losses = run.scalars("loss")
         _equal(list(steps), list(range(self.steps)), "TRAIN steps with a loss")
@@ -142,16 +142,16 @@ class AdapterSuite(ABC):
             _close(means, case.evaluation_losses, "recorded evaluation losses")
 
     def test_tensors_are_read_only_when_due(self, tmp_path: Path) -> None:
-        """Statistics come at the interval asked for, scalars of the training at every step."""
+        """Statistics come at the requested interval, training scalars at every step."""
         _, run = self.watch(tmp_path / "run", save_interval=4)
         due = list(range(0, self.steps, 4))
         captured = {name: run.tensor(name).reductions("count")[0].tolist() for name in run.tensor_names()}
-        assert any(captured.values()), "nothing was captured of any tensor at any step"
-        _equal({name: steps for name, steps in captured.items() if not set(steps) <= set(due)}, {}, "reads in between")
+        assert any(captured.values()), "no tensor was captured at any step"
+        _equal({name: steps for name, steps in captured.items() if not set(steps) <= set(due)}, {}, "steps between")
         _equal(list(run.scalars("loss")[0]), list(range(self.steps)), "TRAIN steps with a loss")
 
     def test_names_are_stable(self, tmp_path: Path) -> None:
-        """A second training has the same tensors, described alike; each name means one tensor."""
+        """A second run has the same catalog; each name means one tensor."""
         catalogs = []
         for name in ("first", "second"):
             _, run = self.watch(tmp_path / name)
@@ -159,23 +159,23 @@ class AdapterSuite(ABC):
             names = Counter(row["name"] for row in rows)
             _equal([name for name, count in names.items() if count > 1], [], "double names")
             catalogs.append({row.pop("name"): {**row, "tensor_id": 0} for row in rows})
-        _equal(catalogs[0], catalogs[1], "tensors of two trainings that are the same")
+        _equal(catalogs[0], catalogs[1], "tensors of two runs of the same case")
 
     def test_modules_have_kinds(self, tmp_path: Path) -> None:
-        """What the model is made of has kinds of the vocabulary, and its tensors have those of their modules."""
+        """Every module of the model has a known kind, and tensors have the kinds of their modules."""
         _, run = self.watch(tmp_path / "run")
         kinds: dict[str, str] = {}
         for fact in run.facts("model"):
             found = fact.data.get("module_kinds", {})
             _equal(list(found), list(fact.data.get("module_types", {})), "modules with kinds")
             kinds |= found
-        _equal(sorted(set(kinds.values()) - {kind.value for kind in ModuleKind}), [], "kinds that there are not")
+        _equal(sorted(set(kinds.values()) - {kind.value for kind in ModuleKind}), [], "unknown kinds")
         rows = [info for info in run.worker().tables.catalog if info.module in kinds and info.module_type]
         other = [info.name for info in rows if info.module_kind.value != kinds[info.module]]
         _equal(other, [], "tensors whose module is of another kind")
 
     def test_nothing_happens_before_the_first_training_step(self, tmp_path: Path) -> None:
-        """An evaluation alone makes no file and no thread; once there is a training, it was not forgotten."""
+        """An evaluation alone makes no file and no thread; it is recorded once training begins."""
         case, path = self.case(), tmp_path / "run"
         with self.hook(path) as hook:
             case.attach(hook)
@@ -190,33 +190,33 @@ class AdapterSuite(ABC):
             assert early, "the evaluation before the first training step was lost"
 
     def test_a_stop_ends_the_training_between_two_updates(self, tmp_path: Path) -> None:
-        """It ends where all ranks have agreed to, with the model as it was after the last update before."""
+        """The run ends at the agreed step, with the model as it was after the last update before."""
         for stop in (0, 3):
             case, path = self.case(), tmp_path / str(stop)
             with self.hook(path) as hook, suppress(TrainingStopped):
-                # What the recorder's thread calls when it has seen the evaluator commit a stop.
+                # The recorder's thread calls this when it has seen the evaluator commit a stop.
                 commit = functools.partial(hook._committed, Commit(stop, Stop("asked for by a test")))
                 case.attach(hook)
                 if stop == 0:
                     commit()
                 case.train(self.steps, _call_at(stop - 2, commit))
-            assert not hook.active, f"a training stopped at step {stop} is still watched"
+            assert not hook.active, f"a run stopped at step {stop} is still watched"
             _same_numbers(case, self.unwatched(stop), "stopping")
             if stop:
                 run = open_run(path)
-                _equal(run.steps(), list(range(stop)), "TRAIN steps of a run that was stopped")
+                _equal(run.steps(), list(range(stop)), "TRAIN steps of a stopped run")
                 ends = [event.get("status") for event in run.worker().lifecycle]
-                _equal(ends[-1:], ["stopped"], "how the worker left")
+                _equal(ends[-1:], ["stopped"], "statuses with which the worker left")
 
     def test_no_fault_of_ours_reaches_the_training(self, tmp_path: Path) -> None:
-        """Each thing that the adapter asks of the hook breaks, once at first and once at last: one warning, no more."""
+        """Each method of the hook that the adapter calls fails once, at its first or last call; one warning follows."""
         expected = self.unwatched(self.steps)
         with self.hook(tmp_path / "count") as hook, _Breaking(hook) as counting:
             case = self.case()
             case.attach(hook)
             counting.armed = True
             case.train(self.steps, lambda step: None)
-        assert counting.calls, "the adapter asks nothing of the hook"
+        assert counting.calls, "the adapter calls no method of the hook"
         for number, (name, calls) in enumerate(counting.calls.items()):
             for call in {0, calls - 1}:
                 case = self.case()
@@ -226,13 +226,13 @@ class AdapterSuite(ABC):
                         case.attach(hook)
                         breaking.armed = True
                         _survives(name, case, self.steps)
-                    assert not hook.active, f"{name} broke, and the adapter is still attached"
-                _same_numbers(case, expected, f"{name} broke")
-                said = [message for message in warned if "capture is off" in message]
-                _equal(len(said), 1, f"warnings of that ({warned}) when {name} broke")
+                    assert not hook.active, f"{name} failed, and the adapter is still attached"
+                _same_numbers(case, expected, f"{name} failing")
+                reported = [message for message in warned if "capture is off" in message]
+                _equal(len(reported), 1, f"warnings ({warned}) after {name} failed")
 
     def test_detaching_leaves_the_training_as_it_was(self, tmp_path: Path) -> None:
-        """Closed in the middle, the training goes on unwatched, and nothing holds on to the hook."""
+        """After the hook is closed in the middle, training continues, and no reference to the hook remains."""
         hook, case = self.hook(tmp_path / "run"), self.case()
         case.attach(hook)
         case.train(self.steps, _call_at(2, hook.close))
@@ -242,11 +242,11 @@ class AdapterSuite(ABC):
         left = weakref.ref(hook)
         del hook, case
         gc.collect()
-        assert left() is None, "the hook is closed, and something still holds on to it"
+        assert left() is None, "the hook is closed, but a reference to it remains"
 
 
 class _Breaking:
-    """Counts what is asked of a hook, its clock and its plan, by name, and breaks one call of one of them."""
+    """Counts the calls of a hook, its clock and its plan, by method, and makes one of them fail."""
 
     def __init__(self, hook: Hook, name: str = "", call: int = 0) -> None:
         self.armed = False
@@ -283,12 +283,12 @@ def _survives(name: str, case: AdapterCase, steps: int) -> None:
     try:
         case.train(steps, lambda step: None)
     except Exception as error:
-        raise AssertionError(f"{name} broke, and that reached the training: {error!r}") from error
+        raise AssertionError(f"{name} failed, and that reached the training loop: {error!r}") from error
 
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Messages that watchglass logs meanwhile, kept from the terminal."""
+    """Messages that watchglass logs in the meantime, not shown on the terminal."""
     log = logging.getLogger("watchglass")
     found: list[str] = []
     handler = logging.Handler()

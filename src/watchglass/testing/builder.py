@@ -1,8 +1,8 @@
-"""Real runs for tests, written by the real writer, without any training.
+"""Runs for tests, written by the real writer, without training.
 
 ``build_run`` writes a whole run in one call; ``RunBuilder`` writes one step by step, to test what follows a run while
-it grows. Modules, roles and layers come from tensor names, as capture gives them: ``fc1.weight``,
-``gradient/fc1.weight``, ``fc1.output``, ``loss``. A second model's carry its prefix: ``model_2.fc1.weight``,
+it grows. Modules, roles and layers follow from tensor names, as capture gives them: ``fc1.weight``,
+``gradient/fc1.weight``, ``fc1.output``, ``loss``. Names of a second model have its prefix: ``model_2.fc1.weight``,
 ``model_2/loss``.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,10 +64,6 @@ from watchglass.store import (
 )
 from watchglass.testing.layers import Layers, Modules
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
 #: When the first step begins, by the monotonic clock.
 _BEGIN_NS = 1_000_000_000
 
@@ -76,11 +73,10 @@ class Row:
     """A statistics row given by its numbers instead of an array.
 
     Attributes:
-        values: Any columns of :data:`~watchglass.records.STATISTIC_FIELDS` or ``std``/``mean`` left out are 0;
-            ``count`` is 1 where it is left out.
-        shape: Shape of the tensor it would be of.
-        origin: Why it was written.
-        sampled: Whether it is of a sample.
+        values: Columns of :data:`~watchglass.records.STATISTIC_FIELDS`; omitted ones are 0, ``count`` is 1.
+        shape: Shape of the tensor.
+        origin: Reason for the row.
+        sampled: Whether the tensor was sampled.
         calls: Tensors merged into it.
     """
 
@@ -102,22 +98,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Step:
-    """One step as it shall be recorded.
+    """One step to record.
 
     Attributes:
         scalars: Name -> value.
-        statistics: Name -> array to reduce, with its histogram (shape and dtype go into the catalog), or a
-            :class:`Row` of numbers, without one.
+        statistics: Name -> array to reduce, with histogram (shape and dtype go into the catalog), or a
+            :class:`Row` of numbers, without histogram.
         units: Name -> which units are inactive, bool[units].
         facts: Kind -> data, or complete facts.
-        raw: Name -> tensor to store in full; a :class:`RawTensor` (whose id is not used) for a dtype NumPy lacks.
-        mode: What the training was doing.
+        raw: Name -> tensor to store in full; a :class:`RawTensor` (its id is ignored) for a dtype that NumPy lacks.
+        mode: Mode of the step.
         weight: Batch size, the weight of the scalars.
-        seconds: How long the step took.
+        seconds: Duration of the step.
         workers: Ranks that record it; None for all.
         reductions: Name -> exact numbers.
-        rows: Rows of any other kind that is keyed by step: its fields in their order, without the step.
-        model: Number of the model that it trains or evaluates; names are given with that model's prefix.
+        rows: Rows of other kinds that are keyed by step: the fields in their order, without the step.
+        model: Number of the model that it trains or evaluates; names must have that model's prefix.
     """
 
     scalars: Mapping[str, float] = field(default_factory=dict)
@@ -136,13 +132,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a stream writes at once, beside the steps.
+    """Rows that a stream writes at once, independent of steps.
 
     Attributes:
         rows: Rows of kinds that are keyed by time: their fields in their order, the time first, in seconds since the
-            batch before. The first batch begins with the first step, so that steps and batches of so many seconds
-            tell of the same time.
-        seconds: How long a stretch of time it is about.
+            batch before. The first batch begins with the first step, so steps and batches share one time axis.
+        seconds: Length of the time that it covers.
         stream: Name of the stream.
     """
 
@@ -153,11 +148,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Silence:
-    """No step is completed for so long, although workers are waited for: an evaluator that follows notes ticks.
+    """A time without complete steps, while the evaluator waits for workers: it notes ticks.
 
     Attributes:
-        seconds: How long.
-        living: Ranks whose process is known to live; None for all.
+        seconds: Length of that time.
+        living: Ranks whose process is known to be alive; None for all.
     """
 
     seconds: float = 60.0
@@ -165,7 +160,7 @@ class Silence:
 
 
 def build_run(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | LocalStore,
     steps: Iterable[Step | Silence | Batch | Mapping[str, Any]] = (),
     *,
     modules: Modules | None = None,
@@ -184,16 +179,16 @@ def build_run(
         build_run(tmp_path / "run", steps, modules={"fc1": ModuleKind.LINEAR})
 
     Args:
-        path: A folder that is empty or does not exist.
-        steps: In the order in which they happened; mappings are arguments of :class:`Step`, between them may be
-            :class:`Silence` and :class:`Batch`.
-        modules: Kinds of the modules that tensor names mention, or class names where the kind is ``OTHER``, in order of
-            execution; ``Module`` otherwise.
-        tensors: Catalog rows for names that shall differ from what their name says; their ids are not used.
+        path: A folder that is empty or does not exist, or a store of one.
+        steps: In their order; mappings are arguments of :class:`Step`. :class:`Silence` and :class:`Batch` may come
+            between.
+        modules: Kinds of the modules that tensor names mention, or class names if the kind is ``OTHER``, in order of
+            execution; ``Module`` for others.
+        tensors: Catalog rows that do not follow from the name; their ids are ignored.
         facts: Facts of the run (global step -1).
-        workers: Number of workers, which all record the same unless a step says otherwise.
-        status: With which status the workers leave; None when they were killed.
-        journal: What an evaluator would have written.
+        workers: Number of workers; all record the same unless a step names ``workers``.
+        status: Status with which the workers leave; None if they were killed.
+        journal: Rows of an evaluator.
         steps_per_flush: Steps that share a flush, and so a batch of statistics.
     """
     alive = status is not None
@@ -216,26 +211,26 @@ def build_run(
         if journal or builder.ticks:
             with JournalWriter(builder.store) as writer:
                 writer.write([*builder.ticks, *journal])
-    return os.fspath(path)
+    return builder.store.location
 
 
-class RunBuilder:
+class RunBuilder(AbstractContextManager["RunBuilder"]):
     """Writes a run step by step; the workers' processes are this one.
 
     Args:
-        path: A folder: empty or new, or a run, which then gets a new attempt.
+        path: A folder, or a store of one: empty or new, or a run, which then gets a new attempt.
         modules: See :func:`build_run`.
         tensors: See :func:`build_run`.
         workers: See :func:`build_run`.
-        alone: Whether each of several workers trains by itself, and not together with the others.
-        alive: Whether the workers' process shall be this one, which lives, or one that has died.
-        resumed: The ``resumed`` fact of an attempt that continues a training, ``{"start_step": 500, "source":
-            "optimizer"}``; its TRAIN steps count from there. None for an attempt that records none.
+        alone: Whether several workers train separately.
+        alive: Whether the workers' process is this one, or one that has died.
+        resumed: The ``resumed`` fact of an attempt that continues a run, ``{"start_step": 500, "source":
+            "optimizer"}``; its TRAIN steps count from there. None for no fact.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | LocalStore,
         *,
         modules: Modules | None = None,
         tensors: Iterable[TensorInfo] = (),
@@ -244,17 +239,17 @@ class RunBuilder:
         alive: bool = True,
         resumed: Mapping[str, Any] | None = None,
     ) -> None:
-        self.store = LocalStore(path)
+        self.store = path if isinstance(path, LocalStore) else LocalStore(path)
         if self.store.is_empty():
             create_run(self.store, command=["train.py"])
         self.run_id = read_manifest(self.store).run_id
         self.attempt = create_attempt(self.store, "")
         layers = Layers(modules or {}, tensors)
-        # The same process id with another start time is a process that is gone.
+        # The same process id with another start time means a process that has ended.
         process = this_process() if alive else replace(this_process(), process_start=1)
         self._alone = alone
         first = int((resumed or {}).get("start_step") or 0)
-        #: What an evaluator would have noted of silence, for a journal.
+        #: Ticks that an evaluator would have noted during silences, for a journal.
         self.ticks: list[Observation] = []
         self._streams: dict[str, tuple[StreamWriter, int]] = {}
         self.workers = [
@@ -273,7 +268,7 @@ class RunBuilder:
             self.flush()
 
     def silence(self, silence: Silence) -> None:
-        """Note ticks after the steps so far; what they hold is as if all workers had been silent for as long."""
+        """Note ticks after the steps so far, as if all workers had been silent for that time."""
         from watchglass.evaluate import tick_times
 
         ranks = [worker for worker in self.workers if not worker.left]
@@ -289,7 +284,7 @@ class RunBuilder:
                 self.ticks.append(Observation("tick", self.attempt, None, data, name, steps))
 
     def batch(self, batch: Batch) -> None:
-        """Let a stream write; no step waits for it."""
+        """Write rows of a stream; no step waits for it."""
         writer, start_ns = self._streams.get(batch.stream, (None, _BEGIN_NS))
         writer = writer or StreamWriter(self.store, self.attempt, batch.stream)
         until_ns = start_ns + int(batch.seconds * 1e9)
@@ -312,7 +307,7 @@ class RunBuilder:
                 worker.add(kind, rows)
 
     def flush(self) -> None:
-        """Write what was recorded since the last flush."""
+        """Write everything recorded since the last flush."""
         for worker in self.workers:
             worker.flush()
 
@@ -323,21 +318,18 @@ class RunBuilder:
                 worker.leave(status, reason)
 
     def close(self) -> None:
-        """Give the claims back; workers that have not left look as if they were killed."""
+        """Release the claims; workers that have not left look as if they were killed."""
         for worker in self.workers:
             worker.close()
         for writer, _ in self._streams.values():
             writer.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
 
 class _Worker:
-    """One worker of a builder: numbers its steps as a training would, and collects rows until they are flushed."""
+    """One worker of a builder: numbers its steps as capture does, and collects rows until they are flushed."""
 
     def __init__(
         self,

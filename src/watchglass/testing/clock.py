@@ -1,4 +1,4 @@
-"""A clock that stands until a test moves it."""
+"""A clock that only a test moves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ class FakeClock:
     """Seconds, in place of ``time.monotonic``; for one thread.
 
     Attributes:
-        now_s: What it shows.
+        now_s: Its time.
     """
 
     def __init__(self, now_s: float = 0.0) -> None:

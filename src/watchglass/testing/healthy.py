@@ -1,4 +1,4 @@
-"""``assert_trains_healthy``: one line in a test, over a run or a training that runs now."""
+"""``assert_trains_healthy``: one line in a test, for a stored run or a function that trains."""
 
 from __future__ import annotations
 
@@ -30,57 +30,57 @@ def assert_trains_healthy(
     run: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Verdict:
-    """Assert that a training is healthy, and return the verdict on it.
+    """Assert that a run is healthy, and return its verdict.
 
-    A run that is there is evaluated. Anything that can be called is called without arguments, in this process, and
-    what it trains is watched meanwhile, with no change to it: PyTorch by itself, XGBoost through its callback. Every
-    step is captured, so that the answer is the same each time. All hooks are gone when this returns.
+    A stored run is evaluated. A callable is called without arguments, in this process, and watched: PyTorch without any
+    change to it, XGBoost through its callback. Every step is captured, so the verdict is the same each time. All hooks
+    are removed when this returns.
 
     Args:
-        run_or_callable: Location of a run, a :class:`~watchglass.run.Run`, or what trains when it is called.
+        run_or_callable: Location of a run, a :class:`~watchglass.run.Run`, or a function that trains.
         rules: As for :func:`watchglass.watch`; the default ones if None.
         calibration: As for :func:`watchglass.watch`.
         fail_on: Least severity of a finding that fails: ``"warning"``, ``"error"`` or ``"never"``.
         allow_unfinished: Whether a run that is not finished, or of which records are missing, may be healthy.
-        run: Where a training that is called writes its run; a temporary folder when not given, which is kept, and
-            named in the message, only where there is a verdict that the training is not healthy.
-        **settings: Fields of :class:`~watchglass.config.SessionConfig` for a training that is called:
-            ``save_interval`` (1), ``collections`` and so on.
+        run: Where the run of a function is written. If None, in a temporary folder, which is kept and named in the
+            message only if the run is not healthy.
+        **settings: Fields of :class:`~watchglass.config.SessionConfig` for a function: ``save_interval`` (1),
+            ``collections`` and so on.
 
     Raises:
-        AssertionError: It is not healthy, or nothing can be said; the message is the verdict. What the training
-            itself raised is its cause.
-        WatchglassError: There is no such run, or an argument is not right.
-        Exception: What the training raised, where nothing was found that explains it.
+        AssertionError: The run is not healthy, or could not be judged; the message is the verdict. An exception of the
+            function is its cause.
+        WatchglassError: There is no such run, or an argument is not valid.
+        Exception: The exception of the function, if no finding explains it.
     """
     __tracebackhide__ = True
     if fail_on not in FAIL_ON:
         raise InvalidValueError(f"fail_on must be one of {', '.join(FAIL_ON)} but got {fail_on!r}")
     terms = Terms(fail_on, allow_unfinished)
     specs = rule_specs("default" if rules is None else rules, calibration)
-    told = EvaluatorConfig("", None, specs, calibration=calibration)
+    config = EvaluatorConfig("", None, specs, calibration=calibration)
     location = _location(run_or_callable)
     if location is not None:
         if settings or run is not None:
             given = ", ".join([*settings, *(["run"] if run is not None else [])])
-            raise InvalidValueError(f"{given} is for a training that is called, but got the run {location}")
-        found = _evaluated(replace(told, run=location))
+            raise InvalidValueError(f"{given} needs a function that trains, but got the run {location}")
+        found = _evaluated(replace(config, run=location))
         _check(found, terms, None, f"run: {location}")
         return found
     if run is not None:
-        return _trained(run_or_callable, replace(told, run=os.fspath(run)), settings, terms)
-    return _trained_for_once(run_or_callable, told, settings, terms)
+        return _trained(run_or_callable, replace(config, run=os.fspath(run)), settings, terms)
+    return _in_temporary_folder(run_or_callable, config, settings, terms)
 
 
-def _trained_for_once(
-    training: Callable[[], Any], told: EvaluatorConfig, settings: dict[str, Any], terms: Terms
+def _in_temporary_folder(
+    training: Callable[[], Any], config: EvaluatorConfig, settings: dict[str, Any], terms: Terms
 ) -> Verdict:
-    """The same with a temporary folder, which stays only where a message names it: nobody would ever find it."""
+    """As :func:`_trained`, in a temporary folder that is kept only if the message names it."""
     __tracebackhide__ = True
     folder = tempfile.mkdtemp(prefix="watchglass-")
     path = os.path.join(folder, "run")
     try:
-        found = _trained(training, replace(told, run=path), settings, terms)
+        found = _trained(training, replace(config, run=path), settings, terms)
     except BaseException as error:
         if not str(error).endswith(_kept(path)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -90,40 +90,40 @@ def _trained_for_once(
 
 
 def _kept(run: str) -> str:
-    """The last line of a message about a run that stays."""
+    """The last line of a message about a run that is kept."""
     return f"run: {run} (kept; look at it with: watchglass report {run} -o report.html)"
 
 
-def _trained(training: Callable[[], Any], told: EvaluatorConfig, settings: dict[str, Any], terms: Terms) -> Verdict:
-    """The verdict on a training that is run now. What it raises goes on where nothing was found."""
+def _trained(training: Callable[[], Any], config: EvaluatorConfig, settings: dict[str, Any], terms: Terms) -> Verdict:
+    """The verdict on the run of a function. Its exception propagates if there are no findings."""
     __tracebackhide__ = True
-    failure, broken = call_watched(training, told, settings)
+    failure, broken = call_watched(training, config, settings)
     if failure is not None and not isinstance(failure, Exception):
-        raise failure  # a skipped test, Ctrl-C, a stop that the training asked for
+        raise failure  # a skipped test, Ctrl-C, SystemExit
     if broken:
         raise AssertionError(
-            'nothing can be said of this training: watching it failed and was switched off, see the log of "watchglass"'
+            'the run could not be judged: capture failed and was switched off, see the log of "watchglass"'
         ) from failure
     try:
-        found = _evaluated(told)
+        found = _evaluated(config)
     except MissingFileError:
         if failure is not None:
             raise failure from None
         raise AssertionError(
-            "nothing can be said of this training: no training step was seen; does it train, with PyTorch or with "
+            "the run could not be judged: no training step was seen; does the function train, with PyTorch or with "
             "watchglass.xgboost_callback()?"
         ) from None
     if failure is not None and not counted(found, terms):
         raise failure
-    _check(found, terms, failure, _kept(told.run))
+    _check(found, terms, failure, _kept(config.run))
     return found
 
 
 def _location(run_or_callable: Any) -> str | None:
-    """Where the run is, None for something to call.
+    """Location of the run, None for a function.
 
     Raises:
-        InvalidValueError: Neither.
+        InvalidValueError: The argument is neither.
     """
     if isinstance(run_or_callable, (str, os.PathLike)):
         return os.fspath(run_or_callable)
@@ -138,10 +138,10 @@ def _location(run_or_callable: Any) -> str | None:
     return None
 
 
-def _evaluated(told: EvaluatorConfig) -> Verdict:
-    run = open_run(told.run)
-    found = verdict(run, replay(told.run, told.rules, calibration=told.calibration))
-    return replace(found, run=told.run)
+def _evaluated(config: EvaluatorConfig) -> Verdict:
+    run = open_run(config.run)
+    found = verdict(run, replay(config.run, config.rules, calibration=config.calibration))
+    return replace(found, run=config.run)
 
 
 def _check(found: Verdict, terms: Terms, failure: Exception | None, last_line: str) -> None:
@@ -151,7 +151,7 @@ def _check(found: Verdict, terms: Terms, failure: Exception | None, last_line: s
     if answer == "clean":
         return
     reason = not_answered(found, terms)
-    first = "this training is not healthy" if answer == "findings" else "nothing can be said of this training"
+    first = "the run is not healthy" if answer == "findings" else "the run could not be judged"
     notes = [*failed_rules(found), *([reason] if reason else [])] if answer == "no answer" else []
     lines = [first, "", *(f"{note}\n" for note in notes), verdict_text(found).rstrip(), "", last_line]
     raise AssertionError("\n".join(lines)) from failure

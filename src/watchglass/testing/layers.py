@@ -1,4 +1,4 @@
-"""Catalog rows from tensor names, as capture would give them for a model."""
+"""Catalog rows from tensor names, as capture makes them for a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from watchglass.records import ModuleKind, Role, TensorInfo
 
-#: How names of a second and later models begin.
+#: Prefix of names of a second and later models.
 _PREFIX = re.compile(r"model_([2-9]|[1-9][0-9]+)(?:[./]|$)")
 #: Scalars that are series of a model.
 _SERIES = ("loss", "gradient_norm", "accuracy")
@@ -24,7 +24,7 @@ class Layers:
         self._given = {row.name: row for row in tensors}
 
     def row(self, name: str, tensor_id: int, shape: tuple[int, ...], dtype: str, *, scalar: bool) -> TensorInfo:
-        """The row of a name; what the caller gave for it wins over what the name says."""
+        """The row of a name; a row that the caller gave for it has precedence."""
         given = self._given.get(name)
         if given is not None:
             return TensorInfo.from_json({**given.to_json(), "tensor_id": tensor_id})
@@ -42,7 +42,7 @@ class Layers:
 
 
 def _model(name: str, module: str) -> int | None:
-    """Number of the model that a tensor name says; None for a scalar that is no series of a model."""
+    """Number of the model in a tensor name; None for a scalar that is no series of a model."""
     prefix = _PREFIX.match(module or name)
     if prefix is not None:
         return int(prefix[1]) - 1
@@ -50,7 +50,7 @@ def _model(name: str, module: str) -> int | None:
 
 
 def _meaning(name: str, scalar: bool) -> tuple[Role, str]:
-    """(role, module path) that a tensor name says."""
+    """(role, module path) of a tensor name."""
     if scalar:
         return (Role.LOSS if _PREFIX.sub("", name).split("/")[0] == "loss" else Role.METRIC), ""
     prefix, _, rest = name.rpartition("/")
@@ -63,6 +63,6 @@ def _meaning(name: str, scalar: bool) -> tuple[Role, str]:
         return Role.OUTPUT, module
     if last.isdigit() and module.endswith("input"):
         return Role.INPUT, module.removesuffix("input").rstrip(".")
-    if last in ("weight", "bias"):
+    if last in ("weight", "bias", "label", "prediction"):
         return Role(last), module
     return Role.CUSTOM, ""

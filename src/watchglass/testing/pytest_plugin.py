@@ -1,6 +1,6 @@
-"""The pytest plugin: a fixture that says whether a training is healthy.
+"""The pytest plugin: a fixture that asserts that a run is healthy.
 
-Nothing of ours is imported before it is used.
+watchglass is imported only when a test uses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every rule must do, ours or yours: derive a test class, say which training is sick and which is healthy.
+"""Tests that every rule must pass, built in or custom: derive a class, and give it a sick run and a healthy twin.
 
 Example::
 
@@ -14,7 +14,9 @@ Example::
 
 from __future__ import annotations
 
+import functools
 import json
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -93,7 +95,7 @@ def shown(make: Callable[[], Rule], path: str | Path, *, restarted: bool = False
 
 
 class RuleSuite(ABC):
-    """Tests of one rule. Derive, set :attr:`rule`, write :meth:`sick` and :meth:`healthy`; pytest does the rest."""
+    """Tests of one rule. Derive, set :attr:`rule`, write :meth:`sick` and :meth:`healthy`."""
 
     #: The rule.
     rule: ClassVar[type[Rule]]
@@ -101,25 +103,29 @@ class RuleSuite(ABC):
     parameters: ClassVar[dict[str, Any]] = {}
     #: Class names of modules by path, in order of execution.
     modules: ClassVar[Modules] = {}
-    #: Workers of the training runs; :attr:`Step.workers` says which of them record a step.
+    #: Workers of the runs; :attr:`Step.workers` says which of them record a step.
     workers: ClassVar[int] = 1
-    #: Least severity that the sick training must get, and that the healthy one must not.
+    #: Least severity that the sick run must get, and that the healthy one must not.
     severity: ClassVar[Severity] = Severity.WARNING
 
     @abstractmethod
     def sick(self) -> Sequence[Step | Silence | Batch]:
-        """A training on which the rule must fire."""
+        """A run on which the rule must fire."""
 
     @abstractmethod
     def healthy(self) -> Sequence[Step | Silence | Batch]:
-        """Its twin on which it must stay silent."""
+        """Its twin on which the rule must stay silent."""
+
+    def also_sick(self) -> Sequence[Sequence[Step | Silence | Batch]]:
+        """Further runs on which the rule must fire, in other ways."""
+        return ()
 
     def make(self) -> Rule:
         """A new instance."""
         return self.rule(**self.parameters)
 
     def build(self, path: Path, steps: Sequence[Step | Silence | Batch]) -> Path:
-        """Stores a training."""
+        """Stores a run."""
         return Path(build_run(path, steps, modules=self.modules, workers=self.workers))
 
     def serious(self, path: Path) -> list[Finding]:
@@ -127,19 +133,19 @@ class RuleSuite(ABC):
         found, _ = shown(self.make, path)
         return [finding for finding in found if finding.severity.rank >= self.severity.rank]
 
-    def test_fires_on_the_sick_training(self, tmp_path: Path) -> None:
-        """It must."""
-        found = self.serious(self.build(tmp_path / "sick", self.sick()))
-        assert found, f"{self.rule.__name__} found nothing in the sick training"
+    def test_fires_on_the_sick_run(self, tmp_path: Path) -> None:
+        """On each of them, at least once."""
+        for number, path in enumerate(_stored(type(self), tmp_path.parent)[1:]):
+            assert self.serious(path), f"{self.rule.__name__} found nothing in sick run {number}"
 
-    def test_is_silent_on_the_healthy_training(self, tmp_path: Path) -> None:
-        """It must be."""
-        found = self.serious(self.build(tmp_path / "healthy", self.healthy()))
+    def test_is_silent_on_the_healthy_run(self, tmp_path: Path) -> None:
+        """Findings of less than :attr:`severity` are allowed."""
+        found = self.serious(_stored(type(self), tmp_path.parent)[0])
         assert not found, f"false alarm: {found[0].message}"
 
     def test_findings_are_complete(self, tmp_path: Path) -> None:
-        """A finding says where, and what to do; and survives JSON."""
-        for finding in shown(self.make, self.build(tmp_path / "sick", self.sick()))[0]:
+        """A finding has a message and advice, and passes through JSON unchanged."""
+        for finding in (one for path in _stored(type(self), tmp_path.parent)[1:] for one in shown(self.make, path)[0]):
             assert finding.rule == self.rule.__name__
             assert len(finding.id) == 12
             assert finding.message and not finding.message.endswith("."), "a message is a sentence without its dot"
@@ -147,26 +153,27 @@ class RuleSuite(ABC):
             again = Finding.from_json(json.loads(json.dumps(finding.to_json(), allow_nan=False)))
             assert again.to_json() == finding.to_json()
             if finding.severity is not Severity.INFO:
-                assert finding.what_to_try, "a finding that people must look at says what to try"
+                assert finding.what_to_try, "a finding above info must say what to try"
             if self.rule.__module__.startswith("watchglass."):
                 assert set(finding.causes) <= set(built_in_knowledge().causes)
                 assert set(finding.evidence["symptoms"]) <= set(built_in_knowledge().symptoms)
 
     def test_state_survives_a_restart_at_every_step(self, tmp_path: Path) -> None:
         """Saved and loaded state gives the same findings, and state is plain JSON."""
-        path = self.build(tmp_path / "sick", self.sick())
-        whole, _ = shown(self.make, path)
-        parts, _ = shown(self.make, path, restarted=True)
-        assert [finding.to_json() for finding in parts] == [finding.to_json() for finding in whole]
+        for path in _stored(type(self), tmp_path.parent)[1:]:
+            whole, _ = shown(self.make, path)
+            parts, _ = shown(self.make, path, restarted=True)
+            assert [finding.to_json() for finding in parts] == [finding.to_json() for finding in whole]
 
     def test_needs_cover_what_it_looks_at(self, tmp_path: Path) -> None:
-        """On the sick training it is not starved: its needs name data that are there."""
+        """On the sick run it is not starved: the run has the data that its needs name."""
         says = self.rule.needs or self.rule.streams or self.rule.tick is not Rule.tick
         assert says, f"{self.rule.__name__} must say what it needs"
         if self.rule.__module__.startswith("watchglass."):
             spec = RuleSpec(self.rule.__name__, self.parameters)
-            (status,) = replay(self.build(tmp_path / "sick", self.sick()), [spec]).statuses
-            assert status.status is Status.ISSUES_FOUND, status.reason
+            for path in _stored(type(self), tmp_path.parent)[1:]:
+                (status,) = replay(path, [spec]).statuses
+                assert status.status is Status.ISSUES_FOUND, status.reason
 
     def test_survives_any_data(self, tmp_path: Path) -> None:
         """Nothing captured, NaN everywhere, empty tensors, evaluation only: no exception, and no state that grows."""
@@ -197,11 +204,10 @@ class RuleSuite(ABC):
         assert all(isinstance(rule.applicable(JointStep(tuple(last)) if joint else last[-1]), str) for rule in rules)
 
     def test_memory_is_bounded(self, tmp_path: Path) -> None:
-        """What it remembers does not grow with the length of a run."""
+        """Its state does not grow with the length of a run."""
         sizes = []
-        steps = list(self.healthy())
-        for repeats in (1, 3):
-            _, rules = shown(self.make, self.build(tmp_path / str(repeats), steps * repeats))
+        for path in (_stored(type(self), tmp_path.parent)[0], self.build(tmp_path / "long", [*self.healthy()] * 3)):
+            _, rules = shown(self.make, path)
             sizes.append(sum(len(json.dumps(rule.save_state())) for rule in rules))
         assert sizes[1] <= sizes[0] * 2 + 4096
 
@@ -220,3 +226,12 @@ class RuleSuite(ABC):
         for name, overrides in self.rule.calibrations.items():
             assert set(overrides) <= {info.name for info in describe(self.rule)}, name
             self.rule(**overrides)
+
+
+@functools.cache
+def _stored(suite: type[RuleSuite], folder: Path) -> list[Path]:
+    """The healthy run and the sick ones, built once for the tests of a class: it takes longer than all evaluations."""
+    made, path = suite(), Path(tempfile.mkdtemp(prefix="rule-", dir=folder))
+    return [
+        made.build(path / str(n), steps) for n, steps in enumerate((made.healthy(), made.sick(), *made.also_sick()))
+    ]

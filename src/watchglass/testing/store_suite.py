@@ -1,4 +1,4 @@
-"""What every store must do, as tests that a member, ours or a user's, runs by subclassing.
+"""Tests that every store must pass, built in or custom: derive a class.
 
 Example::
 
@@ -6,7 +6,7 @@ Example::
         def make_store(self, folder):
             return MyStore(folder)
 
-Run it with pytest, which gives each test an empty folder of its own as ``tmp_path``.
+Run it with pytest, which gives each test an empty folder as ``tmp_path``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A function called while what it trains is watched, in this process, and every trace of that removed afterwards."""
+"""Call a function while watchglass watches its training in this process, and remove every trace afterwards."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from watchglass.session import capture_of_rules, current_hook, on_framework_impo
 
 
 def call_watched(
-    training: Callable[[], Any], told: EvaluatorConfig, settings: Mapping[str, Any]
+    training: Callable[[], Any], evaluator: EvaluatorConfig, settings: Mapping[str, Any]
 ) -> tuple[BaseException | None, bool]:
-    """Call ``training`` under watch; returns what it raised, and whether watching failed and was switched off.
+    """Call a function under watch; returns its exception, and whether capture failed and was switched off.
 
     Args:
         training: Called without arguments.
-        told: What the evaluator is told: the rules decide what is captured, the run where it goes.
-        settings: Fields of :class:`~watchglass.config.SessionConfig` that come before what the rules ask for.
+        evaluator: Its rules decide what is captured, its run where to.
+        settings: Fields of :class:`~watchglass.config.SessionConfig`; they override those that the rules request.
 
     Raises:
-        InvalidValueError: A setting that is not right, or a process that is watched already, or must not be.
+        InvalidValueError: A setting is not valid, the process is watched already, or watching is switched off.
     """
     if environment.disabled():
         raise InvalidValueError(
-            f"a training is to be watched, but {environment.SWITCH}=0 switches watching off; unset it"
+            f"assert_trains_healthy watches a run, but {environment.SWITCH}=0 switches watching off; unset it"
         )
     if current_hook() is not None or SessionConfig.from_env() is not None:
         raise InvalidValueError(
-            "a training is to be watched, but this process is watched already; close its hook first, and run pytest "
-            "without watchglass run"
+            "assert_trains_healthy watches a run, but this process is watched already; close its hook first, and run "
+            "pytest without watchglass run"
         )
-    asked = {"save_interval": 1, **capture_of_rules(told, settings), **settings}
-    config = SessionConfig(run=told.run).with_settings(asked)
+    given = {"save_interval": 1, **capture_of_rules(evaluator, settings), **settings}
+    config = SessionConfig(run=evaluator.run).with_settings(given)
     failure: BaseException | None = None
-    # One that had to be switched off is the current one no more.
+    # A hook that was switched off is not the current one at the end.
     hooks: list[Hook | None] = []
     with _session(config), _watched_when_imported(lambda: hooks.append(current_hook())):
         try:
@@ -58,7 +58,7 @@ def call_watched(
 
 @contextmanager
 def _session(config: SessionConfig) -> Iterator[None]:
-    """The environment that a launcher gives, by which `watch` and callbacks of the training join its run."""
+    """The environment that a launcher sets, by which `watch` and callbacks of the script join the run."""
     given = config.to_env()
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -74,7 +74,7 @@ def _session(config: SessionConfig) -> Iterator[None]:
 
 @contextmanager
 def _watched_when_imported(begun: Callable[[], None]) -> Iterator[None]:
-    """Has frameworks watched: now where they are imported, else as soon as the training imports them."""
+    """Has frameworks watched: imported ones now, others as soon as the function imports them."""
     names = {name for name, entry in FRAMEWORKS.items() if entry.discovers}
     for name in names & set(sys.modules):
         _imported(name, begun)
@@ -92,7 +92,7 @@ def _imported(name: str, begun: Callable[[], None]) -> None:
 
 
 class _Finder:
-    """Finds frameworks as the other finders do, and tells the session once they are loaded."""
+    """Finds frameworks as the other finders do, and notifies the session once they are loaded."""
 
     def __init__(self, names: set[str], begun: Callable[[], None]) -> None:
         self._names, self._begun = names, begun
@@ -100,7 +100,7 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in self._names:
             return None
-        self._names.discard(name)  # before the others are asked, who include this one
+        self._names.discard(name)  # before `find_spec` asks all finders, this one included
         spec = find_spec(name)
         loader: Any = spec.loader if spec is not None else None
         if loader is not None:

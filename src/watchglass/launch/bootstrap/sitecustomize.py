@@ -1,11 +1,11 @@
-"""Brings capture into the training and its children; found first on PYTHONPATH, run by ``site`` at every start.
+"""Brings capture into the training process and its children; found first on PYTHONPATH, run by ``site`` at every start.
 
-It removes itself from the picture: from ``sys.path``, and from ``sys.modules`` in favour of the ``sitecustomize``
-that the environment has itself, or of none. What stays is one import hook, which waits for a framework, tells
-:mod:`watchglass.session` when it has been imported, and leaves; and one function for ``atexit``, which does nothing
-unless an exception ends the process, or watchglass has been imported and knows more.
+It removes itself from ``sys.path``, and from ``sys.modules`` in favour of the ``sitecustomize`` of the environment,
+if there is one. One import hook remains: it waits for a framework, notifies :mod:`watchglass.session` after the import,
+and removes itself. One function for ``atexit`` remains, too: it does nothing unless an exception ends the process or
+watchglass has been imported.
 
-Children of the training may run other interpreters, so this file keeps to old syntax, imports nothing but built-in
+Child processes may run other interpreters, so this file keeps to old syntax, imports nothing but built-in
 modules and what ``site`` has imported already, and imports watchglass only when a framework is there.
 """
 
@@ -23,7 +23,7 @@ FRAMEWORKS = os.environ.get("WATCHGLASS_FRAMEWORKS", "").split()
 
 
 class _FrameworkFinder:
-    """Meta path finder that finds nothing itself; it adds "tell the session" to the import of a framework."""
+    """Meta path finder that finds nothing itself; it adds a notice to the session to the import of a framework."""
 
     def __init__(self, names):
         self.waiting = set(names)
@@ -53,7 +53,7 @@ class _FrameworkFinder:
 
 
 class _TellingLoader:
-    """Runs the framework's own loader, gives its place back to it, then tells the session."""
+    """Runs the framework's own loader, gives its place back to it, then notifies the session."""
 
     def __init__(self, loader, name):
         self.loader = loader
@@ -63,19 +63,19 @@ class _TellingLoader:
         return getattr(self.loader, attribute)
 
     def create_module(self, spec):
-        """What the framework's loader creates."""
+        """The module that the framework's loader creates."""
         return self.loader.create_module(spec)
 
     def exec_module(self, module):
-        """Import the framework as its own loader does, then tell the session."""
+        """Import the framework as its own loader does, then notify the session."""
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
-        _tell(self.name)
+        _notify_session(self.name)
 
 
-def _tell(name):
+def _notify_session(name):
     """Call the session. Whatever goes wrong there, the import of the framework has succeeded."""
-    # What is imported here stays. A collection would go through all objects of the framework: a tenth of a second.
+    # Imported modules stay, and a garbage collection would visit all objects of the framework: a tenth of a second.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -113,8 +113,8 @@ def _take_first():
     return os.getpid()
 
 
-def _tell_failure(first):
-    """Where an exception that nothing caught ends this process: tell the launcher which; Python has printed it."""
+def _report_failure(first):
+    """Report to the launcher the uncaught exception that ends this process; Python has printed it."""
     if getattr(sys, "last_value", None) is None and "watchglass.session" not in sys.modules:
         return
     try:
@@ -143,17 +143,17 @@ def _switched_off():
 def _install():
     if _switched_off() or not os.environ.get("WATCHGLASS_SESSION"):
         return
-    atexit.register(_tell_failure, _take_first())
+    atexit.register(_report_failure, _take_first())
     missing = [name for name in FRAMEWORKS if name not in sys.modules]
     for name in FRAMEWORKS:
         if name not in missing:  # a .pth file was earlier than we
-            _tell(name)
+            _notify_session(name)
     if missing:
         sys.meta_path.insert(0, _FrameworkFinder(missing))
 
 
 def _leave_path():
-    """Take this folder off ``sys.path``; it stays in PYTHONPATH, for the children of the training."""
+    """Take this folder off ``sys.path``; it stays in PYTHONPATH, for child processes."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
     sys.path_importer_cache.pop(here, None)

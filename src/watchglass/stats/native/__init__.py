@@ -33,7 +33,7 @@ from watchglass.stats.histograms import Histograms
 
 __all__ = ["DTYPE_CODES", "available", "set_threads", "summaries"]
 
-#: What this module and the library must agree on.
+#: Constants that this module and the library share.
 _VERSION = 2
 _WIDTH = len(STATISTIC_FIELDS)
 _DONE, _NO_MEMORY, _UNKNOWN_DTYPE, _TOO_SMALL = range(4)
@@ -66,7 +66,7 @@ available = _library is not None
 
 
 class _Request(ctypes.Structure):
-    """What the library is asked for and where it puts it: ``request_t`` in summaries.c."""
+    """A request to the library and the places of its results: ``request_t`` in summaries.c."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("data", "before", "counts", "codes")),
@@ -114,7 +114,7 @@ class _Workspace(threading.local):
         self.request.capacity = capacity
 
     def histograms(self, number: int) -> Histograms:
-        """What the last call has found, copied."""
+        """A copy of the results of the last call."""
         offsets = self.offsets[: number + 1].copy()
         total = offsets[-1]
         return Histograms(
@@ -125,25 +125,20 @@ class _Workspace(threading.local):
 _workspace = _Workspace() if available else None
 
 
-def set_threads(number: int) -> None:
-    """Use at most so many threads, the caller's included, from the next call on; 1 at first.
+def set_threads(number: int) -> int:
+    """Use at most so many threads, the caller's included, from the next call on; returns the number before, 1 at first.
 
     They are started by the first call that has enough to do, sleep between calls, and are not used in forked children.
     """
     global _threads
-    _threads = max(1, number)
+    before, _threads = _threads, max(1, number)
+    return before
 
 
 def summaries(
-    pointers: Sequence[int],
-    counts: Sequence[int],
-    codes: Sequence[int],
-    *,
-    before: Sequence[int] | None = None,
-    scale: float | None = None,
-    histograms: bool = True,
-    seed: int = 0,
-) -> tuple[NDArray[np.float64], Histograms | None]:
+    pointers: Sequence[int], counts: Sequence[int], codes: Sequence[int], *, before: Sequence[int] | None = None,
+    scale: float | None = None, histograms: bool = True, seed: int = 0,
+) -> tuple[NDArray[np.float64], Histograms | None]:  # fmt: skip
     """One row of statistics and one histogram for each contiguous tensor: float64[n, 11], :class:`Histograms` or None.
 
     Args:

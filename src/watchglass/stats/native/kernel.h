@@ -61,7 +61,7 @@ static void AT(from_f16)(const uint16_t *restrict x, int64_t n, float *restrict 
     const float smallest_normal = 6.103515625e-05f;
     for (int64_t i = 0; i < n; i++) {
         uint32_t h = x[i], magnitude = (h & 0x7fffu) << 13, exponent = h & 0x7c00u;
-        /* A subnormal becomes a normal number by taking away the leading bit that it does not have. */
+        /* A subnormal has no leading bit: subtracting that bit makes a normal number. */
         union { uint32_t bits; float value; } tiny = {magnitude + (113u << 23)}, result;
         tiny.value -= smallest_normal;
         result.bits = exponent == 0 ? tiny.bits : magnitude + ((exponent == 0x7c00u ? 224u : 112u) << 23);

@@ -26,7 +26,7 @@
 #define SAMPLED_ABOVE CHUNK /* a histogram of more elements is sampled: the others have one task, hence one table */
 #define RUN 16              /* neighbours that a sample takes together: a cache line of floats */
 #define STRATA 1024         /* one run from each, a few more where they do not divide evenly */
-#define CANCELLED 1e-3      /* less is left of the squares: three digits are gone, the spread is computed anew */
+#define CANCELLED 1e-3      /* if less of the squares remains, three digits are lost: the spread is computed again */
 #define LEAST_SQUARES 1e-280 /* of a block: below, squares of single elements vanish */
 #define MOST_SQUARES 1e280   /* above, the sum over blocks might overflow before its root does */
 
@@ -366,7 +366,7 @@ static int64_t plan(const request_t *r, task_t *tasks) {
     return number;
 }
 
-/* Rows and bins of the tensors, in the order of the tasks, whoever did them. */
+/* Rows and bins of the tensors, in the order of the tasks, whichever thread did them. */
 static void collect(const request_t *r, const job_t *j, int64_t number) {
     int64_t next = 0, total = 0;
     for (int64_t i = 0; i < r->n; i++) {
