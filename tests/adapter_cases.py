@@ -1,4 +1,4 @@
-"""Tiny trainings of every framework that has an adapter, for the conformance suite and the hot-path law."""
+"""Tiny training runs of every framework that has an adapter, for the conformance suite and the hot-path law."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class _Everything(nn.Module):
         return self.head(self.dropout(self.relu(F.relu(mixed[..., 0]) + self.sigmoid(hidden) + F.tanh(hidden))))
 
 
-#: What this training does not have.
+#: What this training run does not have.
 _OF_OTHERS = {"feature_importance", "input_image", "input_sequence"}
 
 
 class EverythingCase(PyTorchCase):
-    """Everything is kept of a training with a gradient scaler, clipping, a scheduler and inputs that need gradients."""
+    """Keeps everything of a run with a gradient scaler, clipping, a scheduler and inputs that need gradients."""
 
     settings: ClassVar = {
         "collections": dict.fromkeys(sorted(set(BUILT_IN_COLLECTIONS) - _OF_OTHERS), True),

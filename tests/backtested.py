@@ -14,7 +14,7 @@ NAMES = ("flat", "good", "high", "slow", "new")
 
 
 def losses(name: str, steps: int = 300) -> NDArray[np.float64]:
-    """Of a training that learns, slowly learns, does not learn, or diverges at step 120."""
+    """Of a training run that learns, slowly learns, does not learn, or diverges at step 120."""
     at, noise = np.arange(steps), np.random.default_rng(1).normal(scale=0.05, size=steps)
     falling = 2.0 * np.exp(-at / 60) + 0.2
     courses = {

@@ -1,4 +1,4 @@
-"""A training as the adapter's parts hear of it, and what they save of it: for tests of one part by itself."""
+"""A training run as the adapter's parts hear of it, and what they save of it: for tests of one part by itself."""
 
 from __future__ import annotations
 
@@ -103,15 +103,15 @@ class Stage:
         assert step is not None
         with torch.no_grad():
             if step is not before and grad:
-                self._tell(self.events.step_began, step)
+                self._send(self.events.step_began, step)
             self.events.ask_module_listeners()
-            self._tell(self.events.forward_began, ForwardCall(step, forward, root, arguments, kwargs))
+            self._send(self.events.forward_began, ForwardCall(step, forward, root, arguments, kwargs))
 
         def called(module: nn.Module, arguments: Any, output: Any) -> None:
             place = self.models.module(module)
             if place is not None:
                 with torch.no_grad():
-                    self._tell(self.events.module_called, ModuleCall(forward.records, place, module, arguments, output))
+                    self._send(self.events.module_called, ModuleCall(forward.records, place, module, arguments, output))
 
         handle = register_module_forward_hook(called)
         try:
@@ -126,7 +126,7 @@ class Stage:
             output = root(*arguments, **kwargs)
         step = self._forwards[-1][0]
         with torch.no_grad():
-            self._tell(self.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
+            self._send(self.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
         return output
 
     def loss(self, function: Callable[..., Tensor], *arguments: Any, **kwargs: Any) -> Tensor:
@@ -137,7 +137,7 @@ class Stage:
         target = arguments[1] if len(arguments) > 1 else kwargs.get("target")
         call = LossCall(forward, function.__name__, predictions, target, arguments, kwargs, result, True)
         with torch.no_grad():
-            self._tell(self.events.loss_computed, call)
+            self._send(self.events.loss_computed, call)
         return result
 
     def update(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None, scale: Any = None) -> None:
@@ -147,10 +147,10 @@ class Stage:
         places = [(parameter, self.models.parameter(parameter)) for parameter in parameters]
         update = Update(step, optimizer, [(p, place.name, place) for p, place in places if place is not None], scale)
         with torch.no_grad():
-            self._tell(self.events.update_began, update)
+            self._send(self.events.update_began, update)
         optimizer.step(closure) if closure else optimizer.step()
         with torch.no_grad():
-            self._tell(self.events.update_ended, update)
+            self._send(self.events.update_ended, update)
         self.gather(step)
         self.hook.clock.end_update()
 
@@ -160,8 +160,12 @@ class Stage:
         loss(self.call(model, inputs)).backward()
         self.update(optimizer)
 
+    def units(self) -> list[Any]:
+        """Rows about single units that forwards since the last update have recorded."""
+        return [row for _, forward in self._forwards for row in forward.records.units]
+
     def gather(self, step: OpenStep | None = None) -> None:
-        """Collect facts and numbers of what has been told so far."""
+        """Collect facts and numbers of the events so far."""
         for records in [forward.records for _, forward in self._forwards] + ([step.records] if step else []):
             self.facts += records.facts
             names = {number: name for name, number in self.hook._names.items()}
@@ -171,6 +175,6 @@ class Stage:
         self._forwards.clear()
 
     @staticmethod
-    def _tell(listeners: Sequence[Callable[[Any], None]], told: Any) -> None:
+    def _send(listeners: Sequence[Callable[[Any], None]], event: Any) -> None:
         for listener in listeners:
-            listener(told)
+            listener(event)

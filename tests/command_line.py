@@ -1,4 +1,4 @@
-"""What tests of the command line share: the answer of a command, and a training to ask it about."""
+"""What tests of the command line share: the answer of a command, and a training run to ask it about."""
 
 from __future__ import annotations
 

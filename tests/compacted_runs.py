@@ -1,4 +1,4 @@
-"""Runs to compact, and what is in a run whether it was compacted or not."""
+"""For tests of compaction: small runs, their content (compacted or not), and a store that crashes in between."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ def _statistics(store: Store, frame: Any) -> StatisticsBatch:
 
 
 class Interrupted(BaseException):
-    """What a crash is to the code it happens in: nothing catches it."""
+    """A crash: no code catches it."""
 
 
 class CrashingStore(LocalStore):
-    """A folder whose process ends at its n-th operation that changes something, before or after it is done."""
+    """A folder whose process ends at its n-th write or removal, before or after it."""
 
     def __init__(self, root: Path, after: int, *, done: bool) -> None:
         super().__init__(root)

@@ -18,14 +18,14 @@ import pytest
 from leaks import differences, snapshot
 from preloaded import Preloaded
 
-pytest_plugins = ("servers.fixtures",)
+pytest_plugins = ("servers.fixtures", "places")
 
 # Found examples must not depend on the day; a slow machine is no failure.
 hypothesis.settings.register_profile("watchglass", derandomize=True, deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("watchglass")
 
-# Several tests run at once, each with trainings of its own: threads of theirs that wait for each other on the same few
-# cores cost more than they bring, by far. Children inherit this; set before anything imports a framework.
+# Several tests run at once, each with its training runs: if their threads wait for each other on the same few cores,
+# they cost far more than they bring. Children inherit this; set before anything imports a framework.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell starts what runs in its background with Ctrl-C ignored, and children inherit that.
@@ -38,7 +38,7 @@ _FOREIGN_NAMES = {
     # How wide and how colourful output is; the rank that a launcher gave; proxies, which nothing on loopback is behind.
     "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "CLICOLOR", "CLICOLOR_FORCE", "GITHUB_ACTIONS",
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY",
-    # How Python runs: without files of bytecode each of a thousand processes compiles all of watchglass anew.
+    # How Python runs: without files of bytecode each of a thousand processes compiles all of watchglass again.
     "PYTEST_ADDOPTS", "PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE",
 }  # fmt: skip
 for _name in [name for name in os.environ if name.startswith(_FOREIGN) or name.upper() in _FOREIGN_NAMES]:

@@ -60,20 +60,41 @@ class Ticks:
 
 
 class DeadWorker:
-    """What a worker leaves that was killed: some steps flushed, all of them in its rings."""
+    """What a worker leaves that was killed: some steps flushed, all of them in its rings, of which rows lie beside it.
 
-    def __init__(self, path: Path, *, host: str = "", pid: int = DEAD, named: bool = True) -> None:
+    Args:
+        path: The run.
+        host: Its machine; this one if "".
+        pid: Its process.
+        named: It has named its tensors.
+        memory: The file system in memory; a folder beside the run if None.
+        rotate_bytes: Segments end at so many bytes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        host: str = "",
+        pid: int = DEAD,
+        named: bool = True,
+        memory: Path | None = None,
+        rotate_bytes: int = 8 << 20,
+    ) -> None:
         self.store = LocalStore(path)
         run_id = create_run(self.store, command=[]).run_id
         create_attempt(self.store, "")
         self.label = {"run": run_id, "attempt": 0, "worker": "worker_0"}
-        self.rings = Rings(self.store, self.label)
+        self.memory = memory or path.parent / "memory"
+        if memory is None:
+            self.memory.mkdir(exist_ok=True)
+        self.rings = Rings(self.store, self.label, self.memory)
         claim = dead(self.rings, pid, host)
         claim_worker(self.store, 0, "worker_0", claim)
         self.flight = FlightRecorder()
         self.flight.open(self.rings)
         self.clock = Ticks()
-        self.writer = SegmentWriter(self.store, 0, "worker_0", clock=self.clock)
+        self.writer = SegmentWriter(self.store, 0, "worker_0", clock=self.clock, rotate_bytes=rotate_bytes)
         self.writer.write([encode_lifecycle({**asdict(claim), "event": "joined", "worker": "worker_0"})])
         for tensor in TENSORS:
             self.flight.name_tensor(tensor)

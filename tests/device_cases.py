@@ -2,50 +2,106 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from watchglass.capture.cost import Memory
-from watchglass.capture.pytorch.device import device_statistics as device
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
+from watchglass.capture.pytorch.device.sizes import DeviceSizes
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import DTYPE_CODES, Histograms, pure
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-#: What sums may be off by, as shares of the sum of magnitudes and of the spread.
-BOUNDS = {"blocks": (1e-13, 1e-10), "triton": (2e-6, 1e-5)}
 DTYPES = [name for name in DTYPE_CODES if hasattr(torch, name)]
+
+
+#: Small pieces, so that small tensors have many.
+SMALL = DeviceSizes(block=64, blocks=4, tile=64, wide_tile=32, shares=4)
+
+
+class Ledger(Memory):
+    """Also keeps the bytes that are held now, and every change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: defaultdict[str, int] = defaultdict(int)
+        self.changes: list[int] = []
+
+    def hold(self, device: str, size: int) -> None:
+        super().hold(device, size)
+        self.held[device] += size
+        self.changes.append(size)
 
 
 @dataclass
 class Account:
-    memory: Memory = field(default_factory=Memory)
+    memory: Ledger = field(default_factory=Ledger)
     device_ns: int = 0
 
 
-def use_triton(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Compute with Triton's interpreter, in small pieces, so that small tensors have many; returns the module."""
+def with_triton(device: torch.device) -> Any:
+    """Triton's kernels, for a device that is none of its own."""
     from watchglass.capture.pytorch.device import triton_statistics
 
-    monkeypatch.setattr(device, "_has_triton", lambda device: True)
-    for name, size in (("_TILE", 64), ("_WIDE_TILE", 32), ("_SHARES", 4)):
-        monkeypatch.setattr(triton_statistics, name, size)
     return triton_statistics
 
 
-def found(
-    tensors: list[torch.Tensor], *others: Any, account: Account | None = None, **settings: Any
-) -> tuple[np.ndarray, Histograms]:
-    statistics = DeviceStatistics(account or Account())
-    rows, histograms = statistics.summaries(tensors, *others, **settings)
-    statistics.send()
-    assert not statistics._failed
-    return rows.resolve(), histograms.resolve()
+class _Refusing(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise AssertionError(record.getMessage())
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Statistics that fall back to another way of computing log it; here that is an error."""
+    handler = _Refusing(logging.WARNING)
+    logger = logging.getLogger("watchglass")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of computing statistics on a device, and what its sums may be off by.
+
+    Attributes:
+        bounds: Shares of the sum of magnitudes, and of the spread.
+        sizes: Sizes of pieces.
+        settings: Further arguments of ``DeviceStatistics``.
+    """
+
+    bounds: tuple[float, float]
+    sizes: DeviceSizes = SMALL
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def statistics(self, account: Account | None = None) -> DeviceStatistics:
+        return DeviceStatistics(account or Account(), self.sizes, **self.settings)
+
+    def found(
+        self, tensors: list[torch.Tensor], *others: Any, account: Account | None = None, **settings: Any
+    ) -> tuple[np.ndarray, Histograms]:
+        statistics = self.statistics(account)
+        with without_warnings():
+            rows, histograms = statistics.summaries(tensors, *others, **settings)
+            statistics.send()
+        return rows.resolve(), histograms.resolve()
+
+
+BLOCKS = Way((1e-13, 1e-10))
+TRITON = Way((2e-6, 1e-5), settings={"triton": with_triton})
+#: The ways that this process has.
+WAYS = {"blocks": BLOCKS, **({"triton": TRITON} if INTERPRETED else {})}
 
 
 def reference(
@@ -64,11 +120,11 @@ def reference(
     return rows, histograms
 
 
-def assert_alike(result: tuple[np.ndarray, Histograms], expected: tuple[np.ndarray, Histograms], path: str) -> None:
+def assert_alike(result: tuple[np.ndarray, Histograms], expected: tuple[np.ndarray, Histograms], way: Way) -> None:
     rows, wanted = result[0], expected[0]
     assert rows.shape == wanted.shape
     np.testing.assert_array_equal(rows[:, :7], wanted[:, :7])  # counts, minimum, maximum
-    of_sums, of_spread = BOUNDS[path]
+    of_sums, of_spread = way.bounds
     total, absolute, spread, norm = (STATISTIC_FIELDS.index(name) for name in ("sum", "abs_sum", "m2", "l2"))
     for column, unit in ((total, absolute), (absolute, absolute), (norm, norm)):
         with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Trainings whose facts are looked at: a model to watch, and what the run then says of it."""
+"""Training runs whose facts are examined: a model to watch, and what the run then says of it."""
 
 from __future__ import annotations
 

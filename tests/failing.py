@@ -1,4 +1,4 @@
-"""Trainings that fail on purpose, and what a run says about it."""
+"""Training runs that fail on purpose, and what a run says about it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Act = Callable[[Tensor], Tensor]
 
 
 class Bad(nn.Module):
-    """Passes its input through, until it is told to spoil it."""
+    """Passes its input through, until a test lets it spoil the input."""
 
     def __init__(self, spoil: Act) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Guard(torch.optim.SGD):
 
 
 class Training:
-    """A training by hand, its pieces to be changed by a test."""
+    """A manual training run, its pieces to be changed by a test."""
 
     def __init__(self, model: nn.Module, *, guarded: bool = False) -> None:
         self.model = model
@@ -104,7 +104,7 @@ def facts_of(
 
 
 def fact_of(path: Path, training: Training, at: int = 3, **settings: Any) -> dict[str, Any]:
-    """The one fact about the first bad module of a training that is spoilt from this step on."""
+    """The one fact about the first bad module of a training run that is spoilt from this step on."""
     facts = facts_of(path, training, lambda number: training.spoil(number >= at), **{"steps": at + 3, **settings})
     assert len(facts) == 1, "the first bad module is looked for once"
     return facts[0]
@@ -122,7 +122,7 @@ class Once(nn.Module):
 
 
 def unrepeatable(body: nn.Module, *, guarded: bool = True) -> Training:
-    """A training of which every re-run is refused; guarded, so that it goes on with finite weights."""
+    """A training run of which every re-run is refused; guarded, so that it goes on with finite weights."""
     training = Training(Once(body), guarded=guarded)
     training.loss = lambda: F.cross_entropy(training.model(training.inputs, iter([1.0])), training.labels)  # type: ignore[method-assign]
     return training

@@ -1,4 +1,4 @@
-"""Trainings by several ranks that fail on purpose on one of them; importable by the children that are spawned."""
+"""Training runs by several ranks that fail on purpose on one of them; importable by the children that are spawned."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A device that does not exist: PyTorch tensors that live "elsewhere", and what would wait for it written down.
+"""A device that does not exist: tensors of PyTorch on that device, and a report of each call that would wait for it.
 
-The numbers are real (each tensor holds one of the CPU), so a training takes the course that it takes on the CPU, while
-code that asks a tensor where it is takes the path of a device. Reading a value back, as ``item``, ``float``, ``bool``,
+The numbers are real (each tensor holds one of the CPU), so a training run computes the same as on the CPU, while code
+that asks for the device of a tensor takes the path of a device. Reading a value back, as ``item``, ``float``, ``bool``,
 ``tolist``, ``cpu``, ``nonzero`` and copies that are not asynchronous do, would make the host wait for a real device.
 """
 
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-#: A type of device that PyTorch knows the name of, and this machine does not have.
+#: A type of device whose name PyTorch knows, and which no machine of the tests has.
 DEVICE = torch.device("xpu", 0)
 
 #: Functions whose result the host cannot have before the device is done.

@@ -1,4 +1,4 @@
-"""A store whose writer can be cut off in any write, and which can be away."""
+"""A store whose writer can be cut off in any write, and which can be unreachable."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from watchglass.store import Content, Store, WrapperStore
 
 
 class Killed(BaseException):
-    """The process that was writing is gone; nothing of it runs any more."""
+    """The writing process is dead: no more of its code may run."""
 
 
 @dataclass
 class Fault:
-    """What happens to the next write.
+    """The fault of the next write.
 
     Attributes:
-        arrives: Share of its bytes that arrive. Only an append can be torn: of whole objects all arrives from 1 on, or
-            nothing.
-        killed: Whether the writer's process ends there; else it is told that the store failed.
+        arrives: Share of its bytes that arrive. Only an append can be torn: a whole object arrives at a share
+            of 1, else nothing of it does.
+        killed: Whether the writer's process ends there; else it gets a StoreError.
     """
 
     arrives: float = 0.0
@@ -27,25 +27,25 @@ class Fault:
 
 
 class FaultyStore(WrapperStore):
-    """Another store, with faults that a test asks for. What it does not write, it hands on.
+    """Another store, with faults that a test requests. Reads pass through.
 
     Attributes:
         fault: What happens to the next write; used up by it.
-        away: Whether every call fails.
+        unreachable: Whether every call fails.
         fails_after: So many calls go well before every one fails; None for no limit.
     """
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self.fault: Fault | None = None
-        self.away = False
+        self.unreachable = False
         self.fails_after: int | None = None
 
     def behind(self) -> Store:
         if self.fails_after is not None:
             self.fails_after -= 1
-        if self.away or (self.fails_after is not None and self.fails_after < 0):
-            raise StoreError(f"cannot reach {self.location}: it is away; try again")
+        if self.unreachable or (self.fails_after is not None and self.fails_after < 0):
+            raise StoreError(f"cannot reach {self.location}: it is unreachable; try again")
         return self._inner
 
     def _end(self, fault: Fault) -> None:

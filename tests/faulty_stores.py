@@ -1,8 +1,7 @@
-"""Stores that can be away, slow or forbidden while a training writes to them: a local folder, and a real S3 server."""
+"""Stores that can be unreachable, slow or forbidden while a run is written: a local folder, and a real S3 server."""
 
 from __future__ import annotations
 
-import functools
 import subprocess
 import sys
 import threading
@@ -15,17 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from buckets import waiting_for
 from servers.proxy import Proxy
 from watchglass import Hook
-from watchglass.capture import worker_files as worker_module
 from watchglass.capture.limits import CaptureLimits
 from watchglass.config import Timing
 from watchglass.errors import StoreError
 from watchglass.records import SCALARS
 from watchglass.store import (
+    Content,
     FrameKind,
     LocalStore,
     Store,
+    WrapperStore,
     decode_lifecycle,
     decode_rows,
     decode_step_ends,
@@ -34,10 +35,15 @@ from watchglass.store import (
     read_claims,
     scan,
 )
-from watchglass.store.media import credentials
+from watchglass.store.media.credentials import RequestPatience
 
-#: Methods by which anything of a store is asked.
-METHODS = ("read", "write", "append", "list", "delete", "size", "folders", "map", "is_empty")
+#: The client of a bucket gives up after moments.
+SOON = RequestPatience(connect_s=1.0, request_s=5.0, retry_s=0.05)
+
+
+def impatient(location: str) -> Store:
+    """The store of a location; of a bucket, one that gives up after moments."""
+    return waiting_for(location, SOON) if location.startswith("s3://") else open_store(location)
 
 
 class Faulty:
@@ -47,15 +53,22 @@ class Faulty:
         location: For ``Hook(run=...)``.
         appends: Whether that is a folder.
         threads: Names of the threads that asked the store for something, with how often.
+        fault: Called before each operation with what it writes, if anything; may wait or raise.
     """
 
     def __init__(self, location: str, *, appends: bool) -> None:
         self.location = location
         self.appends = appends
         self.threads: Counter[str] = Counter()
+        self.fault: Callable[[Content], None] = lambda data: None
+
+    def open_store(self, location: str) -> Store:
+        """The store, with these faults; for ``Hook(open_store=...)``."""
+        assert location == self.location
+        return ObservedStore(impatient(location), self)
 
     def cut(self) -> None:
-        """The store is away."""
+        """The store is unreachable."""
         raise NotImplementedError
 
     def forbid(self) -> None:
@@ -75,49 +88,55 @@ class Faulty:
         raise NotImplementedError
 
 
+class ObservedStore(WrapperStore):
+    """A store that counts the threads that ask it, and has the faults of a test."""
+
+    def __init__(self, inner: Store, faulty: Faulty) -> None:
+        super().__init__(inner)
+        self.root, self._faulty = inner.root, faulty
+
+    def behind(self) -> Store:
+        return self._asked(b"")
+
+    def write(self, path: str, data: Content, *, replace: bool = False) -> None:
+        self._asked(data).write(path, data, replace=replace)
+
+    def append(self, path: str, data: bytes) -> None:
+        self._asked(data).append(path, data)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _asked(self, data: Content) -> Store:
+        self._faulty.threads[threading.current_thread().name] += 1
+        self._faulty.fault(data)
+        return self._inner
+
+
 class FaultyFolder(Faulty):
     """A local folder whose every call fails, waits, or works: a network mount, say."""
 
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__(str(path), appends=True)
-        self._fault: Callable[[Any], None] = lambda data: None
         self._path = path
 
-        def opened(location: str) -> Store:
-            assert location == self.location
-            store = LocalStore(location)
-            for name in METHODS:
-                setattr(store, name, self._faulty(getattr(store, name)))
-            return store
-
-        monkeypatch.setattr(worker_module, "open_store", opened)
-
-    def _faulty(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def ask(*args: Any, **named: Any) -> Any:
-            self.threads[threading.current_thread().name] += 1
-            self._fault(args[1] if call.__name__ in ("write", "append") else b"")
-            return call(*args, **named)
-
-        return ask
-
-    def _refuse(self, data: Any) -> None:
+    def _refuse(self, data: Content) -> None:
         raise StoreError(f"cannot write {self.location}: the mount is gone; check the network")
 
     def cut(self) -> None:
-        self._fault = self._refuse
+        self.fault = self._refuse
 
     forbid = cut
 
     def slow_down(self, bytes_per_s: float) -> None:
-        def wait(data: Any) -> None:
+        def wait(data: Content) -> None:
             parts = [data] if isinstance(data, bytes) else data
             time.sleep(sum(map(len, parts)) / bytes_per_s)
 
-        self._fault = wait
+        self.fault = wait
 
     def restore(self) -> None:
-        self._fault = lambda data: None
+        self.fault = lambda data: None
 
     def store(self) -> Store:
         return LocalStore(self._path)
@@ -126,26 +145,9 @@ class FaultyFolder(Faulty):
 class FaultyBucket(Faulty):
     """A prefix of a bucket of an S3 server, behind a proxy."""
 
-    def __init__(self, location: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, location: str, proxy: Proxy) -> None:
         super().__init__(location, appends=False)
         self.proxy = proxy
-        self._monkeypatch = monkeypatch
-
-        def opened(location: str) -> Store:
-            store = open_store(location)
-            for name in METHODS:
-                setattr(store, name, self._counted(getattr(store, name)))
-            return store
-
-        monkeypatch.setattr(worker_module, "open_store", opened)
-
-    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def ask(*args: Any, **named: Any) -> Any:
-            self.threads[threading.current_thread().name] += 1
-            return call(*args, **named)
-
-        return ask
 
     def cut(self) -> None:
         self.proxy.cut()
@@ -166,12 +168,6 @@ class FaultyBucket(Faulty):
 def quick(patience_s: float = 20.0) -> Timing:
     """Minutes become moments: pauses between tries, and how long an end may take without a store."""
     return Timing(open_pauses_s=(0.02, 0.1), upload_pauses_s=(0.02, 0.1), upload_patience_s=patience_s)
-
-
-def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client of a bucket gives up after moments."""
-    soon = functools.partial(credentials.RequestPatience, connect_s=1.0, request_s=5.0, retry_s=0.05)
-    monkeypatch.setattr(credentials, "RequestPatience", soon)
 
 
 def train(hook: Hook, steps: range, *, size: int = 8, after: Callable[[int], None] = lambda step: None) -> list[float]:
@@ -216,15 +212,16 @@ class Recorded:
                     self.ends += [event] if event["event"] == "left" else []
 
 
-def hook_of(faulty: Faulty, patience_s: float = 20.0, **settings: Any) -> Hook:
+def hook_of(faulty: Faulty, patience_s: float = 20.0, reserve_bytes: int = 0, **settings: Any) -> Hook:
     """A hook that captures every step and writes often."""
     settings = {"save_interval": 1, "flush_interval_s": 0.02, **settings}
-    return Hook(faulty.location, limits=CaptureLimits(timing=quick(patience_s)), **settings)
+    limits = CaptureLimits(timing=quick(patience_s), spool_reserve_bytes=reserve_bytes)
+    return Hook(faulty.location, limits=limits, open_store=faulty.open_store, **settings)
 
 
 def arrived(faulty: Faulty) -> bool:
-    """Whether the worker is there, so that something was written."""
-    return bool(read_claims(faulty.store(), 0)) and bool(Recorded(faulty.store()).segments)
+    """Whether the worker has written its first steps. Those before are in no ring while it opens its store."""
+    return bool(read_claims(faulty.store(), 0)) and bool(Recorded(faulty.store()).steps)
 
 
 def child(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -261,14 +258,12 @@ def faulty(
     kind_of_store: str,
     tmp_path: Path,
     spools: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Faulty]:
     """A folder, then a bucket."""
-    hasten(monkeypatch)
     if kind_of_store == "folder":
-        yield FaultyFolder(tmp_path / "run", monkeypatch)
+        yield FaultyFolder(tmp_path / "run")
         return
     location, proxy = request.getfixturevalue("s3_location"), request.getfixturevalue("s3_proxy")
-    found = FaultyBucket(location, proxy, monkeypatch)
+    found = FaultyBucket(location, proxy)
     yield found
     found.restore()  # so that what is left there can be removed

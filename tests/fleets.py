@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from clocks import Now
 from watchglass.config import EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.evaluate import Followed
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.many.fleet import Fleet
+from watchglass.evaluate.many.member import Member
 from watchglass.store import LocalStore
 from watchglass.testing import Step
 
@@ -35,41 +39,36 @@ class Heard:
         self.followed.append(name)
 
     def ended(self, name: str, location: str, followed: Followed) -> None:
-        assert name not in self.ends, "told twice"
+        assert name not in self.ends, "reported twice"
         self.ends[name] = followed
 
     def skipped(self, name: str, location: str, reason: str) -> None:
-        assert name not in self.left_out, "told twice"
+        assert name not in self.left_out, "reported twice"
         self.left_out[name] = reason
 
     def notified(self, sentence: str) -> None:
         self.sentences.append(sentence)
 
 
-class Now:
-    """A clock that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.s = 1000.0
-
-    def __call__(self) -> float:
-        return self.s
-
-
 @contextmanager
 def following(folder: Path, heard: Heard, *, timing: EvaluatorTiming = IMPATIENT, **options: Any) -> Iterator[Fleet]:
-    """A fleet below a folder, closed at the end."""
+    """A fleet below a folder, closed at the end; ``evaluator`` makes the evaluators of its runs."""
+    member = partial(Member, evaluator=options.pop("evaluator", Evaluator))
     store = options.pop("store", None) or LocalStore(folder)
-    fleet = Fleet(EvaluatorConfig(str(folder), None, RULES, timing=timing), store, heard, **options)
+    fleet = Fleet(EvaluatorConfig(str(folder), None, RULES, timing=timing), store, heard, member=member, **options)
     try:
         yield fleet
     finally:
         fleet.close("interrupted", patience_s=0.0)
 
 
-def turn_until(fleet: Fleet, condition: Callable[[], Any]) -> None:
-    """Turns until it is so."""
+def turn_until(fleet: Fleet, condition: Callable[[], Any], now: Now | None = None) -> None:
+    """Turns until it is so, by the real clock or by one that moves between two turns."""
     end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end, "did not happen"
-        time.sleep(min(0.01, fleet.turn()))
+        pause_s = fleet.turn()
+        if now is None:
+            time.sleep(min(0.01, pause_s))
+        else:
+            now.advance(pause_s)

@@ -2,7 +2,9 @@
 
 Run as a program, because an audit hook stays for the life of its process::
 
-    python hot_path.py PyTorch FOLDER      # prints JSON: what was done wrong, by how the law was broken on purpose
+    python hot_path.py FOLDER      # for each case, FOLDER/CASE/found.json: what was done wrong, by what was tried
+
+Each case has a forked process: the frameworks are imported once, and what one case imports later is new to the next.
 
 Seen are, on the training's thread only: what Python audits (files, folders, sockets, processes, threads, imports),
 calls of C functions that read, write or wait on what is open already, and everything that would wait for a device.
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -63,7 +66,7 @@ class Law:
 
     @property
     def armed(self) -> bool:
-        """Whether the calling thread is being looked at."""
+        """Whether the calling thread is being observed."""
         return self._thread == threading.get_ident()
 
     def arm(self, *, io: bool = True) -> None:
@@ -74,7 +77,7 @@ class Law:
         sys.setprofile(self._profile if io else None)
 
     def disarm(self) -> None:
-        """Look away."""
+        """Stop observing."""
         sys.setprofile(None)
         self._thread = 0
 
@@ -118,7 +121,7 @@ class OnDeviceCase(PlainCase):
 
 
 class EverythingOnDeviceCase(adapter_cases.EverythingCase):
-    """The same with everything kept that is not told by loss functions: they run where the stand-in is not in force."""
+    """The same with everything kept except records of loss functions: these run where the stand-in is not in force."""
 
     settings: ClassVar = {
         **adapter_cases.EverythingCase.settings,
@@ -229,28 +232,29 @@ def observe(law: Law, case: AdapterCase, folder: Path | None, started: int, step
     return law.broken
 
 
-def observe_broken(law: Law, case: AdapterCase, folder: Path, misdeed: Misdeed) -> list[str]:
-    """The same with a callback that commits a misdeed once everything has started."""
+def observe_broken(law: Law, case: AdapterCase, folder: Path, broken: dict[str, Misdeed]) -> dict[str, list[str]]:
+    """The same with a callback that commits all misdeeds once everything has started; what is seen of each."""
+    seen: dict[str, list[str]] = {}
     with Hook(folder, save_interval=1, **case.settings) as hook:
-        _sabotage(law, hook, misdeed)
+        _sabotage(law, hook, broken, seen)
         case.attach(hook)
         try:
             case.train(SHORT, lambda step: law.arm() if step == SOON else None)
         finally:
             law.disarm()
-    return law.broken
+    return seen
 
 
-def _sabotage(law: Law, hook: Hook, misdeed: Misdeed) -> None:
-    """Commits the misdeed, once, in the first callback after all has started."""
+def _sabotage(law: Law, hook: Hook, broken: dict[str, Misdeed], seen: dict[str, list[str]]) -> None:
+    """Commits the misdeeds, once, in the first callback after all has started."""
     guard, save_scalar = hook.guarded, hook.save_scalar
-    done = False
 
     def commit() -> None:
-        nonlocal done
-        if law.armed and not done:
-            done = True
-            misdeed()
+        if law.armed and not seen:
+            for what, misdeed in broken.items():
+                before = len(law.broken)
+                misdeed()
+                seen[what] = law.broken[before:]
 
     def sabotaged(callback: Callable[..., Any], **options: Any) -> Any:
         def broken(*arguments: Any) -> Any:
@@ -268,28 +272,43 @@ def _sabotage(law: Law, hook: Hook, misdeed: Misdeed) -> None:
     hook.save_scalar = broken_save  # type: ignore[method-assign]
 
 
-def main(name: str, folder: Path) -> None:
-    """Prints what was done wrong: unwatched, watched, and with each way to break the law."""
-    law, make = Law(), CASES[name]
+def found_in(make: type[AdapterCase], folder: Path) -> dict[str, list[str]]:
+    """What was done wrong: unwatched, watched, and with each way to break the law."""
+    law = Law()
     with contextlib.ExitStack() as stack:
         if make in ON_DEVICE:
             stack.enter_context(FakeDevice(note_waits(law)))
             broken = waits()
         else:
             broken = misdeeds(folder, stack.enter_context(open(os.devnull, "w")))
-        found = {
+        return {
             "unwatched": observe(law, make(), None, STARTED, STEPS),
             # Nothing may wait for a device, not even at the first step.
             "watched": observe(law, make(), folder / "watched", -1 if make in ON_DEVICE else STARTED, STEPS),
+            **observe_broken(law, make(), folder / "broken", broken),
         }
-        if issubclass(make, adapter_cases.EverythingCase):
-            # What is seen is the same as of the others, of which each takes a while here.
-            broken = dict(list(broken.items())[:1])
-        for number, (what, misdeed) in enumerate(broken.items()):
-            found[what] = observe_broken(law, make(), folder / str(number), misdeed)
-    print(json.dumps(found))
+
+
+def main(folder: Path) -> int:
+    """Observes each case in a process; returns how many of them failed."""
+    processes = []
+    for name, make in CASES.items():
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                (folder / name).mkdir()
+                (folder / name / "found.json").write_text(json.dumps(found_in(make, folder / name)))
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        processes.append(os.waitpid(pid, 0)[1])
+    return sum(map(bool, processes))
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    main(sys.argv[1], Path(sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1])))

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-#: Threads and processes that were told to end may need a moment; one that was not told never uses it.
+#: Threads and processes that were asked to end may need a moment; the wait is spent only on a leak.
 PATIENCE_S = 30.0
 
 #: Set by pytest or by importing third parties, and nothing of ours.
@@ -105,9 +105,9 @@ def _of_the_compiler(value: object) -> bool:
     return disabled or str(getattr(value, "__module__", "")).startswith("torch._dynamo")
 
 
-def differences(before: Snapshot, below: Path) -> list[str]:
+def differences(before: Snapshot, below: Path, patience_s: float = PATIENCE_S) -> list[str]:
     """One sentence for each thing that is there now and was not ``before``, or that was changed and not put back."""
-    after = _settle(lambda: snapshot(below), before)
+    after = _settle(lambda: snapshot(below), before, patience_s)
     return [
         *(f"thread {thread.name!r} is still running" for thread in after.threads - before.threads),
         *(f"process {pid} ({_command(pid)}) is still running" for pid in after.processes - before.processes),
@@ -134,8 +134,8 @@ def differences(before: Snapshot, below: Path) -> list[str]:
     ]
 
 
-def _settle(take: Callable[[], Snapshot], before: Snapshot) -> Snapshot:
-    deadline = time.monotonic() + PATIENCE_S
+def _settle(take: Callable[[], Snapshot], before: Snapshot, patience_s: float) -> Snapshot:
+    deadline = time.monotonic() + patience_s
     while True:
         after = take()
         ending = (after.threads - before.threads) or (after.processes - before.processes)
@@ -166,7 +166,7 @@ def _children() -> Iterator[int]:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """Children, and theirs. Linux lists those of each thread; elsewhere all processes of the machine are looked at."""
+    """Children, and theirs. Linux lists those of each thread; elsewhere all processes of the machine are examined."""
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
         yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
         return

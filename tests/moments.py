@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from clocks import Now
 from watchglass.config import EvaluatorConfig, RuleSpec
-from watchglass.evaluate import replay
+from watchglass.evaluate import Judging, replay
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.live.evaluator import Evaluator
-from watchglass.evaluate.live.ticking import Ticking
 from watchglass.records import Finding
 from watchglass.store import LocalStore
 from watchglass.tables import AttemptEnd, JointStep, Moment, StepView
-from watchglass.testing import Batch, FakeClock, RunBuilder, Step
+from watchglass.testing import Batch, RunBuilder, Step
 
 
 def views_shown(moments: Iterable[Moment]) -> Iterator[tuple[StepView, ...]]:
@@ -31,17 +32,35 @@ def finish(engine: Engine) -> list[Finding]:
     return engine.show(AttemptEnd())
 
 
+class Made:
+    """Keeps what a factory of an evaluator makes."""
+
+    judging: Judging
+
+    def by(self, factory: Callable[..., Judging]) -> Callable[..., Judging]:
+        def make(*args: Any) -> Judging:
+            self.judging = factory(*args)
+            return self.judging
+
+        return make
+
+
 class FollowedCase:
     """A run whose workers are this process, with an evaluator whose clock moves only in :meth:`wait`."""
 
-    def __init__(self, path: Path, specs: tuple[RuleSpec, ...], workers: int = 1) -> None:
-        self.specs, self.clock = specs, FakeClock()
-        self.builder, self.store = RunBuilder(path, workers=workers), LocalStore(path)
+    def __init__(
+        self, path: Path, specs: tuple[RuleSpec, ...], workers: int = 1, *, alone: bool = False,
+        store: LocalStore | None = None,
+    ) -> None:  # fmt: skip
+        self.specs, self.clock, self.made = specs, Now(), Made()
+        self.builder, self.store = RunBuilder(path, workers=workers, alone=alone), store or LocalStore(path)
         self.evaluator = self._started()
 
     def _started(self) -> Evaluator:
-        evaluator = Evaluator(EvaluatorConfig(self.store.location, None, self.specs), store=self.store)
-        evaluator._ticking = Ticking(evaluator._liveness, self.clock)
+        evaluator = Evaluator(
+            EvaluatorConfig(self.store.location, None, self.specs), store=self.store, judging=self.made.by(Judging),
+            clock=self.clock,
+        )  # fmt: skip
         evaluator.open(lambda seconds: False, patience_s=0.0)
         return evaluator
 
@@ -55,7 +74,6 @@ class FollowedCase:
     def wait(self, *seconds: float) -> None:
         """The evaluator looks at workers and reads, before and after each of these times."""
         for each in (*seconds, 0.0):
-            self.evaluator._liveness.look(0.0)
             self.write()
             self.clock.advance(each)
 

@@ -1,4 +1,4 @@
-"""Processes that a test starts and looks at from outside, none of which outlives it; and a training for them."""
+"""Processes that a test starts and looks at from outside, none of which outlives it; and a training run for them."""
 
 from __future__ import annotations
 

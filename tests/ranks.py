@@ -1,4 +1,4 @@
-"""Trainings by several ranks, each a process of its own; importable by the children that multiprocessing starts."""
+"""Training runs by several ranks, each a separate process; importable by the children that multiprocessing starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRELOADED = (
     "torch.nn.parallel",
 )  # fmt: skip
 
-#: Given to a training: its rank, and what it calls with its model. What it returns must be the same to the last bit.
+#: Takes its rank and a function to call with its model. Its result must be the same to the last bit.
 Training = Callable[[int, Callable[..., None]], Any]
 
 
@@ -64,7 +64,7 @@ def _rank(rank: int, training: Training, folder: Path, path: Path | None, settin
 
 
 class Network(nn.Module):
-    """Layers whose sizes two ranks cannot divide evenly, unless told."""
+    """Layers whose sizes two ranks cannot divide evenly, unless the test wants even ones."""
 
     def __init__(self, buffers: bool = True, width: int = 15) -> None:
         super().__init__()

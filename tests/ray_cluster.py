@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-#: Nobody else may use the cluster, and it may reach nobody.
+#: No other user may use the cluster, and it may reach no other host.
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "7" * 64, "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

@@ -10,6 +10,7 @@ from watchglass.evaluate import Judging
 from watchglass.evaluate.scaling import followed_run
 from watchglass.evaluate.scaling.cluster import Cluster
 from watchglass.evaluate.scaling.judging_elsewhere import judging_on
+from watchglass.store import Store, open_store
 
 
 class RayError(Exception):
@@ -22,20 +23,26 @@ class Processes:
     Args:
         dies: Whether the process dies at its n-th request of all, counted from 0.
         late: How often it is looked for an answer in vain.
+        opened: Opens the store of a run in the process.
     """
 
     exceptions = SimpleNamespace(RayError=RayError, LocalRayletDiedError=type("LocalRayletDiedError", (RayError,), {}))
 
-    def __init__(self, dies: Callable[[int], bool] = lambda number: False, late: int = 0) -> None:
+    def __init__(
+        self,
+        dies: Callable[[int], bool] = lambda number: False,
+        late: int = 0,
+        opened: Callable[[str], Store] = open_store,
+    ) -> None:
         self.setups: list[str] = []
         self.requests: list[str] = []
-        self._dies, self._late = dies, late
+        self._dies, self._late, self._opened = dies, late, opened
         self._looks = 0
 
     def remote(self, cls: type[followed_run.FollowedRun]) -> Any:
         def begin(setup: str) -> Any:
             self.setups.append(setup)
-            process = cls(setup)
+            process = cls(setup, self._opened)
 
             def ask(request: str) -> Callable[[], str]:
                 self.requests.append(request)

@@ -38,7 +38,7 @@ class Request:
 
 @dataclass
 class Receiver:
-    """An HTTP server that answers what it is told to: statuses in their order, the last one for ever."""
+    """An HTTP server that answers with the given statuses in order, and repeats the last one."""
 
     url: str = ""
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=lambda: [(204, {})])
@@ -49,16 +49,16 @@ class Receiver:
 
 @contextmanager
 def receiver(*answers: int | tuple[int, dict[str, str]]) -> Iterator[Receiver]:
-    told = Receiver(answers=[answer if isinstance(answer, tuple) else (answer, {}) for answer in answers or (204,)])
+    served = Receiver(answers=[answer if isinstance(answer, tuple) else (answer, {}) for answer in answers or (204,)])
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            told.requests.append(Request(self.path, headers, self.rfile.read(length)))
-            if told.gate is not None:
-                told.gate.wait(30)
-            status, further = told.answers.pop(0) if len(told.answers) > 1 else told.answers[0]
+            served.requests.append(Request(self.path, headers, self.rfile.read(length)))
+            if served.gate is not None:
+                served.gate.wait(30)
+            status, further = served.answers.pop(0) if len(served.answers) > 1 else served.answers[0]
             try:
                 self.send_response(status)
                 for name, value in further.items():
@@ -66,7 +66,7 @@ def receiver(*answers: int | tuple[int, dict[str, str]]) -> Iterator[Receiver]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
             except OSError:
-                return  # whoever asked was ended meanwhile
+                return  # the client has ended meanwhile
 
         do_GET = do_POST  # noqa: N815  the name that the server calls
 
@@ -77,12 +77,12 @@ def receiver(*answers: int | tuple[int, dict[str, str]]) -> Iterator[Receiver]:
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    told.url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+    served.url = f"http://127.0.0.1:{server.server_address[1]}/hook"
     try:
-        yield told
+        yield served
     finally:
-        if told.gate is not None:
-            told.gate.set()
+        if served.gate is not None:
+            served.gate.set()
         server.shutdown()
         thread.join()
         server.server_close()

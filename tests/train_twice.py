@@ -22,11 +22,11 @@ EVERYTHING = (
     "input_gradients", "relu_input", "relu_output", "tanh_input", "sigmoid_input", "attention", "router", "logsumexp",
 )  # fmt: skip
 
-#: Steps after which a training takes the fast path, and some of that.
+#: Steps after which a training run takes the fast path, and some of that.
 STEPS = 24
 ALL = list(range(STEPS))
 
-#: Given to a training: called with each of its models when watching may begin.
+#: Given to a training run: called with each of its models when watching may begin.
 Watch = Callable[..., None]
 Training = Callable[[Watch], Any]
 

@@ -1,4 +1,4 @@
-"""Trainings for tests of rules, made of numbers: what each step of a small network would record."""
+"""Training runs for tests of rules, made of numbers: what each step of a small network would record."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def training(
     noise: float = 0.1,
     change: Callable[[int, dict[str, NDArray[Any]]], None] | None = None,
 ) -> list[Step]:
-    """Steps of a training whose losses, gradients and updates follow the given courses.
+    """Steps of a training run whose losses, gradients and updates follow the given courses.
 
     Args:
         steps: How many.

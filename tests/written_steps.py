@@ -176,7 +176,7 @@ class Looker:
 
     def check(self, writers: Sequence[Writer], *, whole: bool) -> None:
         for attempt, worker in self._tables:
-            assert any((w.attempt, w.worker) == (attempt, worker) for w in writers), f"nobody wrote {worker}"
+            assert any((w.attempt, w.worker) == (attempt, worker) for w in writers), f"no writer of {worker}"
         for writer in writers:
             key = writer.attempt, writer.worker
             check_order(self._order.get(key, []), writer, whole=whole)

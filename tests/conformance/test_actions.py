@@ -61,13 +61,13 @@ class TestCommand(ActionSuite):
 
     def works(self, tmp_path: Path) -> dict[str, Any]:
         code = "import sys; open(sys.argv[1], 'a').write(ascii(sys.argv[2]) + chr(10))"
-        return {"command": [sys.executable, "-c", code, str(tmp_path / "told"), "{message}"]}
+        return {"command": [sys.executable, "-c", code, str(tmp_path / "events"), "{message}"]}
 
     def fails(self, tmp_path: Path) -> dict[str, Any]:
         return {"command": [sys.executable, "-c", "import sys; print('a\\nno room', file=sys.stderr); sys.exit(3)"]}
 
     def arrived(self, tmp_path: Path) -> int:
-        return len((tmp_path / "told").read_text().splitlines())
+        return len((tmp_path / "events").read_text().splitlines())
 
 
 class TestOneOfAUsersOwn(ActionSuite):
@@ -93,10 +93,10 @@ class TestOneOfAUsersOwn(ActionSuite):
         type(self).name = f"{tmp_path}/mine.py:AppendToFile"
 
     def works(self, tmp_path: Path) -> dict[str, Any]:
-        return {"path": str(tmp_path / "told")}
+        return {"path": str(tmp_path / "events")}
 
     def fails(self, tmp_path: Path) -> dict[str, Any]:
         return {"path": str(tmp_path / "no" / "folder")}
 
     def arrived(self, tmp_path: Path) -> int:
-        return len((tmp_path / "told").read_text().splitlines())
+        return len((tmp_path / "events").read_text().splitlines())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -33,9 +36,10 @@ def blocks(page: str, kind: str) -> list[str]:
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MAIL_URL", "SLACK_URL", "HOOK_SECRET", "MAIL_PASSWORD", "SLURM_JOB_ID", "JOB_NAME", "TOKEN"):
-        monkeypatch.setenv(name, "something")
+def environment() -> Iterator[None]:
+    names = ("MAIL_URL", "SLACK_URL", "HOOK_SECRET", "MAIL_PASSWORD", "SLURM_JOB_ID", "JOB_NAME", "TOKEN")
+    with patch.dict(os.environ, dict.fromkeys(names, "something")):
+        yield
 
 
 def test_every_action_on_a_command_line_is_right(page: str, environment: None, in_tmp_path: Path) -> None:
@@ -69,7 +73,7 @@ def test_the_tables_are_those_of_the_code(page: str) -> None:
     places = dict(re.findall(r"^\| `\{(\w+)\}` \| (.*) \|$", page, re.MULTILINE))
     assert tuple(places) == FIELDS
     assert all(places.values())
-    section = page[page.index("## What every action has") : page.index("## What can be relied on")]
+    section = page[page.index("## What every action has") : page.index("## Guarantees")]
     rows = dict(re.findall(r"^\| `(\w+)` \| *`?([^|`]*?)`? *\|", section, re.MULTILINE))
     infos = {info.name: info.default for info in describe(Action)}
     assert set(rows) == set(infos)

@@ -26,16 +26,17 @@ def text(repository: Path) -> str:
 
 
 @pytest.fixture
-def page(text: str, in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def page(text: str, in_tmp_path: Path) -> Iterator[dict[str, Any]]:
     """What the page has defined, once it was run from top to bottom; files that it names are files."""
     blocks = re.findall(r"```python\n(?:# (\w+\.py)\n)?(.*?)```", text, re.DOTALL)
     (in_tmp_path / "page.py").write_text("\n".join(code for name, code in blocks if not name))
     for name, code in blocks:
         if name:
             (in_tmp_path / name).write_text(code)
-    monkeypatch.syspath_prepend(str(in_tmp_path))
+    sys.path.insert(0, str(in_tmp_path))
     before = dict(FRAMEWORKS)
     yield runpy.run_path("page.py")
+    sys.path.remove(str(in_tmp_path))
     FRAMEWORKS.clear()
     FRAMEWORKS.update(before)
     frameworks._made.cache_clear()
@@ -61,7 +62,7 @@ def test_the_adapter_of_the_page_passes_every_check(page: dict[str, Any], tmp_pa
 
 
 def test_the_contract_names_methods_that_exist(text: str) -> None:
-    rows = text.split("| `Framework` |")[1].split("\n\n")[0].splitlines()[2:]
+    rows = text.split("| member of `Framework` |")[1].split("\n\n")[0].splitlines()[2:]
     described = {name for row in rows for name in re.findall(r"`(\w+)", row.split("|")[1])}
     assert described == {name for name in vars(Framework) if not name.startswith("_")} | {"name"}
     names = set(re.findall(r"`hook\.(\w+)", text)) - {"clock", "plan"}

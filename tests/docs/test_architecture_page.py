@@ -294,6 +294,16 @@ def test_the_layers_are_those_of_the_import_contract(repository: Path) -> None:
     assert drawn == [set(layer.split(" | ")) for layer in re.findall(r'"(.*)"', contract)]
 
 
+def test_every_file_is_on_the_page_by_its_name_or_that_of_its_folder(repository: Path) -> None:
+    page = (repository / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named, folders = set(re.findall(r"`(?:\w+/)*(\w+\.py)`", page)), set(re.findall(r"`(?:\w+/)*(\w+)/`", page))
+    source = repository / "src" / "watchglass"
+    files = [file.relative_to(source) for file in source.rglob("*.py") if not file.stem.startswith("__")]
+    assert [str(file) for file in files if file.name not in named and not folders & set(file.parts[1:-1])] == []
+    others = {name for name in named if name.startswith("test_")} | {"NAME.py", "__init__.py"}
+    assert named - {file.name for file in files} == others
+
+
 def test_every_new_member_touches_at_most_three_files(table: dict[str, list[str]]) -> None:
     assert set(table) == set(TOYS)
     assert {name: files for name, files in table.items() if len(files) > 3} == {}

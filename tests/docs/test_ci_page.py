@@ -126,7 +126,7 @@ def test_the_gitlab_job_runs(page: str, in_tmp_path: Path, rate: str) -> None:
 
 
 def pipeline(folder: Path, rate: str) -> Path:
-    """What a repository with a training has, and stand-ins for the programs that would reach the network."""
+    """What a repository with a training run has, and stand-ins for the programs that would reach the network."""
     (folder / "train.py").write_text(SCRIPT)
     (folder / "rate").write_text(rate)
     programs = folder / "programs"
@@ -200,11 +200,17 @@ def test_prometheus_takes_the_configuration_and_the_alerts(page: str, in_tmp_pat
     assert {name for rule in expressions for name in re.findall(r"watchglass_\w+", rule["expr"])} <= known
 
 
-def test_exit_statuses_are_those_of_check(page: str, in_tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_statuses_are_those_of_check(
+    repository: Path, in_tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     build_run("healthy", training(), modules={"fc": "Linear"})
     build_run("killed", training(), modules={"fc": "Linear"}, status=None)
     build_run("broken", training(broken_at=80), modules={"fc": "Linear"})
-    rows = dict(re.findall(r"^\| (\d) \| (.*) \|$", section(page, "check in CI"), re.MULTILINE))
+    rows = dict(
+        re.findall(
+            r"^\| (\d) \| (.*) \|$", section((repository / "docs" / "cli.md").read_text(), "check"), re.MULTILINE
+        )
+    )
     assert list(rows) == ["0", "1", "2"]
     for run, status in (("healthy", 0), ("broken", 1), ("killed", 2), ("nowhere", 2)):
         assert main(["check", run]) == status

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import typer.main
@@ -34,12 +36,13 @@ def test_every_verb_and_option_is_described(text: str, verb: str) -> None:
 
 @pytest.mark.parametrize("command", ["rules", "actions", "rules Overfit", "run --rules DeadRelo train.py"])
 def test_printed_outputs_are_the_real_ones(
-    text: str, command: str, capsys: pytest.CaptureFixture[str], in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, command: str, capsys: pytest.CaptureFixture[str], in_tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
     (in_tmp_path / "train.py").write_text("")
     (shown,) = re.findall(rf"^\$ watchglass {re.escape(command)}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    main(command.split())
+    with patch.dict(os.environ):
+        os.environ.pop("COLUMNS", None)
+        main(command.split())
     printed = "".join(capsys.readouterr())
     assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
 

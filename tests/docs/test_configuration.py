@@ -1,4 +1,4 @@
-"""docs/configuration.md tells the truth: its examples run and agree, its tables are those of the code."""
+"""docs/configuration.md is true: its examples run and agree, its tables are those of the code."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.capture.pytorch.first_bad.watch_next_steps import STEPS
+from watchglass.capture.limits import DEFAULT_LIMITS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "first-bad-module.md").read_text(encoding="utf-8")
@@ -41,4 +41,4 @@ def test_every_reason_of_the_code_is_on_the_page() -> None:
 
 
 def test_the_bound_of_steps_is_that_of_the_code() -> None:
-    assert f"no more than {STEPS} steps" in TEXT
+    assert f"no more than {DEFAULT_LIMITS.armed_steps} steps" in TEXT

@@ -55,7 +55,7 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
             optimizer.step()
     wrapped = {name for seen in inside for name, value in seen.items() if before.get(name) is not value}
     losses = {f"torch.nn.functional.{name}" for name in LOSS_FUNCTIONS}
-    named = set(re.findall(r"`(torch(?:\.\w+)+)`", TEXT.split("Nothing of it changes a number")[0]))
+    named = set(re.findall(r"`(torch(?:\.\w+)+)`", TEXT.split("watchglass changes no number")[0]))
     assert wrapped - losses == named - {"torch.nn.functional"}
     assert losses <= wrapped
     assert functions() == before
@@ -65,7 +65,7 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
 def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     (printed,) = re.findall(r"print\(.*\)  # (.*)", example)
-    # A process of its own, since the compiler leaves much behind.
+    # A separate process, since the compiler leaves much behind.
     environment = {
         **os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
     }  # fmt: skip

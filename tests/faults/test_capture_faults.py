@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import watchglass
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, until
 from watchglass import Mode, open_run
+from watchglass.capture import attach, framework
 from watchglass.capture.limits import CaptureLimits
 from watchglass.capture.pytorch import public_calls
 from watchglass.capture.pytorch.backwards import Backwards
@@ -28,7 +29,6 @@ from watchglass.capture.pytorch.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.root_calls import RootCalls
 from watchglass.capture.pytorch.update_point import UpdatePoint
 from watchglass.errors import StoreError
-from watchglass.record.backlog import Backlog
 from watchglass.store import LocalStore
 
 CALLBACKS = [
@@ -137,32 +137,20 @@ def test_evaluations_before_the_first_training_step_are_dropped_with_a_count(tmp
     assert run.worker().lifecycle[-1]["counters"]["dropped"]["steps"] == 2
 
 
-def test_out_of_memory_inside_capture_ends_the_capture_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = train(network())
-
-    def exhausted(*args: Any) -> Any:
-        raise MemoryError
-
-    monkeypatch.setattr(ParameterReader, "weights", exhausted)
-    model = network()
-    with watchglass.watch(model, run=tmp_path / "run"):
-        assert train(model) == expected
-
-
 def test_a_disk_that_fills_up_loses_nothing_once_there_is_room_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     full = True
-    append = LocalStore.append
 
-    def on_full_disk(self: LocalStore, path: str, data: bytes) -> None:
-        if full:
-            raise StoreError(f"{path} cannot be written: {os.strerror(errno.ENOSPC)}; free some space")
-        append(self, path, data)
+    class Disk(LocalStore):
+        def append(self, path: str, data: bytes) -> None:
+            if full:
+                raise StoreError(f"{path} cannot be written: {os.strerror(errno.ENOSPC)}; free some space")
+            super().append(path, data)
 
-    monkeypatch.setattr(LocalStore, "append", on_full_disk)
     model = network()
-    hook = watchglass.watch(model, run=tmp_path / "run", flush_interval_s=0.02, save_interval=1)
+    hook = watchglass.Hook(tmp_path / "run", open_store=Disk, flush_interval_s=0.02, save_interval=1)
+    attach(hook, framework("torch"), model)
     losses = train(model, 30)
     hook.flush()
     full = False
@@ -174,21 +162,23 @@ def test_a_disk_that_fills_up_loses_nothing_once_there_is_room_again(
 
 
 def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = train(network(), 40)
 
-    def broken(*args: Any) -> None:
-        raise RuntimeError("injected")
+    class Broken(LocalStore):
+        def append(self, path: str, data: bytes) -> None:
+            raise RuntimeError("injected")
 
-    monkeypatch.setattr(Backlog, "write", broken)
     model = network()
-    watched = watchglass.watch(model, run=tmp_path / "run", flush_interval_s=0.01)
+    watched = watchglass.Hook(tmp_path / "run", open_store=Broken, flush_interval_s=0.01)
+    attach(watched, framework("torch"), model)
     with caplog.at_level(logging.WARNING, "watchglass"), watched:
         assert train(model, 40) == expected
-        watched._recorder._thread.join(PATIENCE_S)  # type: ignore[union-attr]
+        until(lambda: bool(caplog.records))
+        held = watched.cost.report()["peak_bytes"]
         train(model, 40)
-        assert not watched._recorder._queue._steps, "nobody would ever take them out again"
+        assert watched.cost.report()["peak_bytes"] == held, "no thread would take them out again"
     assert ["recording stopped" in record.message for record in caplog.records] == [True]
 
 

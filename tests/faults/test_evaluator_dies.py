@@ -140,8 +140,8 @@ def test_one_that_hangs_is_replaced(processes: Processes, tmp_path: Path) -> Non
     """Stopped by a signal it does nothing, however long it is waited for; the wait is short here."""
     (tmp_path / "train.py").write_text(TRAIN)
     body = (
-        "import watchglass.supervise.supervision as s; s.SILENCE_S, s._SILENT_RULES = 3.0, 0; "
-        "from watchglass.cli import main; raise SystemExit(main())"
+        "from watchglass.cli import main; from watchglass.config import EvaluatorTiming, Timing; "
+        "raise SystemExit(main(timing=Timing(evaluator=EvaluatorTiming(hung_s=3.0, hung_rules=0))))"
     )
     process = processes.start(
         "-c", body, "run", "--run", "here", "--stop-on", "error", "train.py", NEVER, "breaks", "0.01", cwd=tmp_path

@@ -1,4 +1,4 @@
-"""Trainings that are killed at any moment leave all their steps behind, the last one included."""
+"""Training runs that are killed at any moment leave all their steps behind, the last one included."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import pytest
 from processes import NEVER, TRAIN
 from waiting import until
 from watchglass import Hook, open_run
+from watchglass.capture.limits import CaptureLimits
+from watchglass.config import Timing
 from watchglass.errors import StoreError
-from watchglass.record import Recorder, harvest, recovered_steps
+from watchglass.record import harvest, recovered_steps
 from watchglass.run import Run
-from watchglass.store import SegmentWriter, is_alive, lease_holder, open_store, read_claims, rings_exist
+from watchglass.store import Content, LocalStore, is_alive, lease_holder, open_store, read_claims, rings_exist
 
 #: Tells a script when its steps are safe: what was there before the worker's files were opened has been copied.
 RECORDING = """
@@ -55,7 +57,7 @@ for number in range(1_000_000):
 """
 )
 
-#: A training that knows nothing of us but for one line, which kills it in the middle of a step.
+#: A training run that knows nothing of us but for one line, which kills it in the middle of a step.
 TORCH = (
     RECORDING
     + """
@@ -137,7 +139,7 @@ def trained(folder: Path, *arguments: str, launch: tuple[str, ...] = ()) -> subp
     ("how", "status", "last"),
     [("kill", 128 + signal.SIGKILL, 1), ("kill", 128 + signal.SIGKILL, 157), ("abort", 128 + signal.SIGABRT, 40)],
 )
-def test_the_launcher_recovers_a_training_that_dies_by_a_signal(
+def test_the_launcher_recovers_a_training_run_that_dies_by_a_signal(
     tmp_path: Path, how: str, status: int, last: int
 ) -> None:
     launch = ("-m", "watchglass", "run", "--run", "here", "--evaluator=none")
@@ -169,7 +171,7 @@ def test_recovered_steps_are_judged_before_the_launcher_gives_its_verdict(tmp_pa
 
 
 @pytest.mark.usefixtures("preloaded_python")
-def test_the_evaluator_recovers_a_training_that_has_no_launcher(tmp_path: Path) -> None:
+def test_the_evaluator_recovers_a_training_run_that_has_no_launcher(tmp_path: Path) -> None:
     done = trained(tmp_path, "40", "watch", "dict(run='here', rules='default')")
     assert done.returncode == -signal.SIGKILL, done.stderr
     # The evaluator has a session of its own; it ends by itself, after the training.
@@ -182,7 +184,7 @@ def test_the_evaluator_recovers_a_training_that_has_no_launcher(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("preloaded_python")
-def test_the_next_attempt_recovers_what_nobody_did(tmp_path: Path) -> None:
+def test_the_next_attempt_recovers_unrecovered_steps(tmp_path: Path) -> None:
     for _ in range(2):
         done = trained(tmp_path, "25", "watch", "dict(run='here')")
         assert done.returncode == -signal.SIGKILL, done.stderr
@@ -195,23 +197,26 @@ def test_the_next_attempt_recovers_what_nobody_did(tmp_path: Path) -> None:
     assert open_run(tmp_path / "here", attempt=1).steps() == list(range(26))
 
 
-def test_a_disk_that_is_full_to_the_end_loses_nothing_either(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = SegmentWriter.write
+class FullDisk(LocalStore):
+    """Takes the first record of a worker and nothing that is appended to it."""
 
-    def full(self: SegmentWriter, frames: list[bytes]) -> None:
-        if len(frames) > 1 or b'"joined"' not in frames[0]:
+    def append(self, path: str, data: bytes) -> None:
+        raise StoreError("the disk is full")
+
+    def write(self, path: str, data: Content, *, replace: bool = False) -> None:
+        if "segments" in path and b'"joined"' not in b"".join([data] if isinstance(data, bytes) else data):
             raise StoreError("the disk is full")
-        write(self, frames)
+        super().write(path, data, replace=replace)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(SegmentWriter, "write", full)
-        # As if the disk had filled up between two copies: what a failed flush took out of the queue is copied then.
-        patch.setattr(Recorder, "_keep", lambda self: None)
-        with Hook(run_path, flush_interval_s=0.01) as hook:
-            for number in range(300):
-                with hook.step("train"):
-                    hook.save_scalar("loss", 1.0 / (number + 1))
-                    hook.save_scalar("reward", float(number))
+
+def test_a_disk_that_is_full_to_the_end_loses_nothing_either(run_path: Path) -> None:
+    # The first flush and the first copy are at the end: what the failed flush took out of the queue is copied then.
+    limits = CaptureLimits(timing=Timing(flight_copy_s=600.0, recorder_look_s=600.0))
+    with Hook(run_path, flush_interval_s=600.0, limits=limits, open_store=FullDisk) as hook:
+        for number in range(300):
+            with hook.step("train"):
+                hook.save_scalar("loss", 1.0 / (number + 1))
+                hook.save_scalar("reward", float(number))
     store = open_store(str(run_path))
     assert open_run(run_path).steps() == []
     assert rings_exist(store, read_claims(store, 0)["worker_0"].rings)
@@ -231,7 +236,7 @@ def test_it_can_be_switched_off(run_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("preloaded_python")
-def test_a_training_that_ends_in_peace_leaves_no_ring(tmp_path: Path) -> None:
+def test_a_training_run_that_ends_in_peace_leaves_no_ring(tmp_path: Path) -> None:
     body = TORCH.replace("os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(0)")
     (tmp_path / "train.py").write_text(body)
     command = [sys.executable, "train.py", "30", "watch", "dict(run='here')"]
@@ -247,7 +252,7 @@ def test_a_training_that_ends_in_peace_leaves_no_ring(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("preloaded_python")
-def test_check_recovers_a_training_whose_launcher_was_killed_with_it(tmp_path: Path) -> None:
+def test_check_recovers_a_training_run_whose_launcher_was_killed_with_it(tmp_path: Path) -> None:
     """In its first moments, before anything was flushed: every step is there with the loss that the script printed."""
     (tmp_path / "train.py").write_text(
         TRAIN.replace("loss.backward()", "loss.backward(); print(loss.item(), flush=True)")

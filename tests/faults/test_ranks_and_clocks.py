@@ -88,7 +88,7 @@ sys.stdin.readline()
 """
 
 
-def test_of_processes_that_take_one_rank_at_once_one_gets_it_and_the_others_are_told_why(faulty: Faulty) -> None:
+def test_of_processes_that_take_one_rank_at_once_one_gets_it_and_the_others_get_the_reason(faulty: Faulty) -> None:
     store = faulty.store()
     create_run(store, command=[])
     create_attempt(store, "")
@@ -102,8 +102,10 @@ def test_of_processes_that_take_one_rank_at_once_one_gets_it_and_the_others_are_
     for process in processes:
         process.communicate("\n")
     assert said.count("taken") == 1
-    told = [line for line in said if line != "taken"]
-    assert all("worker_3 of" in line and "process" in line and "choose another run" in line for line in told), told
+    refused = [line for line in said if line != "taken"]
+    assert all("worker_3 of" in line and "process" in line and "choose another run" in line for line in refused), (
+        refused
+    )
     assert len(read_claims(store, 0)) == 1
 
 

@@ -42,7 +42,7 @@ def test_of_five_launches_at_once_one_trains_and_four_are_refused(processes: Pro
     for _, out, err in answers[1:]:
         assert out == ""
         (line,) = err.splitlines()
-        assert line.startswith("watchglass: error: here is being trained by process ")
+        assert line.startswith("watchglass: error: here is being written by process ")
         assert line.endswith("(attempt 0); wait for its end, or name another run with --run")
     assert open_run(tmp_path / "here").attempts == [0]
 

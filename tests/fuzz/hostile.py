@@ -1,4 +1,4 @@
-"""What hostile files are made of: sound ones with their structure changed, their lengths, counts, offsets and types."""
+"""Makes hostile files of sound ones, by changing their structure: lengths, counts, offsets and types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fuzz.choices import Choices
 
-#: Texts that have harmed readers of something before.
+#: Texts that are known to harm some readers.
 TEXTS = (
     "", "x", "../../outside", "/etc/passwd", "a/../../b", "C:\\x", "a\x00b", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07",
     "line\r\nbreak", "\u202egnp.exe", "\u2028", "\ud800", "</script><script>alert(1)</script>",
@@ -26,7 +26,7 @@ NUMBERS = (
     float("inf"), float("-inf"),
 )  # fmt: skip
 VALUES: tuple[Any, ...] = (*NUMBERS, *TEXTS, None, True, False, [], {}, [[]], [None], {"": None}, [1] * 100)
-#: The same as integers of eight bytes, for whatever is binary.
+#: The same as integers of eight bytes, for binary files.
 EDGES = (0, 1, 2, 7, 8, 255, 4096, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1, 2**63,
          2**64 - 1, 2**64 - 2, 2**64 - 8)  # fmt: skip
 
@@ -60,7 +60,7 @@ def changed_bytes(data: bytes, choices: Choices) -> bytes:
 
 
 def changed_json(value: Any, choices: Choices) -> bytes:
-    """JSON text of ``value`` with some of its nodes changed, keys that stand twice, or that is none."""
+    """JSON text of ``value`` with some nodes changed or keys repeated, or text that is not JSON."""
     value = json.loads(json.dumps(value))
     for _ in range(1 + choices.number(3)):
         value = _changed_node(value, choices)
@@ -106,7 +106,7 @@ def _keys(value: Any) -> list[str]:
 
 
 class Part(NamedTuple):
-    """One frame before it has its header: what a hostile writer fills in as it likes."""
+    """One frame before it has its header: a hostile writer may fill it with anything."""
 
     kind: int
     schema: int
@@ -124,7 +124,7 @@ def frames_of(segment: bytes) -> list[Part]:
 
 
 def frame(part: Part, *, length: int | None = None, crc: int | None = None, magic: bytes = b"WGF1") -> bytes:
-    """A frame with a right checksum, unless told otherwise."""
+    """A frame with a correct checksum, unless one is given."""
     head = struct.pack("<HHI", part.kind, part.schema, (len(part.payload) if length is None else length) & 2**32 - 1)
     checksum = zlib.crc32(part.payload, zlib.crc32(head)) if crc is None else crc
     return magic + head + struct.pack("<I", checksum & 2**32 - 1) + part.payload
@@ -158,7 +158,7 @@ def changed_segment(segment: bytes, choices: Choices) -> bytes:
 
 
 def changed_payload(part: Part, choices: Choices) -> bytes:
-    """A payload of the same kind that is not what was written."""
+    """A payload of the same kind, changed."""
     if part.payload[:1] in (b"{", b"["):
         return changed_json(json.loads(part.payload), choices)
     return changed_arrow(part.payload, choices) if part.kind == 4 else changed_bytes(part.payload, choices)
@@ -181,7 +181,7 @@ def changed_arrow(stream: bytes, choices: Choices) -> bytes:
 
 
 def _arrow_places(stream: bytes) -> list[tuple[int, int]]:
-    """Where in a stream metadata lies, and the lengths before compressed buffers."""
+    """Places of metadata in a stream, and of the lengths before compressed buffers."""
     places, at = [], 0
     while at + 8 <= len(stream):
         marker, size = struct.unpack_from("<II", stream, at)
@@ -210,7 +210,7 @@ def changed_safetensors(data: bytes, choices: Choices) -> bytes:
 
 
 def changed_file(path: str, data: bytes, choices: Choices) -> bytes:
-    """A file of a run, changed as what it is."""
+    """A file of a run, changed according to its format."""
     how = choices.number(10)
     if how == 0:
         return changed_bytes(data, choices)
@@ -224,7 +224,7 @@ def changed_file(path: str, data: bytes, choices: Choices) -> bytes:
     change = next((change for fits, change in changes if fits), changed_bytes)
     try:
         return change(data, choices)
-    except (ValueError, struct.error, RecursionError):  # it was changed before
+    except (ValueError, struct.error, RecursionError):  # an earlier change broke its format
         return changed_bytes(data, choices)
 
 

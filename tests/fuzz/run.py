@@ -74,7 +74,7 @@ def _replay(target: Callable[[bytes], None], data: bytes) -> None:
 
 
 def _run_target(name: str, options: argparse.Namespace, folder: Path, seconds: float) -> int:
-    """Run one target in a process of its own; returns the number of findings."""
+    """Run one target in a separate process; returns the number of findings."""
     own = folder / name
     own.mkdir(parents=True, exist_ok=True)
     command = [

@@ -1,4 +1,4 @@
-"""Sound runs and files to start from, made anew each time: nothing binary is kept in the repository."""
+"""Sound runs and files to start from, made for each run of the tests: the repository holds no binary files."""
 
 from __future__ import annotations
 

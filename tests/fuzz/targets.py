@@ -214,7 +214,7 @@ def claims(choices: Choices) -> None:
 
 def configuration(choices: Choices) -> None:
     """Settings from a file: the original's JSON, and TOML."""
-    from watchglass.config import read_file
+    from watchglass.config import SessionConfig, read_file
 
     sound = {
         "S3OutputPath": "s3://x", "LocalPath": "/x",
@@ -228,7 +228,7 @@ def configuration(choices: Choices) -> None:
     made = hostile.changed_bytes(text, choices) if path.suffix == ".toml" else hostile.changed_json(sound, choices)
     path.write_bytes(made)
     with suppress(WatchglassError):
-        read_file(path)
+        SessionConfig.merged("", read_file(path))
 
 
 def terminal_text(choices: Choices) -> None:
@@ -246,7 +246,7 @@ def terminal_text(choices: Choices) -> None:
 
 
 def stops(choices: Choices) -> None:
-    """What a training and an evaluator read under control/."""
+    """What a training run and an evaluator read under control/."""
     from watchglass.actions import Stopping
     from watchglass.control import StoreMailbox, WorkerProgress
     from watchglass.records import Finding, Mode, Severity

@@ -37,7 +37,7 @@ def _changed_run(choices: Choices, folder: Path, sound: Mapping[str, bytes]) -> 
         elif how == 1:
             files[choices.one_of(paths)] = files.get(path, b"")
         elif how == 2 and "segments/" in path:
-            # Another segment of the same number, a hole, a worker that nobody announced.
+            # Another segment of the same number, a hole, an unannounced worker.
             head, _, name = path.rpartition("/")
             other = choices.one_of(["000000000001", "999999999998", head.rpartition("/")[2]])
             worker = choices.one_of([name, "worker_0-00000003", "worker_7-00000000", "worker_0-99999999"])

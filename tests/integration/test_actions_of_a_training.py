@@ -1,4 +1,4 @@
-"""A training that breaks, and what is done about it: by the command line, from a script, by a file of settings."""
+"""A training run that breaks, and what is done about it: by the command line, from a script, by a file of settings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def watchglass(folder: Path, *words: str, **environ: str) -> subprocess.Complete
     return python(folder, "-m", "watchglass", *words, **environ)
 
 
-def told(run: Path) -> list[tuple[str, Any]]:
+def outcomes(run: Path) -> list[tuple[str, Any]]:
     return [
         (seen.kind, seen.data["action"])
         for seen in open_run(run).journal.observations
@@ -89,7 +89,7 @@ def test_an_email_and_a_webhook_of_one_finding(tmp_path: Path) -> None:
     first, again = hook.requests
     assert json.loads(first.body)["id"] == json.loads(again.body)["id"]
     assert again.verified(b"geheim-1234")
-    assert sorted(told(tmp_path / "run")) == [
+    assert sorted(outcomes(tmp_path / "run")) == [
         ("action_done", "Notify"), ("action_done", "Webhook"), ("action_due", "Notify"), ("action_due", "Webhook"),
     ]  # fmt: skip
     everything = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
+from torch_hooks import forward_hooks, pre_hooks
 from train_twice import EVERYTHING, Watch, trained_twice
 from watchglass import open_run
 from watchglass.cli import main
@@ -57,11 +58,10 @@ print("trained")
 
 
 @pytest.fixture
-def folder(in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(empty_home: Path) -> Path:
     """A working directory with a script and nothing else, which the search for files does not leave."""
-    monkeypatch.setenv("HOME", str(in_tmp_path))
-    (in_tmp_path / "train.py").write_text(SCRIPT)
-    return in_tmp_path
+    (empty_home / "train.py").write_text(SCRIPT)
+    return empty_home
 
 
 def toml(settings: dict[str, Any], place: str = "collections.mine") -> str:
@@ -101,8 +101,8 @@ def test_code_and_files_are_refused_before_anything_is_watched(folder: Path, kin
         watchglass.watch(model, run="run")
     assert str(caught.value) == f"{folder / 'watchglass.toml'}: collections.mine.{error}"
     assert not list(folder.glob("run*"))
-    assert not model._forward_hooks
-    assert not model._forward_pre_hooks
+    assert not forward_hooks(model)
+    assert not pre_hooks(model)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("before", ["", "import logging; logging.basicConfig(level=logging.WARNING)"])
-def test_a_collection_that_matches_nothing_is_told_where_the_training_runs(folder: Path, before: str) -> None:
+def test_a_collection_that_matches_nothing_is_reported_where_the_training_runs(folder: Path, before: str) -> None:
     (folder / "train.py").write_text(TRAINING.format(before=before))
     bare = subprocess.run(
         [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120, check=True
@@ -334,12 +334,6 @@ def test_an_output_that_cannot_be_read_is_left_out_and_nothing_else_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     returned, warning = RETURNED[kind]
-    # A class of its own: what has been said of one is not said again in a process.
-    known = {"list": Iteration, "mapping": Items, "dataclass": Fields, "tensor": Forbidding}.get(kind)
-    if known is not None:
-        from watchglass.capture.pytorch import nested_tensors
-
-        nested_tensors._classes.pop(known, None)
 
     def training(watch: Watch) -> Any:
         model = Outer(returned)
@@ -389,7 +383,7 @@ def test_parameters_on_the_meta_device_are_left_out_with_one_warning(
 
 
 @pytest.mark.parametrize("interval", [1, 100])
-def test_a_training_on_the_meta_device_has_steps_and_nothing_more(
+def test_a_training_run_on_the_meta_device_has_steps_and_nothing_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, interval: int
 ) -> None:
     with torch.device("meta"):
@@ -414,7 +408,7 @@ def test_a_training_on_the_meta_device_has_steps_and_nothing_more(
 # -- compiled too early ------------------------------------------------------------------------------------------------
 
 
-def test_a_model_compiled_before_it_is_watched_is_told_with_the_cure(
+def test_a_model_compiled_before_it_is_watched_is_reported_with_the_cure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

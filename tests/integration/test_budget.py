@@ -42,7 +42,7 @@ def written(run: Path) -> int:
 
 
 def spoken(found: Verdict) -> tuple[str, dict[str, Any], str]:
-    """What the terminal, a program and a report are told."""
+    """The cost as shown on the terminal, to a program and in a report."""
     text = " ".join(verdict_text(found).split())
     return (
         text,
@@ -51,7 +51,7 @@ def spoken(found: Verdict) -> tuple[str, dict[str, Any], str]:
     )
 
 
-def test_bound_budget_bytes_and_memory_are_told_everywhere(tmp_path: Path) -> None:
+def test_bound_budget_bytes_and_memory_are_reported_everywhere(tmp_path: Path) -> None:
     found = watched(tmp_path / "run", overhead_budget=0.05)
     counters = found.capture
     assert counters["train_steps"] == STEPS
@@ -64,13 +64,13 @@ def test_bound_budget_bytes_and_memory_are_told_everywhere(tmp_path: Path) -> No
     assert 0 <= written(tmp_path / "run") - counters["bytes_written"] < 4096
     share = 100 * (counters["callback_ns"] + counters["recorder_cpu_ns"]) / counters["train_ns"]
     text, data, page = spoken(found)
-    line = f", {share:.2g} %; allowed 0.5 s + 5 %"
-    for told in (text, page):
-        assert line in told
-        assert "watching took at most" in told
-        assert f"statistics of {counters['captured_steps']} of {STEPS} steps" in told
-        assert " written, at most " in told
-        assert " held" in told
+    line = f" ({share:.2g} %); budget 0.5 s + 5 %"
+    for shown in (text, page):
+        assert line in shown
+        assert "capture cost at most" in shown
+        assert f"statistics of {counters['captured_steps']} of {STEPS} steps" in shown
+        assert " written, at most " in shown
+        assert " of memory" in shown
     assert data == counters
 
 
@@ -87,17 +87,17 @@ def test_a_fixed_interval_has_no_budget(tmp_path: Path) -> None:
     text, data, page = spoken(found)
     assert data["fixed_interval"] is True
     assert data["interval"] == 10
-    assert "allowed" not in text
-    assert "; allowed" not in page
+    assert "budget" not in text
+    assert "; budget" not in page
 
 
-def test_what_captured_steps_show_is_told_where_its_sign_is_certain(tmp_path: Path) -> None:
+def test_what_captured_steps_show_is_reported_where_its_sign_is_certain(tmp_path: Path) -> None:
     found = watched(tmp_path / "run", save_interval=4)
     certain = {**found.capture, "observed_extra_ns": 1e6, "train_ns": 1e9, "train_steps": 100, "captured_steps": 25}
     text = verdict_text(found.__class__(**{**vars(found), "capture": certain}))
-    assert "captured steps show 2.5 %" in " ".join(text.split())
+    assert "measured slowdown 2.5 %" in " ".join(text.split())
     unknown = {**certain, "observed_extra_ns": None}
-    assert "captured steps show" not in verdict_text(found.__class__(**{**vars(found), "capture": unknown}))
+    assert "measured slowdown" not in verdict_text(found.__class__(**{**vars(found), "capture": unknown}))
 
 
 def test_changes_of_the_interval_are_records(tmp_path: Path) -> None:
@@ -150,13 +150,13 @@ def test_a_killed_run_says_what_it_had_cost(tmp_path: Path) -> None:
     assert found.capture["train_ns"] > 0
     assert found.capture["recovered_steps"] > 0
     text, data, page = spoken(found)
-    for told in (text, page, " ".join(done.stderr.split())):
-        assert "watching took at most" in told
-        assert "recovered from the flight recorder" in told
+    for shown in (text, page, " ".join(done.stderr.split())):
+        assert "capture cost at most" in shown
+        assert "recovered from the flight recorder" in shown
     assert data["interval"] == 10
 
 
-def test_the_cost_is_told_rarely(tmp_path: Path) -> None:
+def test_the_cost_is_reported_rarely(tmp_path: Path) -> None:
     watched(tmp_path / "run", save_interval=1)
     assert DEFAULT_LIMITS.cost_report_ns == 10_000_000_000
     assert open_run(tmp_path / "run").facts("capture_cost") == []

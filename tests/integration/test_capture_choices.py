@@ -42,10 +42,9 @@ def model() -> nn.Module:
 
 
 @pytest.fixture
-def place(in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(empty_home: Path) -> Iterator[Path]:
     """A working directory with nothing in it, which the search for files does not leave."""
-    monkeypatch.setenv("HOME", str(in_tmp_path))
-    return in_tmp_path
+    return empty_home
 
 
 def train(model: nn.Module, steps: int = 30) -> None:
@@ -72,7 +71,7 @@ def test_watch_takes_settings_from_the_nearest_file_and_code_comes_first(place: 
     assert not open_run("run").tensor_names(role="bias")
 
 
-def test_a_bad_file_is_told_before_anything_is_watched(place: Path, model: nn.Module) -> None:
+def test_a_bad_file_is_reported_before_anything_is_watched(place: Path, model: nn.Module) -> None:
     (place / "watchglass.toml").write_text("save_interval = 0")
     with pytest.raises(InvalidValueError, match=r"watchglass\.toml: save_interval must be >= 1 but got 0"):
         watchglass.watch(model, run="run")
@@ -100,7 +99,7 @@ def test_a_second_watch_says_more_of_the_same_run(place: Path, model: nn.Module)
     assert not open_run("run").tensor_names(role="output")
 
 
-def test_a_hook_by_hand_reads_no_file(place: Path) -> None:
+def test_a_hook_made_by_a_script_reads_no_file(place: Path) -> None:
     (place / "watchglass.toml").write_text("save_interval = 0")
     hook = Hook("run", collections=[Collection("default")])
     assert hook.config == SessionConfig("run", collections=(Collection("default"),))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import watchglass
 from fake_device import FakeDevice, OnDevice, move
 from train_twice import Watch, trained_twice
 from watchglass import Mode, Run, open_run
-from watchglass.capture import update_copies
 from watchglass.capture.pytorch import reduce
 from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.stats import of_array
@@ -74,38 +73,18 @@ def peak(run: Run) -> int:
     return int(left["counters"]["peak_bytes"]["cpu"])
 
 
-@contextmanager
-def copies_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Bytes of all copies that there are, each time one more has been made."""
-    held: list[int] = []
-    original = update_copies.UpdateCopies._copy
-
-    def counted(self: update_copies.UpdateCopies, wanted: Any) -> Tensor:
-        made = original(self, wanted)
-        held.append(sum(copy.nbytes for _, copy in self._copies.values()))
-        return made
-
-    monkeypatch.setattr(update_copies.UpdateCopies, "_copy", counted)
-    yield held
-
-
 #: Bytes of memory, and how many groups the network's parameters then make.
 BOUNDS = {1 << 20: 1, 2240: 1, 1700: 2, 1100: 3}
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_groups_take_turns_and_each_update_is_exact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int
-) -> None:
+def test_groups_take_turns_and_each_update_is_exact(tmp_path: Path, bound: int) -> None:
     model = network()
-    with (
-        copies_counted(monkeypatch) as held,
-        watchglass.watch(
-            model, run=tmp_path, save_interval=1, collections=["updates"], capture_memory_bytes=bound, strict=True
-        ),
-    ):
+    with watchglass.watch(
+        model, run=tmp_path, save_interval=1, collections=["updates"], capture_memory_bytes=bound, strict=True
+    ) as hook:
         deltas = train(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    assert max(held) <= bound
+    assert 0 < hook.cost.memory.peak["cpu"] <= bound
     found = updates_by_step(open_run(tmp_path))
     groups = BOUNDS[bound]
     everything = set(deltas[0])
@@ -119,21 +98,16 @@ def test_groups_take_turns_and_each_update_is_exact(
             assert_rows_of(values, deltas[step][name])
 
 
-def test_several_optimizers_share_the_bound_and_each_has_its_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_optimizers_share_the_bound_and_each_has_its_turns(tmp_path: Path) -> None:
     model = network()
     first, second = list(model[:2].parameters()) + list(model[2].parameters())[:1], list(model[2:].parameters())[1:]
     optimizers = [torch.optim.SGD(parameters, lr=0.1) for parameters in (first, second)]
     bound = 1100  # two groups for the first, one for the second
-    with (
-        copies_counted(monkeypatch) as held,
-        watchglass.watch(
-            model, run=tmp_path, save_interval=1, collections=["updates"], capture_memory_bytes=bound, strict=True
-        ),
-    ):
+    with watchglass.watch(
+        model, run=tmp_path, save_interval=1, collections=["updates"], capture_memory_bytes=bound, strict=True
+    ) as hook:
         deltas = train(model, *optimizers)
-    assert max(held) <= bound
+    assert 0 < hook.cost.memory.peak["cpu"] <= bound
     found = updates_by_step(open_run(tmp_path))
     for start in range(STEPS - 1):
         assert set(found[start]) | set(found[start + 1]) == set(deltas[0])
@@ -142,7 +116,7 @@ def test_several_optimizers_share_the_bound_and_each_has_its_turns(
             assert_rows_of(values, deltas[step][name])
 
 
-def test_of_a_parameter_beyond_the_bound_a_fixed_sample_is_looked_at(tmp_path: Path) -> None:
+def test_of_a_parameter_beyond_the_bound_a_fixed_sample_is_examined(tmp_path: Path) -> None:
     model = network()
     settings: dict[str, Any] = {"save_raw": True, "save_shape": True, "reductions": ["median"]}
     bound = 400
@@ -223,7 +197,7 @@ def test_without_memory_there_are_no_updates_and_everything_else(tmp_path: Path,
     assert run.tensor("gradient/0.weight").steps() == list(range(STEPS))
 
 
-def test_the_peak_is_told(tmp_path: Path) -> None:
+def test_the_peak_is_reported(tmp_path: Path) -> None:
     model = network()
     with watchglass.watch(model, run=tmp_path, save_interval=1, collections=["updates"], strict=True):
         train(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -239,7 +213,8 @@ def test_what_is_held_at_its_peak_is_within_the_bound(tmp_path: Path, bound: int
     optimizers = torch.optim.SGD(half[:3], lr=0.1), torch.optim.Adam(half[3:], lr=0.1)
     with watchglass.watch(model, run=tmp_path, save_interval=1, capture_memory_bytes=bound, strict=True) as hook:
         train(model, *optimizers)
-        held, waited = hook.cost.memory.peak["cpu"], hook._recorder.peak_bytes
+        held = hook.cost.memory.peak["cpu"]
+        waited = hook.cost.report()["peak_bytes"]["cpu"] - held
     run = open_run(tmp_path)
     assert any(updates_by_step(run)), "updates were on"
     assert min(bound, sum(parameter.nbytes for parameter in half)) / 4 < held <= bound
@@ -300,30 +275,28 @@ EXHAUSTIONS: dict[str, Callable[[], Exception]] = {
 
 
 @pytest.mark.parametrize("kind", EXHAUSTIONS)
-def test_no_memory_for_copies_ends_updates_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
-    calls = 0
-    original = torch.empty_like
+def test_no_memory_for_copies_ends_updates_only(tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str) -> None:
     error = EXHAUSTIONS[kind]()
 
-    def full(*args: Any, **kwargs: Any) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise error
-        return original(*args, **kwargs)
+    class Full(TorchFunctionMode):
+        """The third copy finds no memory."""
+
+        calls = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.calls += func is torch.empty_like
+            if func is torch.empty_like and self.calls == 3:
+                raise error
+            return func(*args, **(kwargs or {}))
+
+    full = Full()
 
     def training(watch: bool) -> tuple[list[bytes], Any]:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         if not watch:
             return _bits(train(model, optimizer)), None
-        with (
-            monkeypatch.context() as patch,
-            watchglass.watch(model, run=tmp_path, save_interval=1, strict=True) as hook,
-        ):
-            patch.setattr(torch, "empty_like", full)
+        with watchglass.watch(model, run=tmp_path, save_interval=1, strict=True) as hook, full:
             return _bits(train(model, optimizer)), hook
 
     expected, (watched, hook) = training(False)[0], training(True)
@@ -336,13 +309,21 @@ def test_no_memory_for_copies_ends_updates_only(
     assert fact.source == "update tensors"
     assert type(error).__name__ in fact.data["error"]
     assert len([m for m in caplog.messages if "stopped capturing update tensors: out of memory" in m]) == 1
-    assert calls == 3, "nobody tries again"
-    assert hook.cost.memory._held["cpu"] == 0, "what was held is given back"
+    assert full.calls == 3, "no later step tries again"
+    memory = hook.cost.memory
+    peak_bytes = memory.peak["cpu"]
+    memory.hold("cpu", peak_bytes)
+    assert memory.peak["cpu"] == peak_bytes, "what was held is given back"
 
 
 @pytest.mark.parametrize(
     ("role", "collections"),
-    [("gradient", ["gradients", "outputs"]), ("output", ["gradients", "outputs"]), ("update", ["updates", "outputs"])],
+    [
+        ("gradient", ["gradients", "outputs"]),
+        ("output", ["gradients", "outputs"]),
+        ("update", ["updates", "outputs"]),
+        ("weight", ["weights", "outputs"]),
+    ],
 )
 def test_no_memory_for_one_kind_of_tensor_ends_that_kind_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, role: str, collections: list[str]
@@ -355,7 +336,7 @@ def test_no_memory_for_one_kind_of_tensor_ends_that_kind_only(
         name = ids.get(tensor_id) or ids.setdefault(
             tensor_id, next(n for n, i in hook._names.items() if i == tensor_id)
         )
-        info_role = "update" if "update/" in name else "gradient" if "gradient/" in name else "output"
+        info_role = name.partition("/")[0] if "/" in name else "weight" if name.endswith(".weight") else "output"
         if info_role == role and hook.clock.next_train_step > 3:
             raise MemoryError("Unable to allocate 3 GiB")
         return original(tensor_id, tensor)
@@ -371,7 +352,7 @@ def test_no_memory_for_one_kind_of_tensor_ends_that_kind_only(
     assert fact.source == f"{role} tensors"
     for name in run.tensor_names(role=role):
         assert run.tensor(name).steps() == [0, 1, 2]
-    for other in {"gradient", "output", "update"} - {role}:
+    for other in {"gradient", "output", "update", "weight"} - {role}:
         for name in run.tensor_names(role=other):
             assert run.tensor(name).steps() == list(range(STEPS))
     assert run.scalars("loss")[0].tolist() == list(range(STEPS))

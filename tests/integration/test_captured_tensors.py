@@ -1,4 +1,4 @@
-"""What a run holds of tensors beyond weights, gradients, updates and outputs, and that no training notices it."""
+"""What a run holds of tensors beyond weights, gradients, updates and outputs, and that no training run notices it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def train(model: nn.Module, data: list[tuple[Tensor, Tensor]], optimizer: torch.
 
 @pytest.mark.parametrize("kind", ["language", "image"])
 @pytest.mark.parametrize("settings", [{"save_raw": True, "save_interval": 1}, {"save_interval": 3}])
-def test_with_every_part_on_a_training_is_the_same_bit_for_bit(
+def test_with_every_part_on_a_training_run_is_the_same_bit_for_bit(
     tmp_path: Path, kind: str, settings: dict[str, Any]
 ) -> None:
     def run(watch: bool) -> tuple[list[float], list[Tensor], Tensor]:

@@ -109,7 +109,7 @@ class Tokens(Noting):
         return self.head(self.mixture(x).mean(1))  # type: ignore[no-any-return]
 
     def _attention(self, x: Tensor) -> None:
-        """Logits of some sequences, as many as are looked at, one largest and one entropy per query."""
+        """Logits of some sequences, as many as are examined, one largest and one entropy per query."""
         projected = F.linear(x[:4], self.attend.in_proj_weight, self.attend.in_proj_bias)
         query, key, _ = projected.unflatten(-1, (3, HEADS, WIDTH // HEADS)).permute(2, 0, 3, 1, 4)
         logits = query @ key.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
@@ -147,7 +147,7 @@ STEPS = 2
 
 
 def observed(kind: str) -> dict[str, Tensor]:
-    """Everything of the second step of a training that nobody watches, by the name that it should have in a run."""
+    """All tensors of the second step of an unwatched training run, by the names that they should have in a run."""
     model, optimizer = made(kind)
     train(model, optimizer, STEPS - 1)
     found: dict[str, Tensor] = {}
@@ -369,8 +369,8 @@ def test_other_settings_of_steps_hold_for_a_mode_as_well(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_evaluations_are_not_captured_where_nobody_names_them(tmp_path: Path, grad: bool) -> None:
-    """Also not with gradients on, where only in hindsight a forward turns out to be no training."""
+def test_evaluations_are_not_captured_unless_a_collection_names_them(tmp_path: Path, grad: bool) -> None:
+    """Also not with gradients on, where only in hindsight a forward turns out to be no training run."""
     model, optimizer = made("perceptron")
     with watchglass.watch(model, run=tmp_path, strict=True, save_interval=1, collections=(*TRAINED, *FORWARD)):
         for _ in range(3):
@@ -419,7 +419,7 @@ def test_an_evaluation_inside_a_captured_training_step_leaves_the_step_whole(tmp
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_predictions_are_steps_by_hand_with_what_the_model_does_in_them(tmp_path: Path, grad: bool) -> None:
+def test_predictions_are_manual_steps_with_what_the_model_does_in_them(tmp_path: Path, grad: bool) -> None:
     model, optimizer = made("perceptron")
     settings: dict[str, Any] = {"save_interval": 2, "modes": {"predict": {"save_interval": 2}}, "save_raw": True}
     seen = []

@@ -314,7 +314,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 def looped(
     loop: Loop, backend: str, optimizer: str, data: tuple[Tensor, Tensor], run: Path | None, **settings: Any
 ) -> tuple[list[float], Net]:
-    """A training of twelve steps by a loop, bare or watched."""
+    """A training run of twelve steps by a loop, bare or watched."""
     torch.compiler.reset()
     model = Net()
     chosen = OPTIMIZERS[optimizer](model.parameters())

@@ -238,7 +238,7 @@ def test_a_setting_of_steps_alone_holds_for_the_mode_that_it_is_given_for(
 
 @pytest.mark.parametrize("place", ["collection", "training"])
 @pytest.mark.parametrize("setting", ALONE)
-def test_a_setting_of_steps_for_no_mode_is_trainings_and_what_named_modes_fall_back_on(
+def test_a_setting_of_steps_for_no_mode_is_that_of_training_and_what_named_modes_fall_back_on(
     tmp_path: Path, setting: str, place: str
 ) -> None:
     value, in_training, in_others = ALONE[setting]
@@ -256,7 +256,7 @@ def test_listed_steps_are_kept_beside_those_that_the_budget_keeps(tmp_path: Path
     assert {step for step in found["train"] if step > 32 and step % 4} == {33}
 
 
-def test_a_collections_settings_come_before_the_trainings_one_by_one(tmp_path: Path) -> None:
+def test_a_collections_settings_come_before_those_of_the_run_one_by_one(tmp_path: Path) -> None:
     general: dict[str, Any] = {"save_interval": 2, "start_step": 3, "modes": {"eval": {"save_interval": 4}}}
     own: dict[str, Any] = {"save_interval": 3, "modes": {"predict": {"start_step": 0, "end_step": 7}}}
     found = steps_of(tmp_path / "run", Collection("outputs", **own), **general)

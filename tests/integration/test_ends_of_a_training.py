@@ -1,4 +1,4 @@
-"""However a training ends, what it recorded is in the run, with how it ended; one that never begins leaves nothing."""
+"""However a training run ends, its records and its end are in the run; one that never begins leaves nothing."""
 
 from __future__ import annotations
 

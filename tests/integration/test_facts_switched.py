@@ -1,4 +1,4 @@
-"""Every kind of fact by itself in a training that has something to say for each: there when on, absent when off."""
+"""Every kind of fact by itself in a training run that has something to say for each: there when on, absent when off."""
 
 from __future__ import annotations
 

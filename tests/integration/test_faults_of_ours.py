@@ -7,7 +7,6 @@ broken, one function after the other, one as it begins and the next as it return
 
 from __future__ import annotations
 
-import atexit
 import copy
 import functools
 import gc
@@ -95,7 +94,7 @@ class Observer:
 
 
 class Model(nn.Module):
-    """A little of everything that is looked at."""
+    """A little of everything that is examined."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,8 +244,8 @@ def test_a_fault_in_any_callable_leaves_the_run_as_it_is(
             missed.append(broken)
         elif "capture is off" not in caplog.text:
             # In a re-run of a forward of ours a fault is a reason not to know.
-            told = watchglass.open_run(tmp_path / str(number)).facts("first_bad_module")
-            if not any("InjectedError" in str(fact.data) for fact in told):
+            facts = watchglass.open_run(tmp_path / str(number)).facts("first_bad_module")
+            if not any("InjectedError" in str(fact.data) for fact in facts):
                 unheard.append(broken)
     assert harmed == []
     assert unheard == []
@@ -298,9 +297,8 @@ def test_the_end_of_an_object_is_heard_by_way_of_the_guard() -> None:
     assert ended == {"object_names.py", "module_hooks.py"}
 
 
-def test_ends_of_processes_take_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ends_of_processes_take_no_harm() -> None:
     registered: list[Callable[[], None]] = []
-    monkeypatch.setattr(atexit, "register", registered.append)
 
     class Broken:
         """Something to close that cannot be closed."""
@@ -315,7 +313,7 @@ def test_ends_of_processes_take_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_pat
             raise InjectedError("forking")
 
     watcher = Broken()
-    exit_and_fork.close_at_exit(watcher)
+    exit_and_fork.close_at_exit(watcher, registered.append)
     try:
         assert len(registered) == 1
         for ending in (*registered, exit_and_fork.harmless(exit_and_fork._report_fork)):

@@ -16,8 +16,6 @@ from failing import Guard, Poisoned, Training, network, to_nan
 from fake_device import FakeDevice, OnDevice, move
 from watchglass import open_run
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.record import OpenStep
-from watchglass.record.step_queue import StepQueue
 
 LATE = "on a device the loss is read late, when the update has changed the weights"
 
@@ -33,7 +31,7 @@ class Guarded(Guard):
 
 
 class DeviceTraining(Training):
-    """A training on the device."""
+    """A training run on the device."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(move(model))
@@ -49,20 +47,14 @@ def waits() -> Iterator[list[str]]:
         yield found
 
 
-@pytest.fixture(autouse=True)
-def recorder_is_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the recorder's thread finds out of a step is known as the step is handed over."""
-    put = StepQueue.put
-
-    def at_once(self: StepQueue, step: OpenStep) -> None:
-        step.facts()
-        put(self, step)
-
-    monkeypatch.setattr(StepQueue, "put", at_once)
+def promptly_read(hook: watchglass.Hook) -> None:
+    """As if the recorder's thread read each step before the next one begins."""
+    hook.on_finished.append(lambda step: step.facts() and None)
 
 
 def facts_of(path: Path, training: DeviceTraining, spoilt: set[int], steps: int) -> list[dict[str, Any]]:
-    with watchglass.watch(training.model, run=path, strict=True, save_interval=1000):
+    with watchglass.watch(training.model, run=path, strict=True, save_interval=1000) as hook:
+        promptly_read(hook)
         for number in range(steps):
             training.spoil(number in spoilt)
             training.guard.leave_out = number in spoilt
@@ -131,7 +123,7 @@ def test_a_loss_that_the_training_has_waited_for_is_known_before_the_update(
 
 
 class Fused(Guarded):
-    """Unscales by itself, and leaves out what it is told has overflowed, as fused optimizers do."""
+    """Unscales by itself and skips a step that has overflowed, as fused optimizers do."""
 
     _step_supports_amp_scaling = True
     grad_scale: Tensor
@@ -159,7 +151,8 @@ def test_gradients_may_overflow_where_a_scaler_is_at_work(tmp_path: Path, kind: 
             scaler.update()
 
         training.step = step  # type: ignore[method-assign]
-        with watchglass.watch(training.model, run=tmp_path / "run", strict=True, save_interval=1000):
+        with watchglass.watch(training.model, run=tmp_path / "run", strict=True, save_interval=1000) as hook:
+            promptly_read(hook)
             for number in range(10):
                 training.model[3].spoil = Poisoned.apply if number == 6 else to_nan  # type: ignore[index,union-attr]
                 training.spoil(number in (3, 6, 8))

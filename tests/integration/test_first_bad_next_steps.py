@@ -1,4 +1,4 @@
-"""Where a failure cannot be repeated, all modules are looked at in the steps that follow."""
+"""Where a failure cannot be repeated, all modules are examined in the steps that follow."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
 
 import watchglass
 from failing import Bad, Poisoned, Training, facts_of, network, to_nan, unrepeatable
+from torch_hooks import hooks_on_all_modules, tensor_hooks
 from train_twice import bits
 from watchglass import Severity, open_run
-from watchglass.capture.norm_interval import NormInterval
+from watchglass.capture.limits import CaptureLimits
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.first_bad import watch_next_steps
 from watchglass.evaluate import replay
 
 UNREPEATABLE = "the forward takes arguments that cannot be given twice"
-
-
-def hooks() -> int:
-    """Hooks on all modules, whoever put them on."""
-    return len(module_hooks._global_forward_hooks) + len(module_hooks._global_forward_pre_hooks)
 
 
 def failing_from(training: Training, *numbers: int) -> Callable[[int], None]:
@@ -109,7 +102,7 @@ def test_finite_modules_and_a_loss_that_is_not(tmp_path: Path) -> None:
     assert second["sentence"].startswith("all modules are finite (largest output magnitude")
 
 
-def test_a_training_that_leaves_the_backward_out_is_answered_too(tmp_path: Path) -> None:
+def test_a_training_run_that_leaves_the_backward_out_is_answered_too(tmp_path: Path) -> None:
     training = unrepeatable(network())
     once = iter([True])
 
@@ -136,7 +129,7 @@ def test_data_is_said_to_be_the_data(tmp_path: Path) -> None:
     assert (second["at"], second["level"], second["where"], second["tensor"]) == (5, "armed", "input", "input.0")
 
 
-def test_micro_batches_of_the_failing_step_are_looked_at_already(tmp_path: Path) -> None:
+def test_micro_batches_of_the_failing_step_are_examined_already(tmp_path: Path) -> None:
     training = unrepeatable(network())
 
     def step() -> None:
@@ -152,7 +145,7 @@ def test_micro_batches_of_the_failing_step_are_looked_at_already(tmp_path: Path)
     ]  # fmt: skip
 
 
-def test_evaluations_are_not_looked_at(tmp_path: Path) -> None:
+def test_evaluations_are_not_examined(tmp_path: Path) -> None:
     training = unrepeatable(network())
 
     def before(number: int) -> None:
@@ -166,16 +159,16 @@ def test_evaluations_are_not_looked_at(tmp_path: Path) -> None:
     assert (second["level"], second["step"]) == ("armed", 7)
 
 
-def test_it_ends_after_a_bounded_number_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_next_steps, "STEPS", 5)
+def test_it_ends_after_a_bounded_number_of_steps(tmp_path: Path) -> None:
     training = unrepeatable(network())
     counts: list[int] = []
 
     def before(number: int) -> None:
-        counts.append(hooks())
+        counts.append(hooks_on_all_modules())
         training.spoil(number in (3, 12))
 
-    facts = facts_of(tmp_path / "run", training, before, steps=14, save_interval=1000)
+    limits = CaptureLimits(armed_steps=5)
+    facts = facts_of(tmp_path / "run", training, before, steps=14, limits=limits, save_interval=1000)
     assert [fact["level"] for fact in facts] == ["flags"]
     assert [count - counts[0] for count in counts] == [0] * 4 + [2] * 6 + [0] * 4
 
@@ -205,8 +198,8 @@ def test_steps_are_heard_of_in_full_until_there_is_an_answer(tmp_path: Path) -> 
     assert levels == ["flags", "armed"]
 
 
-def test_gradients_are_looked_at_in_every_armed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NormInterval, "due", lambda self, step: False)
+def test_gradients_are_examined_in_every_armed_step(tmp_path: Path) -> None:
+    """Also where the norm of all gradients is hardly ever computed."""
     training = unrepeatable(network())
 
     def before(number: int) -> None:
@@ -214,18 +207,19 @@ def test_gradients_are_looked_at_in_every_armed_step(tmp_path: Path, monkeypatch
         if number == 5:
             training.model.body[3].spoil = Poisoned.apply  # type: ignore[index,union-attr]
 
-    facts = facts_of(tmp_path / "run", training, before, steps=7, save_interval=1000)
+    limits = CaptureLimits(norm_share=0.0, norm_interval=1 << 20)
+    facts = facts_of(tmp_path / "run", training, before, steps=7, limits=limits, save_interval=1000)
     assert [(fact["level"], fact["where"]) for fact in facts] == [("flags", "loss"), ("armed", "backward")]
 
 
 def test_models_that_are_compiled_are_left_alone(tmp_path: Path) -> None:
     training = Training(network())
     training.model = torch.compile(training.model, backend="eager")  # type: ignore[assignment]
-    before = hooks()
+    before = hooks_on_all_modules()
     with watchglass.watch(training.model, run=tmp_path / "run", save_interval=1000, strict=True):
         training.spoil()
         training.step()
-        during = hooks()
+        during = hooks_on_all_modules()
         training.step()
     assert during == before
     assert [fact.data["level"] for fact in open_run(tmp_path / "run").facts("first_bad_module")] == ["flags"]
@@ -248,16 +242,16 @@ def test_it_leaves_no_trace_in_the_training(tmp_path: Path) -> None:
 
 def test_what_is_armed_goes_with_the_hook(tmp_path: Path) -> None:
     training = unrepeatable(network())
-    before = hooks()
+    before = hooks_on_all_modules()
     inputs = training.inputs.requires_grad_()
     with watchglass.watch(training.model, run=tmp_path / "run", save_interval=1000, strict=True):
         training.spoil()
         training.step()
-        assert hooks() == before + 2
+        assert hooks_on_all_modules() == before + 2
         training.spoil(False)
         training.loss()
-    assert hooks() == before
-    assert not inputs._backward_hooks
+    assert hooks_on_all_modules() == before
+    assert not tensor_hooks(inputs)
 
 
 def test_a_module_that_is_named_late_is_a_finding_of_its_own(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_rerun_that_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("at", "interval"), [(3, 1), (30, 1000)])
-def test_a_backward_from_a_loss_that_nobody_knows(tmp_path: Path, at: int, interval: int) -> None:
+def test_a_backward_from_an_unknown_loss(tmp_path: Path, at: int, interval: int) -> None:
     """The loss is no function of PyTorch, and what it sent back is too large to keep, or comes unheard."""
     training = of_loss(Training(network(Poisoned.apply)), lambda: (training.model(training.inputs) ** 2).mean())
     limits = CaptureLimits(norm_interval=1, kept_forward_bytes=100 if interval == 1 else 1 << 20)
@@ -383,7 +383,7 @@ def test_a_stage_of_a_pipeline(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_shards_of_weights_are_looked_at_without_asking_other_ranks(collectives: list[str]) -> None:
+def test_shards_of_weights_are_examined_without_asking_other_ranks(collectives: list[str]) -> None:
     shard = DTensor.from_local(torch.tensor([1.0, float("nan")]), init_device_mesh("cpu", (1,)), [Shard(0)])
     collectives.clear()
     look = look_at(shard)

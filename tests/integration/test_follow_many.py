@@ -1,4 +1,4 @@
-"""One follower for many trainings of processes of their own, which know nothing of it, in a folder and in a bucket."""
+"""One follower for many training runs of separate processes, which know nothing of it, in a folder and in a bucket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from watchglass.store import layout, lease_holder, open_store
 
 pytestmark = pytest.mark.slow
 
-#: ``watchglass``, for which a training that was killed will not begin again after a moment instead of half a minute.
+#: ``watchglass``, which waits only a moment, not half a minute, for a killed run to begin again.
 IMPATIENT = """
 import sys
 from functools import partial
@@ -34,7 +34,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 class Trainings(Processes):
-    """Trainings and followers, each a process of its own."""
+    """Training runs and followers, each a separate process."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def test_a_sick_a_healthy_and_a_killed_training_have_one_follower(processes: Tra
     assert_three_are_followed(processes, str(tmp_path / "runs"), tmp_path / "breaks")
 
 
-@pytest.mark.timeout(900)  # a bucket is looked at rarely, and the server may have other tests to serve
+@pytest.mark.timeout(900)  # a bucket is examined rarely, and the server may have other tests to serve
 def test_they_have_one_follower_in_a_bucket_too(processes: Trainings, s3_location: str, tmp_path: Path) -> None:
     assert_three_are_followed(processes, s3_location, tmp_path / "breaks")
 

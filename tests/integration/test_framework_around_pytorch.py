@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +19,17 @@ from watchglass.session import current_hook, on_framework_imported
 
 
 @pytest.fixture
-def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def launched(tmp_path: Path, launched_with: Callable[[SessionConfig], None]) -> Iterator[Path]:
     """A process of ``watchglass run`` that has imported PyTorch and the framework around it."""
-    monkeypatch.setitem(FRAMEWORKS, Outer.name, Entry("framework_around_pytorch:Outer"))
+    FRAMEWORKS[Outer.name] = Entry("framework_around_pytorch:Outer")
     config = SessionConfig(run=str(tmp_path / "run"), strict=True, save_interval=1, planned_steps=100)
-    for name, value in config.to_env().items():
-        monkeypatch.setenv(name, value)
+    launched_with(config)
     on_framework_imported("torch")
     yield tmp_path / "run"
     hook = current_hook()
     if hook is not None:
         hook.close()
+    FRAMEWORKS.pop(Outer.name, None)
 
 
 def finished(path: Path) -> Run:
@@ -53,19 +53,19 @@ def test_the_outer_framework_owns_the_steps(launched: Path, by_hand: bool) -> No
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["optimizer", "by hand"])
-def test_it_is_not_watched_by_pytorch_either_where_nobody_gives_it_to_watch(launched: Path, by_hand: bool) -> None:
+def test_it_is_not_watched_by_pytorch_either_if_it_is_not_given_to_watch(launched: Path, by_hand: bool) -> None:
     Model().fit(3, [], by_hand=by_hand)
     hook = current_hook()
     assert hook is not None
     assert not hook.started
 
 
-def test_the_table_decides(launched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_decides(launched: Path) -> None:
     model = Model()
     owner = owner_of(model)
     assert owner is not None
     assert owner.name == Outer.name
-    monkeypatch.delitem(FRAMEWORKS, Outer.name)
+    del FRAMEWORKS[Outer.name]
     model.fit(4, [])
     run = finished(launched)
     assert run.steps() == list(range(4))

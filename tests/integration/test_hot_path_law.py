@@ -40,16 +40,19 @@ WAITS = {
 }
 
 
-def observed(repository: Path, case: str, folder: Path) -> dict[str, list[str]]:
-    command = [sys.executable, str(repository / "tests" / "hot_path.py"), case, str(folder)]
+@pytest.fixture(scope="module")
+def observed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which each case has one, with its runs and what was found."""
+    folder = tmp_path_factory.mktemp("observed")
+    command = [sys.executable, str(repository / "tests" / "hot_path.py"), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "capture is off" not in done.stderr
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return folder
 
 
-def assert_kept_and_seen_broken(found: dict[str, list[str]], traces: dict[str, str]) -> None:
+def assert_kept_and_seen_broken(folder: Path, traces: dict[str, str]) -> None:
+    found: dict[str, list[str]] = json.loads((folder / "found.json").read_text())
     assert (found.pop("unwatched"), found.pop("watched")) == ([], [])
     assert set(found) == set(traces)
     for name, trace in traces.items():
@@ -58,12 +61,12 @@ def assert_kept_and_seen_broken(found: dict[str, list[str]], traces: dict[str, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["any loop", "PyTorch", "PyTorch, steps alike", "XGBoost"])
-def test_no_callback_does_io(tmp_path: Path, repository: Path, case: str) -> None:
-    assert_kept_and_seen_broken(observed(repository, case, tmp_path), TRACES)
-    assert open_run(tmp_path / "watched").steps() == list(range(48))
+def test_no_callback_does_io(observed: Path, case: str) -> None:
+    assert_kept_and_seen_broken(observed / case, TRACES)
+    assert open_run(observed / case / "watched").steps() == list(range(48))
 
 
-#: One tensor of each kind that is looked at where everything is kept.
+#: One tensor of each kind that is examined where everything is kept.
 EVERYTHING = (
     "embed.weight", "embed.bias", "gradient/gate.weight", "update/experts.2.weight", "optimizer/exp_avg/head.bias",
     "head.input.0", "head.output", "input.0", "gradient/input.0", "gate.router_logits", "gate.router_load",
@@ -86,20 +89,23 @@ def assert_everything(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_callback_does_io_where_everything_is_kept(tmp_path: Path, repository: Path) -> None:
-    assert_kept_and_seen_broken(observed(repository, "PyTorch, everything", tmp_path), {"open": TRACES["open"]})
-    assert_everything(tmp_path / "watched")
+def test_no_callback_does_io_where_everything_is_kept(observed: Path) -> None:
+    folder = observed / "PyTorch, everything"
+    assert_kept_and_seen_broken(folder, TRACES)
+    assert_everything(folder / "watched")
 
 
 @pytest.mark.slow
-def test_no_callback_waits_for_a_device_where_everything_is_kept(tmp_path: Path, repository: Path) -> None:
-    assert_kept_and_seen_broken(observed(repository, "PyTorch, everything on a device", tmp_path), {"item": "item"})
-    assert_everything(tmp_path / "watched")
+def test_no_callback_waits_for_a_device_where_everything_is_kept(observed: Path) -> None:
+    folder = observed / "PyTorch, everything on a device"
+    assert_kept_and_seen_broken(folder, WAITS)
+    assert_everything(folder / "watched")
 
 
 @pytest.mark.slow
-def test_no_callback_waits_for_a_device(tmp_path: Path, repository: Path) -> None:
-    assert_kept_and_seen_broken(observed(repository, "PyTorch, on a device", tmp_path), WAITS)
-    run = open_run(tmp_path / "watched")
+def test_no_callback_waits_for_a_device(observed: Path) -> None:
+    folder = observed / "PyTorch, on a device"
+    assert_kept_and_seen_broken(folder, WAITS)
+    run = open_run(folder / "watched")
     for name in ("0.weight", "gradient/0.weight", "update/0.weight", "0.output"):
         assert run.tensor(name).steps() == list(range(0, 48, 8)), f"{name} was not captured on the device"

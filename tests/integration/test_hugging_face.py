@@ -43,7 +43,7 @@ def batches() -> Iterator[Tensor]:
 
 
 class Seen:
-    """A training of the model, and what it showed the script in each step."""
+    """A training run of the model, and what it showed the script in each step."""
 
     def __init__(self, transformers: Any, **settings: Any) -> None:
         self.transformers, self.settings = transformers, settings

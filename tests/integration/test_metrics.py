@@ -1,4 +1,4 @@
-"""``watchglass follow --metrics-port``, scraped while a training goes on, and by a real Prometheus."""
+"""``watchglass follow --metrics-port``, scraped while a training run goes on, and by a real Prometheus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_S = 240.0
 
 @contextmanager
 def following(run: Path, log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """``watchglass follow`` in a process of its own, and where its metrics are."""
+    """``watchglass follow`` in a separate process, and the address of its metrics."""
     command = [sys.executable, "-m", "watchglass", "follow", str(run), "--metrics-port", "0", *options]
     with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process:
         try:
@@ -157,7 +157,7 @@ def _prometheus(program: str, target: str, folder: Path) -> Iterator[str]:
 
 
 def _answer(server: str, query: str) -> list[tuple[dict[str, str], float]]:
-    """What a query gives, once it gives anything."""
+    """The result of a query, as soon as it is not empty."""
     deadline = time.monotonic() + PATIENCE_S
     address = f"{server}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     while True:

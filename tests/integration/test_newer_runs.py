@@ -27,7 +27,7 @@ def as_of(path: Path, major: int, minor: int) -> None:
 
 
 def with_more_columns(payload: bytes) -> bytes:
-    """A batch with columns that nobody knows, in another order, and with integers that became wider."""
+    """A batch with unknown columns, in another order, and with integers that became wider."""
     with pa.ipc.open_stream(payload) as stream:
         table = stream.read_all()
     n = len(table)

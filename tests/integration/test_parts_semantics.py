@@ -1,4 +1,4 @@
-"""Trainings out of the ordinary with everything captured: the same numbers as without, and no fault."""
+"""Training runs out of the ordinary with everything captured: the same numbers as without, and no fault."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def run(body: Any, path: Path | None, precision: torch.dtype | None) -> tuple[li
 
 @pytest.mark.parametrize("precision", [None, torch.bfloat16], ids=["float32", "autocast"])
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_odd_trainings_are_the_same_bit_for_bit(tmp_path: Path, body: Any, precision: torch.dtype | None) -> None:
+def test_odd_training_runs_are_the_same_bit_for_bit(tmp_path: Path, body: Any, precision: torch.dtype | None) -> None:
     expected, watched = run(body, None, precision), run(body, tmp_path / "run", precision)
     assert watched[0] == expected[0]
     assert all(map(torch.equal, watched[1], expected[1]))

@@ -1,4 +1,4 @@
-"""What is captured of real PyTorch trainings, and what they do not notice of it."""
+"""What is captured of real PyTorch training runs, and what they do not notice of it."""
 
 from __future__ import annotations
 

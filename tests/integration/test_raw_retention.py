@@ -1,4 +1,4 @@
-"""A training keeps its newest raw tensors within a bound, and readers of the others are told."""
+"""A run keeps its newest raw tensors within a bound; readers of removed ones get an error that says so."""
 
 from __future__ import annotations
 

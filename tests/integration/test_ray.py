@@ -1,4 +1,4 @@
-"""``--engine ray`` says what the local engine says, byte for byte, whoever dies on the way; and it leaves nothing."""
+"""``--engine ray`` gives the answer of the local engine, byte for byte, even if processes die; no process remains."""
 
 from __future__ import annotations
 
@@ -281,11 +281,11 @@ def test_a_signal_ends_all_of_it_in_order(
     assert "Traceback" not in err
     assert process.returncode == (130 if number == signal.SIGINT else 143)
     while processes_of(short):
-        time.sleep(0.05)  # those that were told to end are ending
+        time.sleep(0.05)  # processes that got the request are ending
     assert list(short.iterdir()) == []
 
 
-def test_the_cluster_of_ones_own_listens_to_nobody_else(runs: Path, tmp_path: Path) -> None:
+def test_the_cluster_of_ones_own_listens_to_no_other_host(runs: Path, tmp_path: Path) -> None:
     rules = ("--rules", f"{tmp_path}/own.py:Marks:folder={tmp_path}")
     process = subprocess.Popen(
         command("check", runs / "sick", *rules, "--engine", "ray"), text=True,

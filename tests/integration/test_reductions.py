@@ -50,7 +50,7 @@ def near(values: NDArray[Any], name: str) -> Any:
 
 
 def trained(path: Path, **settings: Any) -> tuple[Run, list[dict[str, NDArray[Any]]]]:
-    """A run of a training with PyTorch, and by step what its tensors really held."""
+    """A run of a training run with PyTorch, and by step what its tensors really held."""
     torch.manual_seed(2)
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -118,7 +118,7 @@ def test_all_reductions_together_are_those_that_each_is_alone(tmp_path: Path, wa
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_nobody_asked_for_is_not_computed_and_the_rest_follows_from_the_statistics(
+def test_unrequested_reductions_are_not_computed_and_the_rest_follows_from_the_statistics(
     tmp_path: Path, way: str
 ) -> None:
     run, truth = WAYS[way](tmp_path / "run")
@@ -167,13 +167,14 @@ def test_shapes_are_in_the_catalog_and_at_every_capture_where_asked(tmp_path: Pa
     run, truth = WAYS[way](tmp_path / "run", save_shape=True)
     for tensor, values in truth[0].items():
         assert run.tensor(tensor).info.shape == values.shape
-        told = [(fact.global_step, fact.data["shape"]) for fact in run.facts("shape") if fact.data["tensor"] == tensor]
-        assert told == [(step, list(values.shape)) for step in range(STEPS)], tensor
+        facts = [fact for fact in run.facts("shape") if fact.data["tensor"] == tensor]
+        shapes = [(fact.global_step, fact.data["shape"]) for fact in facts]
+        assert shapes == [(step, list(values.shape)) for step in range(STEPS)], tensor
     quiet, _ = WAYS[way](tmp_path / "quiet")
     assert quiet.facts("shape") == []
 
 
-def test_a_shape_that_changes_is_told_where_it_does(tmp_path: Path) -> None:
+def test_a_shape_that_changes_is_reported_where_it_does(tmp_path: Path) -> None:
     with Hook(tmp_path / "run", strict=True, save_interval=1, save_shape=True) as hook:
         for rows in (4, 4, 2):
             with hook.step("train"):

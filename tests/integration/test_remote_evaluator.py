@@ -1,4 +1,4 @@
-"""A training here, its evaluator elsewhere, and nothing between them but an object store."""
+"""A training run here, its evaluator elsewhere, and nothing between them but an object store."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ def test_it_stops_the_training_and_nothing_secret_is_left_behind(
     assert last_step(run, "worker_0") == at - 1, "it was stopped before that one"
     assert [seen.kind for seen in run.journal.observations] == ["stop_requested", "stop_committed"]
     store = open_store(s3_location)
-    told = b"".join(store.read(entry.path) for entry in store.list()) + (err + follower_err + out).encode()
-    assert s3_server.secret_key.encode() not in told
+    written = b"".join(store.read(entry.path) for entry in store.list()) + (err + follower_err + out).encode()
+    assert s3_server.secret_key.encode() not in written
 
 
 def test_two_ranks_stop_at_one_step(processes: Sides, s3_location: str) -> None:
@@ -158,7 +158,7 @@ def test_two_ranks_stop_at_one_step(processes: Sides, s3_location: str) -> None:
     assert last_step(run, "worker_0") == last_step(run, "worker_1")
 
 
-def test_it_survives_a_store_that_is_away_for_it_alone(
+def test_it_survives_a_store_that_is_unreachable_for_it_alone(
     processes: Sides, s3_proxy: Proxy, s3_location: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -226,7 +226,7 @@ def test_ctrl_c_ends_following_and_not_the_training(processes: Sides, s3_locatio
     assert ended(again)[0] == 1
 
 
-def test_a_run_that_never_starts_and_one_without_steps_are_told(processes: Sides, s3_location: str) -> None:
+def test_a_run_that_never_starts_and_one_without_steps_are_reported(processes: Sides, s3_location: str) -> None:
     status, out, err = ended(processes.follow(f"{s3_location}/none", "--wait", "2"))
     assert (status, out) == (2, "")
     assert f"no run at or below {s3_location}/none" in err
@@ -246,9 +246,9 @@ def test_runs_below_a_prefix_get_a_path_each(processes: Sides, s3_location: str)
         processes.script.write_text("print('nothing to train')")
         words = ("watchglass", "run", "--evaluator", "none", processes.script)
         runs.append(processes.at("training", *words, WATCHGLASS_RUNS=f"{s3_location}/runs"))
-    told = [re.findall(r"run directory (\S+);", ended(each)[2])[0] for each in runs]
-    assert len(set(told)) == 2
-    for location in told:
+    locations = [re.findall(r"run directory (\S+);", ended(each)[2])[0] for each in runs]
+    assert len(set(locations)) == 2
+    for location in locations:
         assert re.fullmatch(re.escape(s3_location) + r"/runs/train-\d{8}-\d{6}(-\d)?", location)
         assert open_store(location).size(layout.MANIFEST)
 
@@ -282,7 +282,9 @@ WATCHED = """
 """
 
 
-def test_a_training_watched_from_its_script_is_judged_and_stopped_there_too(processes: Sides, s3_location: str) -> None:
+def test_a_training_run_watched_from_its_script_is_judged_and_stopped_there_too(
+    processes: Sides, s3_location: str
+) -> None:
     processes.script.write_text(textwrap.dedent(WATCHED.format(runs=f"{s3_location}/team")))
     status, out, err = ended(processes.at("training", processes.script))
     assert status == EXIT_STOPPED, err

@@ -1,4 +1,4 @@
-"""A training that is resumed from a checkpoint goes on where it was: a new attempt whose steps continue."""
+"""A training run that is resumed from a checkpoint goes on where it was: a new attempt whose steps continue."""
 
 from __future__ import annotations
 
@@ -19,28 +19,24 @@ import watchglass
 from fake_device import DEVICE, FakeDevice, move
 from watchglass import Hook, Mode
 from watchglass.capture.pytorch import update_counters
+from watchglass.capture.pytorch.models import Models
 from watchglass.errors import InvalidValueError
 from watchglass.run import Worker
-from watchglass.run.numbering.lineage import Lineage, Part, trace
+from watchglass.run.numbering.lineage import Lineage, StepRange, trace
 from watchglass.store import LocalStore, RunReader
 from watchglass.tables import WorkerTables
 
 pytestmark = pytest.mark.usefixtures("preloaded_python")
 
-#: Steps before a training is left, and after which it is taken up again.
+#: Steps before a training run is left, and after which it is taken up again.
 LEFT, SAVED = 12, 9
 
 
 @pytest.fixture(autouse=True)
-def optimizers_of_this_test_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that another test left somewhere, in a cache of PyTorch's compiler for one, is like a second one of ours."""
-    every = update_counters._all
-    strangers = list(every(torch.optim.Optimizer))
-    monkeypatch.setattr(
-        update_counters,
-        "_all",
-        lambda kind: (each for each in every(kind) if all(each is not other for other in strangers)),
-    )
+def optimizers_of_this_test_only() -> None:
+    """One that another test left, for instance in a cache of PyTorch's compiler, must not count as a second one."""
+    gc.collect()
+    gc.freeze()
 
 
 def read(run: Path, name: str = "worker_0") -> dict[int, WorkerTables]:
@@ -110,14 +106,34 @@ class Training:
         self.done = state["done"]
 
 
+class Slow:
+    """The number of the first step, on its way from a device: it arrives after so many looks."""
+
+    here = False
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    @property
+    def ready(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+    def resolve(self) -> Any:
+        return np.float64(SAVED)
+
+
 def attempt(
-    make: Callable[[Any], torch.optim.Optimizer], run: Path, state: dict[str, Any] | None, count: int, **settings: Any
-) -> tuple[dict[str, Any], list[float]]:
-    """One attempt of some steps; returns the last state but three, and the losses."""
+    make: Callable[[Any], torch.optim.Optimizer], run: Path, state: dict[str, Any] | None, count: int,
+    coming: Slow | None = None, **settings: Any,
+) -> tuple[dict[str, Any], list[float]]:  # fmt: skip
+    """One attempt of some steps, whose first number may be coming; returns the last state but three, and the losses."""
     training, found, kept = Training(make), [], {}
     if state is not None:
         training.load(state)
-    with watchglass.watch(training.model, run=run, **settings):
+    with watchglass.watch(training.model, run=run, **settings) as hook:
+        if coming is not None:
+            hook.resumption.settle_later(coming, "optimizer")
         for left in reversed(range(count)):
             found.append(training.step())
             if left == LEFT - SAVED:
@@ -152,7 +168,7 @@ NOT_COUNTING = {
 
 
 @pytest.mark.parametrize("name", COUNTING)
-def test_an_optimizer_that_counts_tells_where_the_training_goes_on(name: str, tmp_path: Path) -> None:
+def test_an_optimizer_that_counts_shows_where_the_training_goes_on(name: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     state, first = attempt(COUNTING[name], run, None, LEFT)
     _, second = attempt(COUNTING[name], run, state, 6)
@@ -169,7 +185,7 @@ def test_an_optimizer_that_counts_tells_where_the_training_goes_on(name: str, tm
 
 
 @pytest.mark.parametrize("name", NOT_COUNTING)
-def test_where_no_counter_tells_the_weights_do(name: str, tmp_path: Path) -> None:
+def test_where_no_counter_shows_it_the_weights_do(name: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     state, first = attempt(NOT_COUNTING[name], run, None, LEFT)
     _, second = attempt(NOT_COUNTING[name], run, state, 6)
@@ -177,7 +193,7 @@ def test_where_no_counter_tells_the_weights_do(name: str, tmp_path: Path) -> Non
     assert steps(tables[1]) == list(range(6))
     assert resumed(tables[1]) == [{"start_step": None, "source": "unknown"}]
     lineage = trace(tables)
-    assert lineage.parts == (Part(0, 0, SAVED), Part(1, SAVED, None, SAVED))
+    assert lineage.parts == (StepRange(0, 0, SAVED), StepRange(1, SAVED, None, SAVED))
     assert lineage.seams[0].source == "weights"
     if name == "LBFGS":
         return  # its loss is the mean over the calls of its closure
@@ -189,22 +205,22 @@ def test_a_restart_from_the_same_beginning_is_seen_as_one(tmp_path: Path) -> Non
     attempt(COUNTING["Adam"], run, None, LEFT)
     attempt(COUNTING["Adam"], run, None, 4)
     lineage = trace(read(run))
-    assert lineage.parts == (Part(1, 0, None),)
+    assert lineage.parts == (StepRange(1, 0, None),)
     assert lineage.seams[0].replaced == LEFT
 
 
-def test_a_training_may_be_resumed_twice(tmp_path: Path) -> None:
+def test_a_training_run_may_be_resumed_twice(tmp_path: Path) -> None:
     run, make = tmp_path / "run", COUNTING["Adam"]
     state, first = attempt(make, run, None, LEFT)
     state, second = attempt(make, run, state, LEFT)
     _, third = attempt(make, run, state, 3)
     tables = read(run)
     lineage = trace(tables)
-    assert lineage.parts == (Part(0, 0, SAVED), Part(1, SAVED, 2 * SAVED), Part(2, 2 * SAVED, None))
+    assert lineage.parts == (StepRange(0, 0, SAVED), StepRange(1, SAVED, 2 * SAVED), StepRange(2, 2 * SAVED, None))
     assert losses(lineage, tables) == pytest.approx(dict(enumerate([*first[:SAVED], *second[:SAVED], *third])))
 
 
-def test_a_run_may_begin_with_somebody_elses_checkpoint(tmp_path: Path) -> None:
+def test_a_run_may_begin_with_another_runs_checkpoint(tmp_path: Path) -> None:
     state, _ = attempt(COUNTING["Adam"], tmp_path / "theirs", None, LEFT)
     attempt(COUNTING["Adam"], tmp_path / "run", state, 3)
     tables = read(tmp_path / "run")
@@ -242,7 +258,7 @@ def test_evaluations_before_the_first_update_belong_to_the_step_before_it(tmp_pa
     assert [(end.mode_step, end.train_step) for end in ends] == [(0, SAVED - 1), (1, SAVED), (2, SAVED + 1)]
 
 
-def test_what_is_said_once_of_a_training_is_said_of_a_resumed_one(tmp_path: Path) -> None:
+def test_what_is_said_once_of_a_training_run_is_said_of_a_resumed_one(tmp_path: Path) -> None:
     state, _ = attempt(COUNTING["Adam"], tmp_path / "run", None, LEFT)
     attempt(COUNTING["Adam"], tmp_path / "run", state, 4)
     for tables in read(tmp_path / "run").values():
@@ -275,7 +291,7 @@ def test_optimizers_that_update_one_model_together_count_once(tmp_path: Path) ->
     assert _two_optimizers(tmp_path / "run", together) == [{"start_step": SAVED, "source": "optimizer"}]
 
 
-def test_where_optimizers_may_take_turns_nothing_is_told(tmp_path: Path) -> None:
+def test_where_optimizers_may_take_turns_nothing_is_reported(tmp_path: Path) -> None:
     stranger = nn.Linear(2, 2)
 
     def in_turns(training: Training) -> torch.optim.Optimizer:
@@ -284,7 +300,7 @@ def test_where_optimizers_may_take_turns_nothing_is_told(tmp_path: Path) -> None
     assert _two_optimizers(tmp_path / "run", in_turns) == [{"start_step": None, "source": "unknown"}]
 
 
-def test_an_optimizer_that_nobody_has_any_more_does_not_count(tmp_path: Path) -> None:
+def test_an_optimizer_that_was_deleted_does_not_count(tmp_path: Path) -> None:
     state, _ = attempt(COUNTING["Adam"], tmp_path / "run", None, LEFT)
     gc.disable()
     try:
@@ -317,7 +333,7 @@ def _two_optimizers(run: Path, add: Callable[[Training], torch.optim.Optimizer])
 # Schedulers, scalers
 
 
-def test_a_scheduler_that_is_stepped_at_every_update_tells_where_the_optimizer_does_not(tmp_path: Path) -> None:
+def test_a_scheduler_that_is_stepped_at_every_update_shows_it_where_the_optimizer_does_not(tmp_path: Path) -> None:
     state: dict[str, Any] = {}
     for count in (SAVED, 3):
         training = Training(NOT_COUNTING["SGD"])
@@ -333,15 +349,27 @@ def test_a_scheduler_that_is_stepped_at_every_update_tells_where_the_optimizer_d
     assert resumed(read(tmp_path / "run")[1]) == [{"start_step": SAVED, "source": "scheduler"}]
 
 
+class Start:
+    """Gets the step at which a run begins."""
+
+    found: tuple[int | None, str] | None = None
+
+    def settle(self, start: int | None, source: str) -> None:
+        self.found = start, source
+
+
 def test_a_scheduler_whose_turn_comes_later_is_not_believed() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
     later = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)
     first = torch.optim.lr_scheduler.ConstantLR(optimizer)
     both = torch.optim.lr_scheduler.SequentialLR(optimizer, [first, later], [10])
-    assert update_counters._scheduled(optimizer) is None
+    start = Start()
+    update_counters.settle_start(optimizer, Models(), start)
+    assert start.found == (None, "scheduler")
     del both
     gc.collect()
-    assert update_counters._scheduled(optimizer) == later.last_epoch
+    update_counters.settle_start(optimizer, Models(), start)
+    assert start.found == (later.last_epoch, "scheduler")
 
 
 def test_a_scheduler_that_may_count_epochs_is_not_believed(tmp_path: Path) -> None:
@@ -375,62 +403,28 @@ def test_a_first_update_that_a_scaler_skips_has_the_number_too(tmp_path: Path) -
 # A counter that lives on a device
 
 
-class Slow:
-    """A readback that comes after so many looks."""
-
-    here = False
-
-    def __init__(self, values: Tensor, looks: int) -> None:
-        self.values, self.looks = values, looks
-
-    @property
-    def ready(self) -> bool:
-        self.looks -= 1
-        return self.looks < 0
-
-    def resolve(self) -> Any:
-        return self.values.numpy()
-
-
 @pytest.mark.parametrize("looks", [0, 3, 10])
-def test_steps_wait_for_a_counter_on_a_device_and_are_numbered_by_it(
-    looks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_wait_for_a_counter_on_a_device_and_are_numbered_by_it(looks: int, tmp_path: Path) -> None:
     state, first = attempt(COUNTING["Adam"], tmp_path / "run", None, LEFT)
-    late(monkeypatch, looks)
-    _, second = attempt(COUNTING["Adam"], tmp_path / "run", state, 40)
+    _, second = attempt(COUNTING["Adam"], tmp_path / "run", state, 40, Slow(looks))
     tables = read(tmp_path / "run")
     assert steps(tables[1]) == list(range(SAVED, SAVED + 40))
     assert resumed(tables[1]) == [{"start_step": SAVED, "source": "optimizer"}]
     assert losses(trace(tables), tables) == pytest.approx(dict(enumerate([*first[:SAVED], *second])))
 
 
-def test_a_training_that_ends_before_its_counter_is_here_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_run_that_ends_before_its_counter_is_here_waits_for_it(tmp_path: Path) -> None:
     state, _ = attempt(COUNTING["Adam"], tmp_path / "run", None, LEFT)
-    late(monkeypatch, 10)
-    attempt(COUNTING["Adam"], tmp_path / "run", state, 5)
+    attempt(COUNTING["Adam"], tmp_path / "run", state, 5, Slow(10))
     assert steps(read(tmp_path / "run")[1]) == list(range(SAVED, SAVED + 5))
 
 
-def test_a_counter_that_never_comes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_that_never_comes_is_given_up(tmp_path: Path) -> None:
     state, _ = attempt(COUNTING["Adam"], tmp_path / "run", None, LEFT)
-    late(monkeypatch, 1 << 30)
-    attempt(COUNTING["Adam"], tmp_path / "run", state, 80)
+    attempt(COUNTING["Adam"], tmp_path / "run", state, 80, Slow(1 << 30))
     tables = read(tmp_path / "run")[1]
     assert steps(tables) == list(range(80))
     assert resumed(tables) == [{"start_step": None, "source": "unknown"}]
-
-
-def late(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
-    found = update_counters._counters
-
-    def there(optimizer: torch.optim.Optimizer) -> tuple[list[int], list[Tensor], bool]:
-        return [], [torch.tensor(float(max(found(optimizer)[0])))], True
-
-    monkeypatch.setattr(update_counters, "_counters", there)
-    monkeypatch.setattr(update_counters, "DeviceRows", lambda values: Slow(values, looks))
 
 
 def test_a_device_is_not_waited_for(tmp_path: Path) -> None:
@@ -466,7 +460,7 @@ def _count_on_device(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 # Loops by hand, XGBoost
 
 
-def test_a_loop_by_hand_says_itself_where_it_goes_on(tmp_path: Path) -> None:
+def test_a_manual_loop_says_itself_where_it_goes_on(tmp_path: Path) -> None:
     for begin, count in ((None, 5), (3, 4)):
         with Hook(run=tmp_path / "run") as hook:
             if begin is not None:
@@ -477,7 +471,7 @@ def test_a_loop_by_hand_says_itself_where_it_goes_on(tmp_path: Path) -> None:
     tables = read(tmp_path / "run")
     assert steps(tables[1]) == [3, 4, 5, 6]
     assert resumed(tables[1]) == [{"start_step": 3, "source": "given"}]
-    assert trace(tables).parts == (Part(0, 0, 3), Part(1, 3, None))
+    assert trace(tables).parts == (StepRange(0, 0, 3), StepRange(1, 3, None))
 
 
 def test_what_is_given_comes_before_what_is_found(tmp_path: Path) -> None:
@@ -553,10 +547,10 @@ for step in range(begin, 60):
 
 
 @pytest.mark.slow
-def test_a_training_that_is_killed_and_run_again_is_one_course(tmp_path: Path) -> None:
+def test_a_training_run_that_is_killed_and_run_again_is_one_course(tmp_path: Path) -> None:
     script, run = tmp_path / "train.py", tmp_path / "run"
     script.write_text(SCRIPT)
-    told: dict[int, float] = {}
+    expected: dict[int, float] = {}
     for kill_at in (21, 43, -1):
         command = [sys.executable, "-m", "watchglass", "run", "--run", str(run), str(script), str(kill_at)]
         done = subprocess.run(
@@ -565,16 +559,16 @@ def test_a_training_that_is_killed_and_run_again_is_one_course(tmp_path: Path) -
         lines = [line.split() for line in done.stdout.splitlines() if line[:1].isdigit()]
         rows = {int(words[0]): float(words[1]) for words in lines if len(words) == 2}
         assert rows, done.stderr
-        told = {step: loss for step, loss in told.items() if step < min(rows)} | rows
+        expected = {step: loss for step, loss in expected.items() if step < min(rows)} | rows
     tables = read(run)
     lineage = trace(tables)
-    assert lineage.parts == (Part(0, 0, 16), Part(1, 16, 40), Part(2, 40, None))
+    assert lineage.parts == (StepRange(0, 0, 16), StepRange(1, 16, 40), StepRange(2, 40, None))
     assert [(seam.step, seam.source, seam.replaced) for seam in lineage.seams] == [
         (16, "optimizer", 6),
         (40, "optimizer", 4),
     ]
-    assert losses(lineage, tables) == pytest.approx(told, rel=1e-6)
-    assert sorted(told) == list(range(60))
+    assert losses(lineage, tables) == pytest.approx(expected, rel=1e-6)
+    assert sorted(expected) == list(range(60))
 
 
 RANKS = """
@@ -627,4 +621,4 @@ def test_ranks_that_torchrun_starts_again_go_on_together(tmp_path: Path) -> None
         tables = read(run, worker)
         assert steps(tables[1]) == list(range(20, 40))
         assert resumed(tables[1]) == [{"start_step": 20, "source": "optimizer"}]
-        assert trace(tables).parts == (Part(0, 0, 20), Part(1, 20, None))
+        assert trace(tables).parts == (StepRange(0, 0, 20), StepRange(1, 20, None))

@@ -1,4 +1,4 @@
-"""Rules alone configure what a training captures, and one whose data is not captured says so while it trains."""
+"""Rules alone configure what a training run captures, and one whose data is not captured says so while it trains."""
 
 from __future__ import annotations
 
@@ -78,10 +78,9 @@ with torch.no_grad():
 
 
 @pytest.fixture
-def place(in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(in_tmp_path))
-    (in_tmp_path / "rules.py").write_text(RULES)
-    return in_tmp_path
+def place(empty_home: Path) -> Path:
+    (empty_home / "rules.py").write_text(RULES)
+    return empty_home
 
 
 def script(place: Path, watch: str = "") -> None:
@@ -93,8 +92,8 @@ def script(place: Path, watch: str = "") -> None:
     assert done.returncode == 0, done.stderr
 
 
-def launch(place: Path, *words: str, watch: str = "") -> str:
-    (place / "train.py").write_text(TRAINING.format(watch=watch))
+def launch(place: Path, *words: str, watch: str = "", training: str = TRAINING) -> str:
+    (place / "train.py").write_text(training.format(watch=watch))
     command = [sys.executable, "-m", "watchglass", "run", "--run", "run", *words, "train.py"]
     done = subprocess.run(
         command, cwd=place, capture_output=True, text=True, timeout=120, check=False,
@@ -140,10 +139,15 @@ def test_the_rules_of_a_command_line_are_all_that_has_to_be_said(place: Path) ->
     assert {status for status, _ in statuses().values()} == {Status.NO_ISSUES_FOUND}
 
 
-@pytest.mark.parametrize("words", [(), ("--rules", "default"), ("--evaluator", "none"), ("--rules", "all")])
+@pytest.mark.parametrize("words", [(), ("--rules", "default"), ("--evaluator", "none")])
 def test_without_rules_of_ones_own_everything_is_as_ever(place: Path, words: tuple[str, ...]) -> None:
     launch(place, *words)
     assert planned() == {"train": [c.name for c in DEFAULT_COLLECTIONS], "eval": [], "predict": []}
+
+
+def test_all_rules_add_to_what_the_default_ones_need(place: Path) -> None:
+    launch(place, "--rules", "all")
+    assert set(planned()["train"]) > {collection.name for collection in DEFAULT_COLLECTIONS}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,7 @@ def test_an_interval_of_the_user_holds_and_the_rule_says_that_it_is_too_long(pla
     assert "every 10 steps; at most 2 are useful" in reason
 
 
-def test_a_plan_is_told_before_the_first_step_and_again_when_it_changes(place: Path) -> None:
+def test_a_plan_is_reported_before_the_first_step_and_again_when_it_changes(place: Path) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hook = watchglass.watch(model, run="run", collections=["weights"], strict=True)
@@ -213,10 +217,9 @@ def test_boosted_trees_keep_their_importances_whatever_the_rules_are(place: Path
         subprocess.run(["rm", "-r", "run"], check=True)
 
 
-def test_a_rule_reads_the_labels_that_it_has_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_reads_the_labels_that_it_has_asked_for(place: Path) -> None:
     one_class = TRAINING.replace("inputs[:, :4].argmax(1)", "torch.full((16,), int(step > 9))")
-    monkeypatch.setitem(globals(), "TRAINING", one_class)
-    assert "all 16 labels are 0" in launch(place, "--rules", "rules.py:OneClass")
+    assert "all 16 labels are 0" in launch(place, "--rules", "rules.py:OneClass", training=one_class)
     (finding,) = open_run("run").journal.findings
     assert (finding.step, finding.count, finding.tensors) == (0, 30, ("label",))
     (replayed,) = replay("run", [RuleSpec("rules.py:OneClass")]).findings

@@ -33,7 +33,7 @@ def run(folder: Path, *words: str, body: str = "print('trained')", **env: str) -
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_script_that_does_not_train_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_script_that_does_not_train_is_reported_in_one_line(tmp_path: Path) -> None:
     done = run(tmp_path, "--run", "here", body="print('trained'); raise SystemExit(3)")
     assert (done.returncode, done.stdout) == (3, "trained\n")
     assert done.stderr.splitlines() == [
@@ -81,7 +81,7 @@ def test_a_report_that_cannot_be_written_changes_nothing_for_the_script(tmp_path
     assert "watchglass: warning: no verdict on here: cannot make the folder out" in done.stderr
 
 
-def test_a_user_module_named_as_one_of_the_standard_library_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_user_module_named_as_one_of_the_standard_library_disturbs_no_other(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     for name in ("queue.py", "types.py", "json.py"):
         (tmp_path / "elsewhere" / name).write_text("raise AssertionError('shadowed')")

@@ -111,7 +111,7 @@ def test_exit_code_and_exceptions_are_the_scripts(folder: Path, body: str) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
-def test_death_by_signal_is_told_as_a_shell_tells_it(folder: Path, number: signal.Signals) -> None:
+def test_death_by_signal_is_reported_as_a_shell_does(folder: Path, number: signal.Signals) -> None:
     script = write(folder, "train.py", f"import os; os.kill(os.getpid(), {int(number)})")
     assert outcome(watched(script), folder)[0] == 128 + number
 
@@ -157,7 +157,7 @@ def test_pythonpath_keeps_its_entries_and_reaches_children(folder: Path) -> None
     assert out.splitlines() == ["mine", "True ['lib']", "mine", "_FrameworkFinder"]
 
 
-def test_a_framework_is_imported_as_ever_and_the_session_told(folder: Path) -> None:
+def test_a_framework_is_imported_as_ever_and_the_session_notified(folder: Path) -> None:
     write(
         folder, "torch.py", "import sys\nprint('torch', type(__spec__.loader).__name__, __loader__ is __spec__.loader)"
     )
@@ -176,7 +176,7 @@ def test_opted_out_the_script_runs_untouched(folder: Path, options: list[str], e
     assert (status, err) == (0, "")
     assert "_FrameworkFinder" not in out
     assert "None 0" in out
-    # The process is the script's: nothing of ours stands between it and whoever started it.
+    # The process is the script's: no process of ours stands between it and the starting process.
     assert out.splitlines()[1] == str(os.getpid())
     assert sorted(entry.name for entry in folder.iterdir()) == ["train.py"]
 

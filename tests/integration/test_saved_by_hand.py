@@ -87,13 +87,13 @@ def test_what_is_no_number_is_refused_with_one_warning(run_path: Path, caplog: p
         for _ in range(2):
             with hook.step("train"):
                 hook.save_scalar("reward", torch.ones(2))  # type: ignore[arg-type]
-                hook.save_tensor("away", torch.ones(2, device="meta"))
+                hook.save_tensor("meta", torch.ones(2, device="meta"))
     assert len(caplog.messages) == 2
     assert "'reward' is not recorded: save_scalar needs a number but got tensor([1., 1.])" in caplog.messages[0]
-    assert "'away' is not recorded: save_tensor needs an array of numbers" in caplog.messages[1]
+    assert "'meta' is not recorded: save_tensor needs an array of numbers" in caplog.messages[1]
 
 
-def test_an_evaluation_by_hand_has_the_mean_loss_of_its_batches(run_path: Path) -> None:
+def test_a_manual_evaluation_has_the_mean_loss_of_its_batches(run_path: Path) -> None:
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs, labels = torch.randn(30, 4), torch.randint(0, 3, (30,))

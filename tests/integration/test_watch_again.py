@@ -1,8 +1,9 @@
-"""A process that is watched already, and is told to be watched: with other settings, from the next step on."""
+"""A second watch in a process: its settings hold from the next step on."""
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -40,18 +41,18 @@ def test_other_settings_hold_at_once_also_on_the_fast_path(run_path: Path) -> No
 
 
 def test_a_script_may_go_to_another_folder_before_its_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_tmp_path: Path,
 ) -> None:
     for name in ("here", "there"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+        (in_tmp_path / name).mkdir()
+    os.chdir("here")
     model = nn.Linear(4, 3)
     with watchglass.watch(model, run="run", rules="default", strict=True):
-        monkeypatch.chdir(tmp_path / "there")
+        os.chdir(in_tmp_path / "there")
         train(model, 5)
-    assert open_run(tmp_path / "here" / "run").steps() == [0, 1, 2, 3, 4]
-    assert any((tmp_path / "here" / "run" / "journal").iterdir())
-    assert not any((tmp_path / "there").iterdir())
+    assert open_run(in_tmp_path / "here" / "run").steps() == [0, 1, 2, 3, 4]
+    assert any((in_tmp_path / "here" / "run" / "journal").iterdir())
+    assert not any((in_tmp_path / "there").iterdir())
 
 
 def test_what_watching_has_cost_is_not_forgotten_with_the_settings(run_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whole trainings under ``watchglass run``: found, diagnosed, stopped, and left without a trace of ours."""
+"""Whole training runs under ``watchglass run``: found, diagnosed, stopped, and left without a trace of ours."""
 
 from __future__ import annotations
 

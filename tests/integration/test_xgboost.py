@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from sklearn.base import clone
 from xgboost.callback import EarlyStopping, LearningRateScheduler, TrainingCallback
 
 import watchglass
+from stops import commit_stop
 from watchglass import Collection, Mode, Role, open_run
-from watchglass.config import RuleSpec
-from watchglass.control import Commit, Stop
-from watchglass.errors import InvalidValueError, MissingExtraError, TrainingStopped, UnknownNameError
+from watchglass.config import RuleSpec, SessionConfig
+from watchglass.errors import InvalidValueError, TrainingStopped, UnknownNameError
 from watchglass.evaluate import replay
 from watchglass.records import Evaluation, Status
 from watchglass.session import current_hook
@@ -320,7 +320,7 @@ def test_after_an_exception_the_callback_watches_the_next_training(tmp_path: Pat
     assert len(second.scalars("loss")[0]) == 5
 
 
-def test_trainings_without_a_name_are_runs_of_their_own(in_tmp_path: Path, data: Matrices) -> None:
+def test_training_runs_without_a_name_are_separate_runs(in_tmp_path: Path, data: Matrices) -> None:
     callback = watchglass.xgboost_callback(strict=True)
     for _ in range(3):
         boost(data, 2, callback)
@@ -359,7 +359,7 @@ SCRIPT = """
 """
 
 
-def test_under_watchglass_run_all_trainings_of_the_script_join_its_run(tmp_path: Path) -> None:
+def test_under_watchglass_run_all_training_runs_of_the_script_join_its_run(tmp_path: Path) -> None:
     (tmp_path / "train_xgb.py").write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "-m", "watchglass", "run", "--run", "run", "train_xgb.py"]
     environ = {**os.environ, "WATCHGLASS_STRICT": "1"}
@@ -426,25 +426,24 @@ def test_what_is_wrong_is_said_where_the_callback_is_made() -> None:
         watchglass.xgboost_callback(stop_on="errors")
 
 
-def test_without_xgboost_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "watchglass.capture.xgboost", None)
-    with pytest.raises(MissingExtraError, match=r"watchglass\[xgboost\]"):
-        watchglass.xgboost_callback()
+def test_without_xgboost_the_error_names_the_extra() -> None:
+    code = "import sys; sys.modules['xgboost'] = None; import watchglass; watchglass.xgboost_callback()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.splitlines()[-1].startswith("watchglass.errors.MissingExtraError")
+    assert "watchglass[xgboost]" in done.stderr
 
 
 def test_once_stopped_under_watchglass_run_the_script_trains_no_more(
-    tmp_path: Path, data: Matrices, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: Matrices, launched_with: Callable[[SessionConfig], None]
 ) -> None:
-    config = watchglass.Hook(tmp_path / "run").config
-    for name, value in config.to_env().items():
-        monkeypatch.setenv(name, value)
+    launched_with(SessionConfig(run=str(tmp_path / "run")))
     assert json.loads(os.environ["WATCHGLASS_SESSION"])["run"] == str(tmp_path / "run")
 
     class StopAtTwo(TrainingCallback):
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
             hook = current_hook()
             if epoch == 1 and hook is not None:
-                hook._committed(Commit(3, Stop("asked for by a test")))
+                commit_stop(tmp_path / "run", 3, hook)
             return False
 
     callback = watchglass.xgboost_callback()

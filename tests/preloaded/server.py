@@ -8,6 +8,7 @@ the process; the answer is its pid at once, and how it ended when it has.
 # mypy: ignore-errors
 
 import atexit
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -72,8 +73,11 @@ class Server:
             os.close(file)
         self._clients[connection] = pid
         self._selector.register(connection, selectors.EVENT_READ, self._hung_up)
-        self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, lambda file: self._exited(connection, file))
-        connection.sendall(f"{pid}\n".encode())
+        self._selector.register(
+            os.pidfd_open(pid), selectors.EVENT_READ, lambda file: self._exited(connection, file, pid)
+        )
+        with contextlib.suppress(OSError):  # the client was killed meanwhile: it hangs up next
+            connection.sendall(f"{pid}\n".encode())
         return None
 
     def _leave(self):
@@ -88,24 +92,19 @@ class Server:
 
     def _hung_up(self, connection):
         """The client is dead, as after a kill -9: so is its process."""
-        pid = self._clients.pop(connection, None)
+        if connection not in self._clients:
+            return  # its process has ended too, which was handled among the same events
+        pid = self._clients.pop(connection)
         self._selector.unregister(connection)
         connection.close()
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
-    def _exited(self, connection, file):
+    def _exited(self, connection, file, pid):
         self._selector.unregister(file)
-        pid = None
-        for other, number in list(self._clients.items()):
-            if other is connection:
-                pid = number
-        # A client that has hung up is waited for by number: its process was killed and is the only zombie.
-        _, status = os.waitpid(pid if pid is not None else -1, 0)
+        _, status = os.waitpid(pid, 0)
         os.close(file)
-        if pid is None:
-            return
-        self._clients.pop(connection)
+        if self._clients.pop(connection, None) is None:
+            return  # the client has hung up
         self._selector.unregister(connection)
         try:
             connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())

@@ -1,13 +1,14 @@
 """Statistics on devices against exact sums of float64: every dtype, any values, any split, within the stated bounds.
 
 On the CPU by what computes them where there is no Triton, and with Triton's interpreter where that is (see
-``tests/unit/capture/test_device.py``, which runs this file in a process of its own, too).
+``tests/integration/test_triton.py``, which runs this file in another process).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -17,9 +18,9 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 from numpy.typing import NDArray
 
-from device_cases import DTYPES, INTERPRETED, found, use_triton
+from device_cases import BLOCKS, DTYPES, INTERPRETED, SMALL, TRITON
 from kernel_calls import stored
-from watchglass.capture.pytorch.device import tensor_groups, torch_statistics
+from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES
 from watchglass.stats import DTYPE_CODES, histograms_of, merge, merge_histograms, numbers, of_array
 
 SPECIAL = [
@@ -27,10 +28,13 @@ SPECIAL = [
     448.0, 65504.0, 3.4e38, -3.4e38, 1e150, -1e150, 1000.0, 1000.01,
 ]  # fmt: skip
 #: As shares of the sum of magnitudes, of the norm, and of the spread and of the square of the norm: what
-#: ``device/block_rows.py`` (here of small blocks) and ``device/triton_rows.py`` state.
+#: ``device/torch_statistics.py`` (here of small blocks) and ``device/triton_statistics.py`` state.
 EXACTLY = (1e-13, 1e-13, 1e-10, 1e-17)
 NARROW_ON_TRITON = (2e-6, 2e-6, 1e-5, 1e-17)
 WIDE = {"float64", "int64", "int32", "uint32", "uint64", "complex64", "complex128"}
+
+#: Small pieces, so that small tensors have many.
+WAY = replace(TRITON if INTERPRETED else BLOCKS, sizes=replace(SMALL, copied_bytes=1024))
 
 dtypes = st.sampled_from(DTYPES)
 examples = settings(
@@ -41,13 +45,8 @@ examples = settings(
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Small pieces, so that small tensors have many; NumPy warns where the interpreter computes silently on a GPU."""
-    monkeypatch.setattr(torch_statistics, "_BLOCK", 64)
-    monkeypatch.setattr(torch_statistics, "_BLOCKS", 4)
-    monkeypatch.setattr(tensor_groups, "COPIED_BYTES", 1024)
-    if INTERPRETED:
-        use_triton(monkeypatch)
+def quiet() -> Iterator[None]:
+    """NumPy warns where the interpreter computes what a GPU computes silently."""
     with np.errstate(all="ignore"):
         yield
 
@@ -81,7 +80,10 @@ def decoded(array: NDArray[Any], dtype: str) -> NDArray[np.float64]:
 
 def assert_of(rows: NDArray[np.float64], histograms: Any, values: NDArray[np.float64], dtype: str) -> None:
     """Counts, extremes and bins are exact, sums within their bounds of the exact ones."""
-    np.testing.assert_array_equal(rows[:7], of_array(values)[:7])
+    exactly = of_array(values)
+    np.testing.assert_array_equal(rows[:5], exactly[:5])
+    # On the CPU PyTorch may take MKL's square roots, which are off by one unit in the last place.
+    np.testing.assert_array_max_ulp(rows[5:7], exactly[5:7], maxulp=1 if dtype.startswith("complex") else 0)
     expected = histograms_of([values])
     np.testing.assert_array_equal(histograms.keys, expected.keys)
     np.testing.assert_array_equal(histograms.counts, expected.counts)
@@ -105,7 +107,7 @@ def assert_of(rows: NDArray[np.float64], histograms: Any, values: NDArray[np.flo
 @given(st.data(), dtypes)
 def test_rows_and_histograms_are_within_their_bounds(data: st.DataObject, dtype: str) -> None:
     several = [data.draw(arrays(dtype)) for _ in range(data.draw(st.integers(1, 3)))]
-    rows, histograms = found([tensor_of(array, dtype) for array in several])
+    rows, histograms = WAY.found([tensor_of(array, dtype) for array in several])
     for index, array in enumerate(several):
         assert_of(rows[index], histograms.take([index]), decoded(array, dtype), dtype)
 
@@ -118,7 +120,7 @@ def test_gaps_in_memory_change_nothing(data: st.DataObject, dtype: str) -> None:
     columns = data.draw(st.integers(1, 5))
     array = array[: len(array) // columns * columns]
     tensor = tensor_of(np.repeat(array, 2), dtype).view(-1, columns, 2)[..., 0].t()
-    rows, histograms = found([tensor])
+    rows, histograms = WAY.found([tensor])
     assert_of(rows[0], histograms, decoded(array, dtype), dtype)
 
 
@@ -129,7 +131,7 @@ def test_parts_in_any_order_merge_to_the_whole(data: st.DataObject, dtype: str, 
     cuts = sorted(data.draw(st.lists(st.integers(0, array.size), max_size=4)))
     parts = np.split(array, cuts)
     order = np.random.default_rng(seed).permutation(len(parts))
-    rows, histograms = found([tensor_of(parts[index], dtype) for index in order])
+    rows, histograms = WAY.found([tensor_of(parts[index], dtype) for index in order])
     merged = reduce(merge_histograms, [histograms.take([index]) for index in range(len(parts))])
     assert_of(reduce(merge, rows), merged, decoded(array, dtype), dtype)
 
@@ -140,19 +142,15 @@ def test_differences_and_quotients_are_those_of_numpy(data: st.DataObject, dtype
     array = data.draw(arrays(dtype))
     older = np.roll(array, 1)
     scale = data.draw(st.one_of(st.floats(1e-6, 1e6), st.just(65536.0)))
-    rows, histograms = found([tensor_of(array, dtype)], [tensor_of(older, dtype)], scale)
+    rows, histograms = WAY.found([tensor_of(array, dtype)], [tensor_of(older, dtype)], scale)
     assert_of(rows[0], histograms, numbers(array, DTYPE_CODES[dtype], older, scale).astype(np.float64), dtype)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="too large for the interpreter")
 @pytest.mark.parametrize("kind", ["constant", "positive", "wide", "about a mean"])
 @pytest.mark.parametrize("size", [1 << 14, 300_001, 2_000_003])
-def test_large_tensors_are_within_the_bound_that_is_stated(
-    monkeypatch: pytest.MonkeyPatch, kind: str, size: int
-) -> None:
+def test_large_tensors_are_within_the_bound_that_is_stated(kind: str, size: int) -> None:
     """Constants are the worst: every addition of a block is rounded in the same direction."""
-    monkeypatch.setattr(torch_statistics, "_BLOCK", 1 << 14)
-    monkeypatch.setattr(torch_statistics, "_BLOCKS", 1 << 6)
     generator = np.random.default_rng(size)
     values = generator.standard_normal(size)
     if kind == "constant":
@@ -163,7 +161,7 @@ def test_large_tensors_are_within_the_bound_that_is_stated(
         values *= np.exp2(generator.integers(-30, 30, size))
     else:
         values = 1000 + 0.01 * values
-    row = found([torch.from_numpy(values)])[0][0]
+    row = replace(BLOCKS, sizes=DEFAULT_SIZES).found([torch.from_numpy(values)])[0][0]
     wide = values.astype(np.longdouble)
     absolute, l2 = math.fsum(np.abs(values)), float(np.sqrt(np.square(wide).sum()))
     m2 = float(np.square(wide - wide.mean()).sum())

@@ -5,24 +5,22 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 
-from moments import feed, finish, views_shown
+from clocks import Now
+from moments import Made, feed, finish, views_shown
 from ray_in_this_process import Processes, elsewhere
 from trainings import in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Follower, Judging, replay
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.live.evaluator import Evaluator
-from watchglass.evaluate.live.ticking import Ticking
 from watchglass.records import ROW_KINDS, Fact, Field, Mode, RowKey, RowKind, StepEnd
 from watchglass.rules import default_rules
 from watchglass.store import (
@@ -166,8 +164,8 @@ def test_steps_come_in_one_order_however_late_segments_are(tmp_path_factory, lat
     store = Whole(path)
     create_run(store, command=[])
     create_attempt(store, "")
-    away = path.parent / "away"
-    away.mkdir()
+    held_back = path.parent / "held_back"
+    held_back.mkdir()
     places: dict[tuple[int, int], Path] = {}
     for rank, after in enumerate(again):
         worker = layout.worker_name(rank)
@@ -183,11 +181,11 @@ def test_steps_come_in_one_order_however_late_segments_are(tmp_path_factory, lat
     at_once = given(Follower(store))
     for (rank, number), segment in places.items():
         if (rank, number) in order:
-            segment.rename(away / f"{rank}-{number}")
+            segment.rename(held_back / f"{rank}-{number}")
     follower = Follower(store)
     piecemeal = given(follower)
     for rank, number in order:
-        (away / f"{rank}-{number}").rename(places[rank, number])
+        (held_back / f"{rank}-{number}").rename(places[rank, number])
         piecemeal += given(follower)
     assert piecemeal == at_once
     assert sum(map(len, at_once)) == _SHORT * len(again)
@@ -251,7 +249,8 @@ class Together(Rule):
         yield self.finding(tick, severity=Severity.WARNING, subject=what, message=what)
     def finish(self, step):
         what = [view.worker for view in step.views], [seen.kind for seen in step.observations()]
-        yield self.finding(step, severity=Severity.WARNING, subject="end", message=f"saw {self.seen} {what}")
+        said = f"saw {self.seen} {what}"
+        yield self.finding(step, severity=Severity.WARNING, subject="end", message=said)
 
 class Apart(Rule):
     """Counts steps of a worker, and says at each tick how many there were."""
@@ -275,6 +274,14 @@ class Windowed(Rule):
         what = f"{window.stream} {window.clock} {window.start_ns} {window.end_ns} {window.lost} {rows} {self.seen}"
         yield self.finding(window, severity=Severity.WARNING, subject=what, message=f"{what} {window.last}")
 
+class Looks(Rule):
+    """Says what it sees of streams at the steps of one worker."""
+    streams = Windows(kinds=("samples",), length_s=1)
+    def check(self, view):
+        what = [(s.stream, s.clock, s.start_ns, s.end_ns, s.rows("samples")["value"].tolist()) for s in view.streams]
+        subject = f"{view.mode.name} {view.mode_step}"
+        yield self.finding(view, severity=Severity.INFO, subject=subject, message=f"{what}")
+
 class WindowsAlone(Rule):
     """Sees nothing but windows."""
     streams = Windows(kinds=("samples",), length_s=0.5)
@@ -285,12 +292,12 @@ class WindowsAlone(Rule):
 class Waits(Rule):
     """Sees nothing but ticks."""
     def tick(self, tick):
-        what = f"{tick.group} {tick.number} {dict(tick.seconds)} {tick.last!r}"
+        what = f"{tick.number} {dict(tick.seconds)} {tick.last!r}"
         yield self.finding(tick, severity=Severity.WARNING, subject=what, message=what)
 '''
 
 
-RULE_NAMES = ("Heard", "Hangs", "Together", "Apart", "Waits", "Windowed", "WindowsAlone")
+RULE_NAMES = ("Heard", "Hangs", "Together", "Apart", "Waits", "Windowed", "Looks", "WindowsAlone")
 SAMPLES = RowKind("samples", 92, (Field("value", "i64"),), RowKey.TIME)
 
 
@@ -298,31 +305,38 @@ SAMPLES = RowKind("samples", 92, (Field("value", "i64"),), RowKey.TIME)
 def events(draw: st.DrawFn) -> list[tuple[str, int]]:
     """What happens, in order: steps are written by a rank, a segment is held back or comes, and so on."""
     kinds = ["steps"] * 8 + ["turn"] * 4 + ["wait", "hold", "deliver", "restart", "kill", "lose", "return", "attempt"]
-    kinds += ["leave", "join"] + ["batch"] * 4 + ["silent"]
+    kinds += ["leave", "join"] + ["batch"] * 4 + ["silent", "pause"]
     return draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 15)), min_size=4, max_size=40))
 
 
 class _Course:
-    """A run that is written and evaluated at the same time, by evaluators that come and go."""
+    """A run that is written and evaluated at the same time, by evaluators that come and go.
 
-    def __init__(self, path: Path, specs: tuple[RuleSpec, ...], judging: Callable[..., Judging]) -> None:
-        self.path, self.specs, self.store, self.judging = path, specs, Whole(path), judging
+    Of its two workers so many train by themselves.
+    """
+
+    def __init__(self, path: Path, specs: tuple[RuleSpec, ...], judging: Callable[..., Judging], alone: int) -> None:
+        self.path, self.specs, self.store, self.judging, self.alone = path, specs, Whole(path), judging, alone
         self.held: list[tuple[Path, Path]] = []
         self.builders = [self._begun()]
         self.written = [0, 0]
-        self.now_s = 0.0
+        self.clock, self.made = Now(), Made()
         self.evaluator = self._started()
         self.times = 0
         self.looked_at: set[Path] = set()
 
     def _begun(self) -> RunBuilder:
-        with patch.object(sys.modules[RunBuilder.__module__], "LocalStore", Whole):
-            return RunBuilder(self.path, modules=modules(2), workers=2)
+        workers = 1 if self.alone == 1 else 2
+        builder = RunBuilder(Whole(self.path), modules=modules(2), workers=workers, alone=self.alone == 2)
+        if self.alone == 1:
+            first = builder.workers[0]
+            place = builder.store, builder.attempt, 1, first._layers, first._process, 0
+            builder.workers.append(type(first)(*place, alone=True))
+        return builder
 
     def _started(self) -> Evaluator:
         config = EvaluatorConfig(str(self.path), None, self.specs, rule_timeout_s=0.05)
-        evaluator = Evaluator(config, store=self.store, judging=self.judging)
-        evaluator._ticking = Ticking(evaluator._liveness, lambda: self.now_s)
+        evaluator = Evaluator(config, store=self.store, judging=self.made.by(self.judging), clock=self.clock)
         evaluator.open(lambda seconds: False, patience_s=0.0, gone=lease_holder(self.store))
         return evaluator
 
@@ -336,23 +350,23 @@ class _Course:
     def turn(self, number: int) -> None:
         self.looked_at.update([*self.path.rglob("worker_*-*"), *(self.path / layout.STREAMS).rglob("0*")])
         self.evaluator.turn(max_bytes=1 << (8 + number))
-        self.evaluator._retry.attempt(self.evaluator._judging.drained)
+        self.made.judging.drained()
 
     def hold(self, number: int) -> None:
-        """The newest segment of a worker or stream is not there yet; what somebody has read does not go away."""
+        """The newest segment of a worker or stream is not there yet; read records do not disappear."""
         of_worker = (self.path / layout.segments(self.builders[-1].attempt)).rglob(f"worker_{number % 2}-*")
         of_stream = (self.path / layout.stream(("system", "disk")[number % 2])).glob("0*")
         segments = sorted(of_worker if number < 11 else of_stream)
         if segments and segments[-1] not in self.looked_at:
-            away = self.path.parent / f"held_{len(self.held)}_{segments[-1].name}_{self.times}"
+            held_back = self.path.parent / f"held_{len(self.held)}_{segments[-1].name}_{self.times}"
             self.times += 1
-            segments[-1].rename(away)
-            self.held.append((segments[-1], away))
+            segments[-1].rename(held_back)
+            self.held.append((segments[-1], held_back))
 
     def deliver(self, number: int) -> None:
         if self.held:
-            path, away = self.held.pop(number % len(self.held))
-            away.rename(path)
+            path, held_back = self.held.pop(number % len(self.held))
+            held_back.rename(path)
 
     def deliver_streams(self) -> None:
         """The next writer of a stream counts on from what is there."""
@@ -364,12 +378,12 @@ class _Course:
         self.evaluator = self._started()
 
     def kill(self, number: int) -> None:
-        self.evaluator._judging.close()
+        self.made.judging.close()
         self.evaluator = self._started()
 
     def observe(self, kind: str, number: int) -> None:
         self.times += 1
-        judging, name = self.evaluator._judging, f"worker_{number % 2}"
+        judging, name = self.made.judging, f"worker_{number % 2}"
         worker = judging.workers.get((self.builders[-1].attempt, name))
         if worker is not None:
             judging.observed([worker.observation(kind, at=self.times)])
@@ -388,10 +402,18 @@ class _Course:
     def join(self, number: int) -> None:
         self.builders[-1].workers[number % 2]._event("joined")
 
+    def look_again(self) -> None:
+        """It is time for another look at claims."""
+        self.clock.advance(self.store.policy.intervals().liveness_s)
+
+    def pause(self, number: int) -> None:
+        """So many seconds pass: some time less than between two looks at claims, or two listings."""
+        self.clock.advance(number)
+
     def wait(self, number: int) -> None:
         """Nothing is written for so many seconds."""
-        self.evaluator._liveness.look(0.0)
-        self.now_s += number
+        self.look_again()
+        self.clock.advance(number)
         self.turn(15)
 
     def attempt(self, number: int) -> None:
@@ -408,6 +430,8 @@ class _Course:
     def batch(self, number: int) -> None:
         """One of two streams writes about a short or a long stretch of time."""
         self.times += 1
+        if not self.builders[-1]._streams:
+            self.deliver_streams()
         stream, seconds = ("system", "disk")[number % 2], number / 4
         rows = [(seconds * part / 3, self.times) for part in range(min(number, 3))]
         self.builders[-1].batch(Batch({SAMPLES: rows}, seconds + 0.125, stream))
@@ -429,13 +453,11 @@ class _Course:
     def end(self, dropped: bool) -> None:
         self.builders[-1].leave()
         # What was never there when somebody looked may be lost for good; what was read cannot come undone.
-        for path, away in self.held:
+        for path, held_back in self.held:
             if not dropped or path in self.looked_at:
-                away.rename(path)
-        # Who gave its place back without a last word would be asked for only after a while.
-        self.evaluator._liveness.look(0.0)
-        while self.evaluator.turn() or self.evaluator._judging.waits or not self.evaluator.over(lifeline_open=False):
-            pass
+                held_back.rename(path)
+        while self.evaluator.turn() or self.made.judging.waits or not self.evaluator.over(lifeline_open=False):
+            self.look_again()
         self.evaluator.finish()
 
 
@@ -491,6 +513,26 @@ _LEFT = [
 
 #: The first segment of one worker never comes, and the last words of another: it is lost all the same.
 _NEVER_BEGUN = [("hold", 0), ("steps", 0), ("steps", 1), ("hold", 1)]
+#: An attempt begins and ends between two listings of the run, and the last steps of a worker never come.
+_ENDED_BETWEEN_LISTINGS = [
+    *[("silent", 15), ("steps", 6), ("turn", 9), ("pause", 9), ("steps", 3), ("turn", 10), ("attempt", 0)],
+    *[("steps", 2), ("steps", 7), ("hold", 5), ("steps", 11), ("pause", 7)],
+]
+#: Two attempts begin between two looks at claims; the first one has ended when its workers count as silent.
+_ATTEMPTS_BETWEEN_LOOKS = [
+    *[("steps", 2), ("turn", 14), ("steps", 0), ("turn", 10), ("attempt", 0), ("attempt", 0), ("steps", 2)],
+    *[("steps", 9), ("turn", 15), ("turn", 15), ("wait", 0)],
+]
+#: Rows come when an evaluator has shown later steps, and another one takes over.
+_TAKEN_OVER = [
+    *[("steps", 14), ("steps", 15), ("steps", 14), ("steps", 15), ("turn", 15), ("turn", 15)],
+    *[("batch", 5), ("kill", 0), ("turn", 15), ("steps", 14), ("steps", 15)],
+]
+#: A worker leaves twice, and another evaluator first reads no more than that it joined.
+_LEFT_TWICE = [
+    *[("steps", 8), ("steps", 9), ("leave", 0), ("join", 0), ("steps", 8), ("steps", 9), ("leave", 0), ("turn", 15)],
+    *[("restart", 0), ("turn", 0), ("steps", 9)],
+]
 #: Streams before, between and after steps, for an evaluator that is killed, and into the next attempt.
 _STREAMS = [
     *[("batch", 8), ("hold", 14), ("batch", 12), ("turn", 8), ("steps", 2), ("turn", 8), ("deliver", 0), ("turn", 8)],
@@ -513,20 +555,27 @@ _STREAMS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("on_cluster", [False, True])
 @hypothesis_settings(max_examples=max(1, _MANY // 2))
-@given(course=events(), dropped=st.booleans())
-@example(course=_OBSERVED, dropped=False)
-@example(course=_LATE, dropped=False)
-@example(course=_NEVER, dropped=True)
-@example(course=_KILLED, dropped=False)
-@example(course=_AGAIN, dropped=False)
-@example(course=_LATER, dropped=False)
-@example(course=_WAITED, dropped=False)
-@example(course=_JOINED_LATE, dropped=False)
-@example(course=_LEFT, dropped=False)
-@example(course=_STREAMS, dropped=False)
-@example(course=_NEVER_BEGUN, dropped=True)
+@given(course=events(), dropped=st.booleans(), alone=st.sampled_from([0, 1, 2]))
+@example(course=_OBSERVED, dropped=False, alone=0)
+@example(course=_LATE, dropped=False, alone=0)
+@example(course=_NEVER, dropped=True, alone=0)
+@example(course=_KILLED, dropped=False, alone=0)
+@example(course=_AGAIN, dropped=False, alone=0)
+@example(course=_LATER, dropped=False, alone=0)
+@example(course=_WAITED, dropped=False, alone=0)
+@example(course=_JOINED_LATE, dropped=False, alone=0)
+@example(course=_LEFT, dropped=False, alone=0)
+@example(course=_STREAMS, dropped=False, alone=0)
+@example(course=_STREAMS, dropped=False, alone=1)
+@example(course=_STREAMS, dropped=False, alone=2)
+@example(course=_NEVER_BEGUN, dropped=True, alone=0)
+@example(course=_ENDED_BETWEEN_LISTINGS, dropped=True, alone=0)
+@example(course=_TAKEN_OVER, dropped=False, alone=0)
+@example(course=_TAKEN_OVER, dropped=False, alone=2)
+@example(course=_LEFT_TWICE, dropped=False, alone=0)
+@example(course=_ATTEMPTS_BETWEEN_LOOKS, dropped=False, alone=1)
 def test_an_evaluator_says_what_a_replay_says(
-    tmp_path_factory, on_cluster: bool, course: list[tuple[str, int]], dropped: bool
+    tmp_path_factory, on_cluster: bool, course: list[tuple[str, int]], dropped: bool, alone: int
 ) -> None:
     ROW_KINDS[SAMPLES.number] = SAMPLES
     folder: Path = tmp_path_factory.mktemp("course")
@@ -536,7 +585,7 @@ def test_an_evaluator_says_what_a_replay_says(
     # What ends a call may be raised where Hypothesis listens to the garbage collector, and cannot leave it.
     gc.disable()
     try:
-        live = _Course(folder / "run", specs, judging)
+        live = _Course(folder / "run", specs, judging, alone)
         for what, number in course:
             getattr(live, "return_" if what == "return" else what)(number)
         live.end(dropped)
@@ -548,6 +597,8 @@ def test_an_evaluator_says_what_a_replay_says(
     assert evaluation.statuses == replayed.statuses
     if course == _STREAMS:
         assert {"Windowed", "WindowsAlone"} <= {finding.rule for finding in replayed.findings}
+        looked = [found for found in replayed.findings if found.rule == "Looks"]
+        assert {found.worker for found in looked if "(" in found.message} == {"worker_0", "worker_1"}
     assert _journalled(live.store) == {f.id: f.to_json() for f in replayed.findings}
     shutil.rmtree(folder)
     del ROW_KINDS[SAMPLES.number]

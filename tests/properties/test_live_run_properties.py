@@ -20,6 +20,7 @@ from watchglass.store import (
     encode_lifecycle,
     encode_rows,
     encode_step_ends,
+    layout,
     table_of,
 )
 
@@ -185,7 +186,10 @@ class Refreshing(RuleBasedStateMachine):
                 each.end(1, 2.0)
         elif what == "damage":
             written.writer.write([encode_facts([Fact("noted", -1, "test", {})])])
-            self.store.append(written.writer._path, b"nonsense")
+            entries = self.store.list(layout.segments(self.attempt))
+            own = [e for e in entries if layout.parse_segment(e.path).worker == name]
+            newest = max(own, key=lambda entry: layout.parse_segment(entry.path).seq)
+            self.store.append(newest.path, b"nonsense")
             written.writer = SegmentWriter(self.store, self.attempt, name, rotate_bytes=600)
         elif what == "resume":
             self.resume(first, known=first % 3 > 0)

@@ -1,7 +1,7 @@
 """Write, flush, crash, resume, read, in any order: the reader sees a prefix of what was flushed, always.
 
 Per worker what was written comes in order, nothing stands twice, nothing is invented, and whatever a flush reported as
-written is there for whoever looks from then on. Examples are the same every day; ``make fuzz`` runs many more.
+written is visible to every later reader. Examples are the same every day; ``make fuzz`` runs many more.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ class WriterMachine(RuleBasedStateMachine):
                 writer.flush(steps)
                 self.faulty.fault = None
                 if outcome == "killed":
-                    writer.end()  # also where nothing was written, since the store was away
+                    writer.end()  # also where nothing was written, since the store was unreachable
 
     @rule(which=st.integers(0, 2))
     def a_process_takes_over(self, which: int) -> None:
         """The same worker of the same attempt, as a harvest or a restart by the launcher has it."""
         dead = [writer for writer in self.writers if writer.attempt == self.attempt and not writer.alive]
-        if dead and not self.faulty.away:
+        if dead and not self.faulty.unreachable:
             dead[which % len(dead)].begin()
 
     @rule()
     def the_training_is_resumed(self) -> None:
-        if self.faulty.away:
+        if self.faulty.unreachable:
             return
         for writer in self.writers:
             writer.end()
@@ -97,7 +97,7 @@ class WriterMachine(RuleBasedStateMachine):
 
     @rule()
     def the_run_is_compacted(self) -> None:
-        """Once nobody writes any more; old segments go at once, pinned by nobody."""
+        """After the last writer; old segments are removed at once, because no reader pins them."""
         if not any(writer.alive for writer in self.writers):
             compact(self.store, even_if_unseen=True)
 
@@ -108,8 +108,8 @@ class WriterMachine(RuleBasedStateMachine):
         self.clock.wall_s += wall * seconds
 
     @rule()
-    def the_store_goes_away_or_comes_back(self) -> None:
-        self.faulty.away = not self.faulty.away
+    def the_store_becomes_unreachable_or_comes_back(self) -> None:
+        self.faulty.unreachable = not self.faulty.unreachable
 
     @rule(looker=lookers, full=st.booleans())
     def read(self, looker: Looker, full: bool) -> None:

@@ -75,14 +75,14 @@ def installed() -> bool:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listened on a moment ago."""
+    """A TCP port of the loopback interface without a listener a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Gateway:
-    """The three daemons; whoever makes one must call :meth:`stop`.
+    """The three daemons; the caller must call :meth:`stop`.
 
     Args:
         folder: Empty, private and with a short path; everything that is on a disk lies in it.
@@ -106,7 +106,7 @@ class Gateway:
         return f"http://127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        """Kill the daemons: what they know is in memory and nobody needs it."""
+        """Kill the daemons: their state is in memory and is not needed."""
         for daemon in reversed(self.daemons):
             daemon.kill()
         for daemon in self.daemons:

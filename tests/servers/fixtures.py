@@ -15,13 +15,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from obstore.store import S3Store
 
 from servers import ceph
 from servers.proxy import Proxy
@@ -61,6 +62,17 @@ class S3Server:
             "AWS_CONFIG_FILE": os.devnull,
         }
 
+    def client(self) -> S3Store:
+        """A client of the bucket that watchglass does not know, past any proxy."""
+        return S3Store(
+            self.bucket,
+            endpoint=self.url,
+            region="us-east-1",
+            access_key_id=self.access_key,
+            secret_access_key=self.secret_key,
+            client_options={"allow_http": True},
+        )
+
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
@@ -76,8 +88,6 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture
 def s3_location(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An empty ``s3://bucket/prefix`` of the test's own, with the environment set so that it can be used."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     prefix = f"t-{uuid.uuid4().hex[:12]}"
@@ -123,10 +133,10 @@ def _description() -> str:
     return f"moto {importlib.metadata.version('moto')}, {why}"
 
 
-def _kind(chosen: str) -> str:
+def _kind(chosen: str, has_ceph: Callable[[], bool] = ceph.installed) -> str:
     if chosen not in ("", "radosgw", "moto"):
         raise pytest.UsageError(f"{VARIABLE} must be radosgw, moto or the address of a server but got {chosen!r}")
-    return chosen or ("radosgw" if ceph.installed() else "moto")
+    return chosen or ("radosgw" if has_ceph() else "moto")
 
 
 def _given(address: str) -> S3Server:
@@ -159,8 +169,8 @@ def _shared_server(folder: Path, chosen: str) -> Iterator[S3Server]:
         os.close(users)
 
 
-def _join(folder: Path, kind: str) -> tuple[int, S3Server]:
-    """Become a user of the server, start it where nobody has; its keeper ends it when the last user is gone."""
+def _join(folder: Path, kind: str, environ: Mapping[str, str] = os.environ) -> tuple[int, S3Server]:
+    """Become a user of the server, and start it if it does not run; its keeper ends it after the last user."""
     folder.mkdir(exist_ok=True)
     users = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -169,7 +179,7 @@ def _join(folder: Path, kind: str) -> tuple[int, S3Server]:
         with open(folder / "starting", "w") as starting:
             fcntl.lockf(starting, fcntl.LOCK_EX)
             if not (folder / "server.json").exists() and not (folder / "failed").exists():
-                _start(folder, kind)
+                _start(folder, kind, environ)
         if (folder / "failed").exists():
             raise RuntimeError(f"{kind} did not start: {(folder / 'failed').read_text()}")
         found = json.loads((folder / "server.json").read_text())
@@ -180,7 +190,7 @@ def _join(folder: Path, kind: str) -> tuple[int, S3Server]:
         raise
 
 
-def _start(folder: Path, kind: str) -> None:
+def _start(folder: Path, kind: str, environ: Mapping[str, str]) -> None:
     keeper = Path(__file__).with_name("keeper.py")
     with open(folder / "keeper.log", "wb") as log:
         started = subprocess.run(
@@ -188,6 +198,7 @@ def _start(folder: Path, kind: str) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env=environ,
             check=False,
         )
     deadline = time.monotonic() + PATIENCE_S
@@ -200,15 +211,6 @@ def _start(folder: Path, kind: str) -> None:
 
 def _remove(server: S3Server, prefix: str) -> None:
     """Remove what a test wrote: all of it is in memory."""
-    from obstore.store import S3Store
-
-    bucket = S3Store(
-        server.bucket,
-        endpoint=server.url,
-        region="us-east-1",
-        access_key_id=server.access_key,
-        secret_access_key=server.secret_key,
-        client_options={"allow_http": True},
-    )
+    bucket = server.client()
     for found in bucket.list(prefix, chunk_size=1000):
         bucket.delete([entry["path"] for entry in found])

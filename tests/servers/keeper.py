@@ -1,4 +1,4 @@
-"""Keeps one S3 server for as long as anybody uses it: a process of its own, shared by all workers of a run of tests.
+"""Keeps one S3 server for as long as anybody uses it: a separate process, shared by all workers of a run of tests.
 
     python keeper.py {radosgw,moto} FOLDER
 
@@ -82,7 +82,7 @@ def _wait_until_unused(users: int) -> None:
 
 
 def _leave_the_family() -> None:
-    """Become nobody's child: a server that lives for many tests is no process that one of them left behind."""
+    """Detach from the parent process: the server serves many tests, so it is no leak of one of them."""
     if os.fork():
         os._exit(0)
     os.setsid()

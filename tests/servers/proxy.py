@@ -30,6 +30,45 @@ class Request:
     headers: dict[str, str] = field(repr=False)
 
 
+@dataclass
+class Faults:
+    """What goes wrong with requests, and what they were; used by the proxy's thread and by the test.
+
+    Attributes:
+        requests: All requests so far.
+        delay_s: Every answer comes this much later.
+        bytes_per_s: Most bytes a second of a connection; 0 for no limit.
+        silent: No request is answered.
+        lost: Methods of the next requests whose answers are lost.
+        refusing: Status and code for all requests, or None.
+        refusals: Method, status and code of single refusals; method "" for any.
+    """
+
+    requests: list[Request] = field(default_factory=list)
+    delay_s: float = 0.0
+    bytes_per_s: float = 0.0
+    silent: bool = False
+    lost: list[str] = field(default_factory=list)
+    refusing: tuple[int, str] | None = None
+    refusals: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def judge(self, request: Request) -> tuple[int, str] | None:
+        """Note a request; status and code to refuse it with, None to pass it on."""
+        self.requests.append(request)
+        for refusal in self.refusals:
+            if refusal[0] in ("", request.method):
+                self.refusals.remove(refusal)
+                return refusal[1:]
+        return self.refusing
+
+    def loses(self, request: Request) -> bool:
+        """Whether the answer to a request is lost."""
+        if request.method in self.lost:
+            self.lost.remove(request.method)
+            return True
+        return False
+
+
 class Proxy:
     """One listening port on loopback, served by one thread until :meth:`close`.
 
@@ -43,13 +82,7 @@ class Proxy:
     def __init__(self, upstream: str) -> None:
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname or "", parts.port or 80)
-        self._requests: list[Request] = []
-        self._delay_s = 0.0
-        self._bytes_per_s = 0.0
-        self._lost: list[str] = []
-        self._refusals: list[tuple[str, int, str]] = []
-        self._refusing: tuple[int, str] | None = None
-        self._silent = False
+        self._faults = Faults()
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._loop = asyncio.new_event_loop()
@@ -66,39 +99,39 @@ class Proxy:
     @property
     def requests(self) -> list[Request]:
         """All requests so far, those that were refused or lost included."""
-        return list(self._requests)
+        return list(self._faults.requests)
 
     def forget(self) -> None:
-        """Count requests anew."""
-        self._requests.clear()
+        """Count requests from zero."""
+        self._faults.requests.clear()
 
     def cut(self) -> None:
-        """The server is away: connections break, new ones are refused."""
+        """The server is unreachable: connections break, new ones are refused."""
         self._call(self._close_server)
 
     def silence(self) -> None:
         """The server accepts connections and requests, and never answers."""
-        self._silent = True
+        self._faults.silent = True
 
     def restore(self) -> None:
         """Everything works again, without delay or limit."""
-        self._delay_s = self._bytes_per_s = 0.0
-        self._refusing, self._silent = None, False
-        self._lost.clear()
-        self._refusals.clear()
+        self._faults.delay_s = self._faults.bytes_per_s = 0.0
+        self._faults.refusing, self._faults.silent = None, False
+        self._faults.lost.clear()
+        self._faults.refusals.clear()
         self._call(self._open_server)
 
     def delay(self, seconds: float) -> None:
         """Every answer comes this much later."""
-        self._delay_s = seconds
+        self._faults.delay_s = seconds
 
     def limit(self, bytes_per_s: float) -> None:
         """Every connection carries so many bytes a second at most, in each direction; 0 lifts it."""
-        self._bytes_per_s = bytes_per_s
+        self._faults.bytes_per_s = bytes_per_s
 
     def lose_answers(self, count: int = 1, method: str = "PUT") -> None:
         """The server does what the next ``count`` requests ask, and the connection breaks before it can say so."""
-        self._lost.extend([method] * count)
+        self._faults.lost.extend([method] * count)
 
     def refuse(self, status: int, code: str, *, count: int | None = None, method: str = "") -> None:
         """Answer requests with an S3 error, without asking the server.
@@ -110,9 +143,9 @@ class Proxy:
             method: Only of this method; "" for any. Needs ``count``.
         """
         if count is None:
-            self._refusing = (status, code)
+            self._faults.refusing = (status, code)
         else:
-            self._refusals.extend([(method, status, code)] * count)
+            self._faults.refusals.extend([(method, status, code)] * count)
 
     def close(self) -> None:
         """End the thread and everything open; the proxy cannot be used afterwards."""
@@ -131,52 +164,47 @@ class Proxy:
 
     async def _close_server(self) -> None:
         if self._server is not None:
+            # What was just accepted becomes a task within a few rounds of the loop. Were the server closed before that,
+            # asyncio would forget the connection and leave its socket open.
+            for listening in self._server.sockets:
+                self._loop.remove_reader(listening.fileno())
+            for _ in range(10):
+                await asyncio.sleep(0)
             self._server.close()
             self._server = None
-            await asyncio.sleep(0.01)  # what was just accepted is served by a task that has yet to begin
         connections = list(self._connections)
         for connection in connections:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-        await asyncio.sleep(0)  # transports that were aborted close in the next round
+        for _ in range(2):  # a task that is over aborts its transport, which closes in the next round
+            await asyncio.sleep(0)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
         self._connections.add(task)
-        try:
-            await _Connection(self, reader, writer).serve()
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
+
+        def over(_: asyncio.Task[None]) -> None:  # also of a task that is cancelled before it begins
             self._connections.discard(task)
             writer.transport.abort()
 
-    def _judge(self, request: Request) -> tuple[int, str] | None:
-        """Status and code to refuse a request with, None to pass it on."""
-        self._requests.append(request)
-        for refusal in self._refusals:
-            if refusal[0] in ("", request.method):
-                self._refusals.remove(refusal)
-                return refusal[1:]
-        return self._refusing
+        task.add_done_callback(over)
 
-    def _loses(self, request: Request) -> bool:
-        if request.method in self._lost:
-            self._lost.remove(request.method)
-            return True
-        return False
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await _Connection(self._upstream, self._faults, reader, writer).serve()
 
 
 class _Connection:
     """One client's connection: its requests one after another, answers as they come."""
 
-    def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._proxy, self._reader, self._writer = proxy, reader, writer
+    def __init__(
+        self, upstream: tuple[str, int], faults: Faults, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._upstream, self._faults, self._reader, self._writer = upstream, faults, reader, writer
         self._losing = self._fresh = False
 
     async def serve(self) -> None:
-        upstream_reader, upstream_writer = await asyncio.open_connection(*self._proxy._upstream)
+        upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
         answers = asyncio.ensure_future(self._answers(upstream_reader))
         requests = asyncio.ensure_future(self._requests(upstream_writer))
         try:
@@ -191,9 +219,9 @@ class _Connection:
         while True:
             head = await self._reader.readuntil(b"\r\n\r\n")
             request = _parsed(head)
-            refusal = self._proxy._judge(request)
-            self._losing, self._fresh = self._proxy._loses(request), True
-            passed_on = upstream if refusal is None and not self._proxy._silent else None
+            refusal = self._faults.judge(request)
+            self._losing, self._fresh = self._faults.loses(request), True
+            passed_on = upstream if refusal is None and not self._faults.silent else None
             if passed_on:
                 passed_on.write(head)
             await self._body(request.length, passed_on)
@@ -201,7 +229,7 @@ class _Connection:
                 await self._refuse(request, *refusal)
                 return
             if passed_on is None:
-                while self._proxy._silent:
+                while self._faults.silent:
                     await asyncio.sleep(0.02)
                 return
 
@@ -229,16 +257,16 @@ class _Connection:
         while data := await upstream.read(_CHUNK):
             if self._losing:
                 return
-            if self._fresh and self._proxy._delay_s:
-                await asyncio.sleep(self._proxy._delay_s)
+            if self._fresh and self._faults.delay_s:
+                await asyncio.sleep(self._faults.delay_s)
             self._fresh = False
             await self._at_the_limit(len(data))
             self._writer.write(data)
             await self._writer.drain()
 
     async def _at_the_limit(self, count: int) -> None:
-        if self._proxy._bytes_per_s:
-            await asyncio.sleep(count / self._proxy._bytes_per_s)
+        if self._faults.bytes_per_s:
+            await asyncio.sleep(count / self._faults.bytes_per_s)
 
 
 def _parsed(head: bytes) -> Request:

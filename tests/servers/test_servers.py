@@ -29,7 +29,7 @@ sys.stdin.read()
 
 
 def test_a_server_is_shared_and_ends_with_its_last_user(tmp_path: Path) -> None:
-    """Also where that is killed; it is nobody's child, so no test has left it behind."""
+    """Even if that is killed; it is detached, so it is no leak of a test."""
     users, server = _join(tmp_path / "s3", "moto")
     pid = int((tmp_path / "s3" / "server.json").read_text().partition('"pid": ')[2].rstrip("}"))
     keeper = psutil.Process(pid)
@@ -46,23 +46,21 @@ def test_a_server_is_shared_and_ends_with_its_last_user(tmp_path: Path) -> None:
     keeper.wait(PATIENCE_S)
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ceph.PROGRAMS:
         program = tmp_path / "bin" / name
         program.write_text("#!/bin/sh\necho out of order >&2\nexit 3\n")
         program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    environ = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     with pytest.raises(RuntimeError, match=r"radosgw did not start: .*monmaptool.* failed with 3: out of order"):
-        _join(tmp_path / "s3", "radosgw")
+        _join(tmp_path / "s3", "radosgw", environ)
 
 
-def test_servers_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_are_chosen() -> None:
     assert _kind("moto") == "moto"
-    monkeypatch.setattr(ceph, "installed", lambda: False)
-    assert _kind("") == "moto"
-    monkeypatch.setattr(ceph, "installed", lambda: True)
-    assert _kind("") == "radosgw"
+    assert _kind("", lambda: False) == "moto"
+    assert _kind("", lambda: True) == "radosgw"
     with pytest.raises(pytest.UsageError, match=f"{VARIABLE} must be radosgw, moto or the address"):
         _kind("minio")
     assert _given("http://key:secret@host:9000/bucket") == S3Server(
@@ -79,7 +77,7 @@ def status(url: str) -> int:
         return error.code
 
 
-def test_the_proxy_does_as_it_is_told(s3_location: str, s3_proxy: Proxy) -> None:
+def test_the_proxy_does_as_requested(s3_location: str, s3_proxy: Proxy) -> None:
     url = f"{s3_proxy.url}/nothing-there"
     known = status(url)
     assert known in (403, 404)

@@ -129,7 +129,7 @@ def test_nothing_is_read_of_a_part_that_is_captured_inside_a_step(tmp_path: Path
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_training_in_a_real_graph_is_captured_and_replayed_as_if_nobody_watched(tmp_path: Path) -> None:
+def test_a_training_run_in_a_real_graph_is_captured_and_replayed_as_in_an_unwatched_run(tmp_path: Path) -> None:
     outcomes = []
     for watched in (False, True):
         torch.manual_seed(0)

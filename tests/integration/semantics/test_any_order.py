@@ -151,7 +151,7 @@ class Loop:
 
 ODD = sorted(name for name in vars(Loop) if not name.startswith("_") and name not in ("loss", "step"))
 
-#: Calls of modules that nobody asked to watch, which are models where these are found by their calls.
+#: Calls of modules outside the watched model; they count as models where models are found by their calls.
 ELSEWHERE = {"copy_trained", "part_alone"}
 
 #: So many plain steps, then something odd.

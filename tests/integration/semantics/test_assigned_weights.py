@@ -1,4 +1,4 @@
-"""Weights that are replaced in the middle of a training, not overwritten: recorded under the same names."""
+"""Weights that are replaced in the middle of a training run, not overwritten: recorded under the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings by two gloo processes: each rank's values, how they make up the whole, and that nothing notices."""
+"""Training runs by two gloo processes: each rank's values, how they make up the whole, and that nothing notices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY_STEP: dict[str, Any] = {"save_interval": 1, "collections": ("all", "optimi
 
 
 def watched(tmp_path: Path, training: ranks.Training) -> tuple[Run, list[dict[str, Any]]]:
-    """The run of a training by two ranks, which is the same on each of them bare and watched; and its outcome."""
+    """The run of a training run by two ranks, which is the same on each of them bare and watched; and its outcome."""
     bare = ranks.run_ranks(training, tmp_path / "bare", None)
     seen = ranks.run_ranks(training, tmp_path / "watched", tmp_path / "run", **EVERY_STEP)
     for rank, (without, with_us) in enumerate(zip(bare, seen, strict=True)):
@@ -133,7 +133,7 @@ def merged(run: Run, name: str, step: int) -> tuple[NDArray[Any], Any]:
 
 
 COUNTS = ("count", "nan", "posinf", "neginf", "zero", "min", "max")
-#: Where each tensor of a parameter lies in a run, by what it is called in the outcome of a training.
+#: Where each tensor of a parameter lies in a run, by what it is called in the outcome of a training run.
 KINDS = {
     "weight": "", "gradient": "gradient/", "update": "update/", "exp_avg": "optimizer/exp_avg/",
     "exp_avg_sq": "optimizer/exp_avg_sq/",

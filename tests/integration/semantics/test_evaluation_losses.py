@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
+from torch_hooks import forward_hooks
 from train_twice import ALL, Stack, Watch, batch, trained_twice
 from watchglass import Mode, Run, open_run
 from watchglass.capture.pytorch import PyTorchAdapter
@@ -82,7 +83,7 @@ def evaluated(
 
 
 def check(path: Path, training: Callable[[Watch], Any], seen: list[float]) -> Run:
-    """The run of a training whose evaluations all have the losses that the script saw, however it was watched."""
+    """The run of a training run whose evaluations all have the losses that the script saw, however it was watched."""
     run = trained_twice(path, training)
     for name in ("full", "sparse", "found"):
         phases = [phase.means.get("loss", np.nan) for phase in open_run(path / name).phases(Mode.EVAL)]
@@ -249,8 +250,8 @@ def test_a_loss_that_is_a_module_of_the_script_is_known_by_its_calls(tmp_path: P
     assert run.steps() == ALL
     phases = [phase.means.get("loss", np.nan) for phase in run.phases(Mode.EVAL)]
     np.testing.assert_allclose(phases, seen, rtol=1e-6)
-    assert not criterion._forward_hooks
-    assert not metric._forward_hooks
+    assert not forward_hooks(criterion)
+    assert not forward_hooks(metric)
 
 
 class Metric(nn.Module):

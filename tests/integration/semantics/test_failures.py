@@ -23,7 +23,7 @@ from watchglass.stats import native
 @pytest.fixture
 def threads() -> Iterator[int]:
     """PyTorch has three threads."""
-    before, ours = torch.get_num_threads(), native._threads
+    before, ours = torch.get_num_threads(), native.set_threads(1)
     torch.set_num_threads(3)
     yield 3
     torch.set_num_threads(before)
@@ -35,7 +35,7 @@ def network(width: int = 8) -> nn.Sequential:
 
 
 class Explosive(nn.Module):
-    """Raises inside a forward when it is told to, as running out of memory does."""
+    """Raises inside a forward on demand, as running out of memory does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Explosive(nn.Module):
         return result
 
 
-def test_a_model_built_anew_after_a_failed_forward_is_found(tmp_path: Path) -> None:
+def test_a_model_built_again_after_a_failed_forward_is_found(tmp_path: Path) -> None:
     with watchglass.Hook(tmp_path / "run", strict=True, save_interval=1) as hook:
         PyTorchAdapter(hook, discover=True)
         # As a search for the batch size that fits does it: the first model is never called again, and stays alive.
@@ -176,9 +176,8 @@ def test_learning_rates_keep_their_names_when_an_optimizer_dies(tmp_path: Path) 
 def test_the_kernel_uses_as_many_threads_as_pytorch(tmp_path: Path, threads: int) -> None:
     model = network(512)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    native.set_threads(1)
     with watchglass.watch(model, run=tmp_path / "run", strict=True, save_interval=1):
         train(model, optimizer, 0)
-    assert native._threads == threads
+    assert native.set_threads(1) == threads
     values = open_run(tmp_path / "run").tensor("gradient/0.weight").reduction(0, "l2")
     assert np.isfinite(values)

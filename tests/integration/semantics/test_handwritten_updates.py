@@ -95,7 +95,7 @@ def test_each_way_to_write_an_update_is_a_step(tmp_path: Path, update: Update) -
 
 
 def found(path: Path, training: Callable[[], Any], **settings: Any) -> Any:
-    """The run of a training as ``watchglass run`` watches it."""
+    """The run of a training run as ``watchglass run`` watches it."""
     hook = watchglass.Hook(run=path, save_interval=1, strict=True, **settings)
     PyTorchAdapter(hook, discover=True)
     training()

@@ -17,7 +17,7 @@ from train_twice import ALL, Watch, batch, l2, numbers, numbers_of, trained_twic
 
 def test_what_has_no_values_is_left_out_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Parts(nn.Module):
-        """Returns, beside its scores, tensors of which nobody can read a number."""
+        """Returns, beside its scores, tensors whose numbers cannot be read."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 import watchglass
+from torch_hooks import forward_hooks, pre_hooks
 from train_twice import EVERYTHING, batch
 
 HOOK_TABLES = (
@@ -134,7 +135,7 @@ def make(kind: type[Net]) -> Net:
 
 @pytest.mark.parametrize("kind", [Net, Stateful])
 @pytest.mark.parametrize("interval", [1, 16])
-def test_bytes_are_those_of_a_model_that_nobody_watches(tmp_path: Path, kind: type[Net], interval: int) -> None:
+def test_bytes_are_those_of_an_unwatched_model(tmp_path: Path, kind: type[Net], interval: int) -> None:
     ways: dict[str, Callable[[Any], bytes]] = {
         "torch.save": saved, "pickle": pickled, "oldest": lambda value: pickled(value, 0),
         "in a checkpoint": lambda value: saved({"model": value, "step": 3}),
@@ -192,10 +193,10 @@ def test_hooks_of_the_script_are_in_its_copies(tmp_path: Path) -> None:
         model.first.register_forward_pre_hook(given, with_kwargs=True)
         train(model, lambda moment: None, 3)
         for copied in (copy.deepcopy(model), copy.copy(model), through_pickle(model)):
-            assert list(copied._forward_hooks.values()) == [seen]
-            assert list(copied.first._forward_pre_hooks.values()) == [given]
+            assert forward_hooks(copied) == [seen]
+            assert pre_hooks(copied.first) == [given]
             assert list(copied.first._forward_pre_hooks_with_kwargs.values()) == [True]
-    assert list(model._forward_hooks.values()) == [seen]
+    assert forward_hooks(model) == [seen]
 
 
 def seen(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -206,7 +207,7 @@ def given(module: nn.Module, inputs: Any, kwargs: Any) -> None:
     """Another."""
 
 
-def test_ordered_dicts_are_pickled_as_ever_once_nobody_watches(tmp_path: Path) -> None:
+def test_ordered_dicts_are_pickled_as_ever_after_the_last_watch(tmp_path: Path) -> None:
     import copyreg
     from collections import OrderedDict
 

@@ -213,7 +213,7 @@ def test_an_optimizer_that_is_replaced_goes_on_counting(tmp_path: Path) -> None:
     assert [run.scalars("optimizer/step/head.weight")[1][step] for step in (0, 7, 8, 15, 16)] == [1, 8, 1, 8, 1]
 
 
-def test_several_models_are_told_apart(tmp_path: Path) -> None:
+def test_several_models_are_distinguished(tmp_path: Path) -> None:
     def training(watch: Watch) -> Any:
         generator, critic = Stack(), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
         average = Stack()
@@ -250,7 +250,7 @@ def test_several_models_are_told_apart(tmp_path: Path) -> None:
     assert list(l2(run, "head.output")) == list(of_generator)
     # And if it does not, that is no evaluation.
     assert run.steps(Mode.EVAL) == []
-    assert not [name for name in run.tensor_names() if name.startswith("model_3")], "nobody watches the average"
+    assert not [name for name in run.tensor_names() if name.startswith("model_3")], "the average is not watched"
     found = open_run(tmp_path / "found")
     assert found.steps() == run.steps(), "nor is it evaluated, where models are found by their calls"
     assert not [name for name in found.tensor_names() if name.startswith("model_3")]

@@ -281,7 +281,7 @@ def test_optimizers_that_step_inside_the_backward_have_its_loss(tmp_path: Path) 
     assert losses(open_run(tmp_path / "run")) == pytest.approx(said, rel=1e-6)
 
 
-def test_a_step_by_hand_has_the_losses_of_its_backwards(tmp_path: Path) -> None:
+def test_a_manual_step_has_the_losses_of_its_backwards(tmp_path: Path) -> None:
     model = network()
     said: list[float] = []
     with watch(model, run=tmp_path / "run", save_interval=5, strict=True) as hook:

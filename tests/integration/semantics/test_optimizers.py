@@ -102,7 +102,7 @@ def test_gradients_are_recorded_as_the_optimizer_gets_them_and_that_they_were_cl
     assert (first.data["function"], first.data["max_norm"]) == ("clip_grad_norm_", 0.5)
 
 
-def test_clipping_by_value_and_by_hand_are_recorded_as_they_leave_the_gradient(tmp_path: Path) -> None:
+def test_clipping_by_value_and_manually_are_recorded_as_they_leave_the_gradient(tmp_path: Path) -> None:
     largest: list[float] = []
 
     def training(watch: Watch) -> Any:

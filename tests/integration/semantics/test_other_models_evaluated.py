@@ -1,4 +1,4 @@
-"""Evaluations of models that nobody gave to ``watch``, between those of one that is watched."""
+"""Evaluations of models that were not given to ``watch``, between those of a watched one."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_watching_twice_is_watching_once(tmp_path: Path) -> None:
     assert list(run.tensor("first.output").reductions("count")[1]) == [16 * 16] * STEPS
 
 
-def test_a_training_may_be_watched_into_two_runs_one_after_the_other_or_at_once(tmp_path: Path) -> None:
+def test_a_training_run_may_be_watched_into_two_runs_one_after_the_other_or_at_once(tmp_path: Path) -> None:
     model = Interruptible()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     first = watchglass.watch(model, run=tmp_path / "first", save_interval=1, strict=True)
@@ -161,7 +161,7 @@ class Samples(Dataset[Any]):
         inputs = torch.randn(12, generator=torch.Generator().manual_seed(index))
         with torch.no_grad():
             self.model(inputs[None])
-        if index % 97 == 0:  # even a training of its own
+        if index % 97 == 0:  # even a training run of its own
             model = nn.Linear(12, 1)
             optimizer = torch.optim.SGD(model.parameters(), 0.1)
             model(inputs[None]).sum().backward()

@@ -1,4 +1,4 @@
-"""Models that are saved, copied and sent away while they are watched: nothing of us goes with them."""
+"""Watched models that are saved, copied and sent to other processes: nothing of watchglass goes with them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import watchglass
+from torch_hooks import forward_hooks, pre_hooks
 from train_twice import ALL, Watch, bits, l2, train, trained_twice
 from watchglass import Mode, Role, open_run
 
@@ -236,9 +237,7 @@ def test_a_watched_model_is_scripted_and_traced_as_one_that_is_not_watched(tmp_p
             model.__class__ = type(kind.__name__, (kind,), {})
             made = SCRIPTINGS[way](model)
             if isinstance(made, nn.Module):
-                parts = [
-                    (code(each), len(each._forward_hooks), len(each._forward_pre_hooks)) for each in made.modules()
-                ]
+                parts = [(code(each), len(forward_hooks(each)), len(pre_hooks(each))) for each in made.modules()]
                 scripts.append((parts, made.forward(inputs), made.halved(inputs[:, :8])))
             else:
                 scripts.append((code(made), made(inputs)))
@@ -252,7 +251,7 @@ def test_a_watched_model_is_scripted_and_traced_as_one_that_is_not_watched(tmp_p
                 script()
         with torch.no_grad():
             losses.append(model(inputs))
-        return scripts, losses, model, [hook.__name__ for hook in model._forward_hooks.values() if hook is double]
+        return scripts, losses, model, [hook.__name__ for hook in forward_hooks(model) if hook is double]
 
     run = trained_twice(tmp_path, training)
     assert run.steps(Mode.TRAIN) == ALL
@@ -281,7 +280,7 @@ def test_torchscript_is_trained_as_ever_and_recorded_by_its_losses_and_updates(t
         optimizer = torch.optim.Adam(model.parameters(), 0.01)
         watch(model)
         losses = [train(model, optimizer, number) for number in ALL]
-        hooks = [len(each._forward_hooks) + len(each._forward_pre_hooks) for each in model.modules()]
+        hooks = [len(forward_hooks(each)) + len(pre_hooks(each)) for each in model.modules()]
         return losses, hooks, list(model.state_dict().values())
 
     run = trained_twice(tmp_path, training)

@@ -86,7 +86,7 @@ def test_muon_for_matrices_and_adam_for_the_rest_are_one_step(tmp_path: Path) ->
     for name in ("0.weight", "0.bias"):
         assert list(l2(run, f"gradient/{name}")) == list(l2(run, f"update/{name}")) == ALL
     assert list(l2(run, "optimizer/momentum_buffer/0.weight")) == list(l2(run, "optimizer/exp_avg/0.bias")) == ALL
-    # The norm is that of all gradients of the step, whoever has them.
+    # The norm is that of all gradients of the step, in all groups.
     np.testing.assert_allclose(run.scalars("gradient_norm")[1], norms, rtol=1e-5)
     # One rate is `learning_rate`; from when a second optimizer has been seen they are numbered.
     assert dict(zip(*run.scalars("learning_rate"), strict=True)) == {0: 0.02}
@@ -292,7 +292,7 @@ def test_an_optimizer_for_each_parameter_that_steps_inside_the_backward(tmp_path
 
         def update(parameter: Tensor) -> None:
             norms[-1][names[parameter]] = float(parameter.grad.double().norm())
-            # On a device, autograd calls this on a thread of its own while the training's waits.
+            # On a device, autograd calls this on a separate thread while the training's waits.
             run_there(optimizers[parameter].step)
             optimizers[parameter].zero_grad()
 

@@ -8,7 +8,7 @@
 # mode = "EVAL"
 # line = "validation batch (\\d+) loss ([\\d.e+-]+)"
 # ///
-"""A classifier whose loss is written by hand, with its accuracy and its mean confidence beside it in the evaluation."""
+"""A classifier whose loss is handwritten, with its accuracy and its mean confidence beside it in the evaluation."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""An exception in the middle of a training, with a secret in its message."""
+"""An exception in the middle of a training run, with a secret in its message."""
 # /// watchglass
 # status = 1
 # headline = '^failed after 41 training steps: ValueError: bad batch, token=\[redacted\]'

@@ -1,4 +1,4 @@
-"""The first lesson: tensors of no module, no optimizer, and an update written by hand."""
+"""The first lesson: tensors of no module, no optimizer, and an update handwritten."""
 # /// watchglass
 # headline = "no issues found"
 # steps = 60

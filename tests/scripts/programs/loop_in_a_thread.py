@@ -1,4 +1,4 @@
-"""The loop runs in a thread of its own."""
+"""The loop runs in a separate thread."""
 # /// watchglass
 # headline = "backward ran 40 times and the loop ran in a thread that is not watched"
 # ///

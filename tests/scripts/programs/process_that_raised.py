@@ -1,4 +1,4 @@
-"""A script that goes on without a process of its own that raised."""
+"""A script that goes on without a separate process that raised."""
 # /// watchglass
 # headline = "^no issues found$"
 # says = ["worker_1\\s+ended\\s+early,\\s+ValueError:\\s+the\\s+second\\s+one\\s+is\\s+unhappy"]

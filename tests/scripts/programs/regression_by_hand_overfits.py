@@ -9,7 +9,7 @@
 # mode = "EVAL"
 # line = "validation (\\d+) loss ([\\d.e+-]+)"
 # ///
-"""A regression whose loss is written by hand, in training and in the evaluation, on too little data."""
+"""A regression whose loss is handwritten, in training and in the evaluation, on too little data."""
 
 import torch
 from torch import nn

@@ -3,7 +3,7 @@
 # headline = "no issues found"
 # says = [
 #   "watchglass: SGD.step was replaced by a function that calls no hooks",
-#   "19 training steps from step 21 on were taken past PyTorch's hooks",
+#   "19 training steps from step 21 on bypassed PyTorch's hooks",
 # ]
 # steps = 40
 # [[recorded]]

@@ -72,7 +72,7 @@ def test_what_is_wrong_is_said_in_a_line(text: str, error: type, message: str, i
 
 
 @pytest.mark.parametrize(("method", "verb"), [("__post_init__", "built"), ("check", "checked")])
-def test_what_an_own_action_raises_before_a_training_is_a_line(method: str, verb: str, in_tmp_path: Path) -> None:
+def test_what_an_own_action_raises_before_a_training_run_is_a_line(method: str, verb: str, in_tmp_path: Path) -> None:
     (in_tmp_path / "mine.py").write_text(
         f"from watchglass import Action\n\n\nclass Mine(Action):\n    'Mine.'\n    def {method}(self):\n"
         "        raise KeyError('no\\nsuch')\n    def act(self, event):\n        pass\n"
@@ -84,10 +84,10 @@ def test_what_an_own_action_raises_before_a_training_is_a_line(method: str, verb
 
 def test_every_built_in_action_is_documented() -> None:
     for name in ("StopTraining", "Notify", "Webhook", "Command"):
-        told = documentation(find_action(name))
-        assert told.summary.endswith(".")
-        assert all(parameter.help for parameter in told.parameters)
-        assert parse_action(told.example).name == name
+        documented = documentation(find_action(name))
+        assert documented.summary.endswith(".")
+        assert all(parameter.help for parameter in documented.parameters)
+        assert parse_action(documented.example).name == name
 
 
 class Mine(Action):
@@ -113,8 +113,8 @@ def test_what_an_action_wants() -> None:
 def test_a_place_for_everything_that_an_event_says() -> None:
     for kind in ("finding", "status", "summary"):
         assert set(fields_of(example_event(kind))) == set(FIELDS)
-    told = fields_of(example_event())
-    assert (told["time"], told["value"], told["limit"]) == ("2023-11-14T22:13:20Z", "nan", "")
+    fields = fields_of(example_event())
+    assert (fields["time"], fields["value"], fields["limit"]) == ("2023-11-14T22:13:20Z", "nan", "")
 
 
 def test_variables_are_replaced_and_concealed_again() -> None:
@@ -131,7 +131,7 @@ def test_tables_of_a_file_name_actions(in_tmp_path: Path) -> None:
         '[[actions]]\nname = "StopTraining"\nseverity = "warning"\n'
     )
     assert find_file() == path
-    assert read_file(path) == {"save_interval": 5}
+    assert read_file(path).settings == {"save_interval": 5}
     webhook, stop = read_actions(path, named=True)
     assert webhook == ActionSpec("Webhook", {"url": "https://a.org", "headers": ["A: b"]})
     assert build_action(stop).severity is Severity.WARNING

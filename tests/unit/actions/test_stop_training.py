@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ FINDING = Finding(
 
 
 class Protocol:
-    """A stop with a clock, a list of signals, and workers that answer when told to."""
+    """A stop with a clock, a list of signals, and workers that answer on demand."""
 
     def __init__(self, folder: Path, workers: int, **options) -> None:
         self.store = options.pop("store", None) or LocalStore(folder)
@@ -82,7 +82,7 @@ def test_one_worker_stops_at_its_next_boundary(tmp_path: Path) -> None:
     request = json.loads(protocol.store.read(layout.control_request("stop", 0)))
     assert request["finding"] == FINDING.id
     assert request["reason"] == "ExplodingTensor: the loss became NaN"
-    assert protocol.tick() == ["stop_committed"], "it waits for nobody, so it is not even asked"
+    assert protocol.tick() == ["stop_committed"], "it has no other worker to wait for, so it is not asked"
     assert protocol.commit()["at_step"] == 8
     protocol.leaves(0)
     assert protocol.tick() == []
@@ -154,17 +154,17 @@ def test_no_boundary_in_the_grace_time_means_signals(tmp_path: Path) -> None:
 
 def test_a_process_that_only_a_claim_names_is_never_signalled(tmp_path: Path) -> None:
     """A run is anybody's: its claim may name any process, also without a start time and a boot."""
-    victim = subprocess.Popen(["sleep", "60"])
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: arrived.append(number))
     try:
-        named = Claim(victim.pid, 0, "", this_process().host)
+        named = Claim(os.getpid(), 0, "", this_process().host)
         protocol = Protocol(tmp_path, 1, grace_s=1.0, send_signal=None)
         protocol.workers = [replace(protocol.workers[0], claim=named)]
         seen = [protocol.stop.found(FINDING)] and [kind for _ in range(4) for kind in protocol.tick(20.0)]
         assert seen == ["stop_committed", "worker_not_signalled", "worker_not_signalled"]
-        assert victim.poll() is None
+        assert arrived == []
     finally:
-        victim.kill()
-        victim.wait()
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_only_findings_that_are_bad_enough_and_of_its_rules_concern_it() -> None:
@@ -184,35 +184,35 @@ def test_the_first_finding_stops_and_the_rest_change_nothing(tmp_path: Path) -> 
     assert protocol.stop.found(replace(FINDING, attempt=1)) == []
 
 
-class Away(LocalStore):
-    """A store that refuses to be written or read while it is told to."""
+class Unreachable(LocalStore):
+    """A store that refuses writes and reads on demand."""
 
-    away = False
+    unreachable = False
 
     def write(self, path, data, *, replace=False):
-        if self.away:
-            raise StoreError("away")
+        if self.unreachable:
+            raise StoreError("unreachable")
         super().write(path, data, replace=replace)
 
     def read(self, path, start=0, end=None):
-        if self.away:
-            raise StoreError("away")
+        if self.unreachable:
+            raise StoreError("unreachable")
         return super().read(path, start, end)
 
 
-def test_a_store_that_is_away_delays_a_stop_and_does_not_lose_it(tmp_path: Path) -> None:
-    protocol = Protocol(tmp_path, 2, store=Away(tmp_path))
-    protocol.store.away = True
+def test_a_store_that_is_unreachable_delays_a_stop_and_does_not_lose_it(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 2, store=Unreachable(tmp_path))
+    protocol.store.unreachable = True
     assert protocol.stop.found(FINDING) == []
     assert protocol.tick() == []
     assert protocol.stop.busy
-    protocol.store.away = False
+    protocol.store.unreachable = False
     assert protocol.tick() == ["stop_requested"]
     protocol.answers(0, 9)
     protocol.answers(1, 9)
-    protocol.store.away = True
+    protocol.store.unreachable = True
     assert protocol.tick() == []
-    protocol.store.away = False
+    protocol.store.unreachable = False
     assert protocol.tick() == ["stop_committed"]
 
 

@@ -14,16 +14,17 @@ import pytest
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 
 from receivers import receiver
-from watchglass.actions import Action, Outcome, build_action, checked_actions, parse_action
+from watchglass.actions import Action, DeliveryOutcome, build_action, checked_actions, parse_action
+from watchglass.actions.delivering import deliver
 from watchglass.actions.webhook import signature
 from watchglass.config import ActionSpec
 from watchglass.errors import InvalidValueError, WatchglassError
-from watchglass.testing import delivered, example_event
+from watchglass.testing import example_event
 
 
-def post(url: str, kind: str = "finding", environ: dict[str, str] | None = None, **parameters: Any) -> Outcome:
+def post(url: str, kind: str = "finding", environ: dict[str, str] | None = None, **parameters: Any) -> DeliveryOutcome:
     spec = ActionSpec("Webhook", {"url": url, "on": "finding,status", **parameters})
-    return delivered(spec, example_event(kind), environ={**os.environ, **(environ or {})})
+    return DeliveryOutcome(**deliver(spec, example_event(kind), {**os.environ, **(environ or {})}))
 
 
 @pytest.mark.parametrize("mode", ["structured", "binary"])
@@ -97,7 +98,7 @@ def test_redirects_are_not_followed(status: int) -> None:
     assert "redirects are not followed" in outcome.reason
 
 
-def test_nobody_at_the_address_is_tried_again() -> None:
+def test_an_address_without_a_server_is_tried_again() -> None:
     outcome = post("http://127.0.0.1:9/")
     assert (outcome.again, outcome.reason) == (True, "cannot be reached: Connection refused")
 
@@ -110,7 +111,7 @@ def test_a_server_that_hangs_is_given_up_in_time() -> None:
     assert outcome.again
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_without_a_trusted_issuer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         error = ssl.SSLCertVerificationError(1, "certificate verify failed")
         error.verify_message = "self-signed certificate"
@@ -130,7 +131,7 @@ def test_a_secret_in_an_address_is_in_no_error() -> None:
     assert "geheim" not in outcome.reason
 
 
-def test_an_address_that_is_none_is_not_told_not_even_in_part() -> None:
+def test_an_address_that_is_none_is_not_shown_not_even_in_part() -> None:
     outcome = post("$BASE", environ={"BASE": "geheimes-wort:1234/5678"})
     assert outcome.reason == "Webhook: url must begin with https:// or http:// and name a host, but it has no ://"
 
@@ -164,7 +165,7 @@ def test_an_empty_variable_does_not_leave_requests_unsigned() -> None:
         ("Webhook:url=https://example.org/,retries=many", "retries must be a whole number"),
     ],
 )
-def test_what_cannot_be_is_refused_before_a_training(text: str, message: str) -> None:
+def test_what_cannot_be_is_refused_before_a_training_run(text: str, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         checked_actions([parse_action(text)], [])
 

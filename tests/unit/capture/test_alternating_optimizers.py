@@ -63,7 +63,7 @@ def test_a_step_that_is_like_an_earlier_one_is_asked_for_as_that() -> None:
     assert asked == [9, 8]
 
 
-def test_updates_of_nobody_take_no_turn() -> None:
+def test_updates_of_no_optimizer_take_no_turn() -> None:
     turns = AlternatingOptimizers(lambda step: step == 0, lambda step: step and 1 << 62)
     for step in range(5):
         assert turns.opens(step, None) is (step == 0)

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captured_parts import Stage
-from watchglass.capture.pytorch.tensors import attention_rows
 from watchglass.capture.pytorch.tensors.attention import Attention
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, spread
 from watchglass.capture.pytorch.tensors.module_entry import ModuleEntry
@@ -119,10 +118,9 @@ def test_without_an_axis_of_heads_there_is_one(heads: tuple[Tensor, Tensor], axe
     assert_close(largest, rows_of_attention(*four, causal=True)[0])
 
 
-def test_the_cost_is_bounded_and_rows_come_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_rows, "_MOST_LOGITS", 4 * 2 * 16 * 64)
+def test_the_cost_is_bounded_and_rows_come_from_everywhere() -> None:
     query, key = torch.randn(32, 2, 64, 4), torch.randn(32, 2, 64, 4)
-    largest, _, whole = rows_of_attention(query, key, causal=True)
+    largest, _, whole = rows_of_attention(query, key, causal=True, most_logits=4 * 2 * 16 * 64)
     assert largest.shape == (2, 4 * 16)
     assert not whole
     chosen, places = spread(32, 4), spread(64, 16)

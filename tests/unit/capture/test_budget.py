@@ -1,4 +1,4 @@
-"""The budget as a closed loop: trainings whose costs are made up, and what it makes of them."""
+"""The budget as a closed loop: training runs whose costs are made up, and what it makes of them."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_disturbance_of_one_capture_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("steady", [False, True])
-def test_it_follows_a_training_that_changes_its_pace(steady: bool) -> None:
+def test_it_follows_a_training_run_that_changes_its_pace(steady: bool) -> None:
     """Steps become ten times as short: the same captures would cost ten times the share."""
     training = Training(
         Budget(0.01), step_ns=lambda step: (20 if step < 2000 else 2) * MS, idle_ns=4 * US, steady=steady

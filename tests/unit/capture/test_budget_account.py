@@ -1,4 +1,4 @@
-"""The account of what watching costs: callbacks, the recorder's thread and devices, told to the budget and the run."""
+"""The account of the cost of watching (callbacks, the recorder's thread, devices), as the budget and the run get it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Thread:
 
 @dataclass
 class Account:
-    """Steps of a training as its hook accounts for them."""
+    """Steps of a training run as its hook accounts for them."""
 
     config: SessionConfig = field(default_factory=lambda: SessionConfig("run"))
     capture_ns: float = MS
@@ -62,7 +62,7 @@ class Account:
             self.cost.callbacks_ns += int(cost_ns)
             self.thread.work.captures_cpu_ns += self.background_ns if due else 0
             self.thread.work.cpu_ns = int(self.thread.work.captures_cpu_ns)
-            # Measured of one capture in so many, and told when the next step is already under way.
+            # Measured for one capture in so many, and known when the next step is already under way.
             self.cost.device_ns += self._late_ns
             timed = due and len(self.captured) % self.device_turn == 0
             self._late_ns = self.device_turn * self.device_ns if timed else 0
@@ -72,15 +72,15 @@ class Account:
             self.number += 1
         return self
 
-    def told(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+    def facts_of(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
         return [(number, data) for number, found, data in self.facts if found == kind]
 
 
-def test_every_change_of_the_interval_is_told_with_the_step_from_which_it_holds() -> None:
+def test_every_change_of_the_interval_is_reported_with_the_step_from_which_it_holds() -> None:
     account = Account().run(3000)
     interval = 1
     for (number, data), following in zip(
-        account.told("capture_interval"), [*account.told("capture_interval")[1:], (3000, {})], strict=True
+        account.facts_of("capture_interval"), [*account.facts_of("capture_interval")[1:], (3000, {})], strict=True
     ):
         interval = data["interval"]
         later = range(max(number + 1, 16 * interval), following[0])
@@ -99,8 +99,8 @@ def test_what_devices_work_is_the_capture_s_however_late_it_is_known(turn: int) 
     account = Account(capture_ns=0.0, device_ns=MS, device_turn=turn).run(3000)
     assert account.plan.budget.interval == 32
     assert account.cost.report()["device_ns"] == pytest.approx(len(account.captured) * MS, abs=turn * MS)
-    changes = [data["interval"] for _, data in account.told("capture_interval")]
-    assert max(changes) == 32, "what is told at once for several captures is no reason to shoot beyond the mark"
+    changes = [data["interval"] for _, data in account.facts_of("capture_interval")]
+    assert max(changes) == 32, "one report for several captures must not lengthen the interval too far"
 
 
 def test_work_of_devices_and_of_the_host_adds_up() -> None:
@@ -117,7 +117,7 @@ def test_devices_that_work_no_more_let_captures_come_more_often() -> None:
     assert account.plan.budget.interval <= 2
 
 
-def test_device_time_that_arrives_while_steps_end_is_lost_to_nobody() -> None:
+def test_device_time_that_arrives_while_steps_end_is_not_lost() -> None:
     """The recorder's thread adds, the training's reads."""
     account = Account(capture_ns=0.0)
     account.plan.configure(SessionConfig("run", save_interval=1))
@@ -137,12 +137,12 @@ def test_device_time_that_arrives_while_steps_end_is_lost_to_nobody() -> None:
     assert sum(found) == account.cost.report()["device_ns"] == 160_000
 
 
-def test_pressure_relieves_and_is_told() -> None:
+def test_pressure_relieves_and_is_reported() -> None:
     account = Account(capture_ns=0.01 * MS).run(200)
-    assert account.told("capture_interval") == [(7, {"interval": 1, "captures_per_doubling": 8})]
+    assert account.facts_of("capture_interval") == [(7, {"interval": 1, "captures_per_doubling": 8})]
     account.thread.pressure = True
     account.run(1)
-    assert account.told("capture_interval")[1:] == [(200, {"interval": 2, "captures_per_doubling": 8})]
+    assert account.facts_of("capture_interval")[1:] == [(200, {"interval": 2, "captures_per_doubling": 8})]
     account.run(8)
     assert account.plan.budget.interval == 4
     account.thread.pressure = False
@@ -190,14 +190,14 @@ def test_the_report_has_bound_interval_and_peak_memory_by_device() -> None:
     assert report["peak_bytes"] == {"cpu": 1300, "cuda:0": 500}
 
 
-def test_now_and_then_a_captured_step_tells_what_was_spent_so_far() -> None:
-    """Whoever kills the training gets no counters: this is what is left."""
+def test_now_and_then_a_captured_step_reports_what_was_spent_so_far() -> None:
+    """A killed run writes no final counters: these remain."""
     account = Account(step_ns=100 * MS).run(1000)
-    told = account.told("capture_cost")
-    assert all(number in account.captured for number, _ in told)
-    assert [round(account.step_ns * number / 1e10) for number, _ in told] == list(range(1, len(told) + 1))
-    assert len(told) in (9, 10)
-    number, last = told[-1]
+    facts = account.facts_of("capture_cost")
+    assert all(number in account.captured for number, _ in facts)
+    assert [round(account.step_ns * number / 1e10) for number, _ in facts] == list(range(1, len(facts) + 1))
+    assert len(facts) in (9, 10)
+    number, last = facts[-1]
     assert last["train_steps"] == number + 1
     assert last["bytes_written"] == 77
     assert last["overhead_budget"] == 0.01

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,33 +12,27 @@ import pytest
 import torch
 
 from device_cases import (
+    BLOCKS,
     DTYPES,
-    INTERPRETED,
+    WAYS,
     Account,
+    Way,
     assert_alike,
     assert_same_histograms,
-    found,
     reference,
-    use_triton,
     values,
 )
-from watchglass.capture.pytorch.device import device_statistics as device, tensor_groups, torch_statistics
+from watchglass.capture.pytorch.device import tensor_groups
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
+from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import histograms_of, of_array, sample
 
-TESTS = Path(__file__).parents[2]
-HAS_TRITON = importlib.util.find_spec("triton") is not None
 
-
-@pytest.fixture(params=["blocks", *(["triton"] if INTERPRETED else [])])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
     """Every way of computing, in small pieces, so that small tensors have many."""
-    monkeypatch.setattr(torch_statistics, "_BLOCK", 64)
-    monkeypatch.setattr(torch_statistics, "_BLOCKS", 4)
-    if request.param == "triton":
-        use_triton(monkeypatch)
-    return str(request.param)
+    return WAYS[request.param]
 
 
 @pytest.fixture(autouse=True)
@@ -53,13 +43,13 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype(path: str, dtype: str) -> None:
+def test_every_dtype(way: Way, dtype: str) -> None:
     tensors = [values(dtype, count, count) for count in (1, 63, 64, 65, 700)]
-    assert_alike(found(tensors), reference(tensors), path)
+    assert_alike(way.found(tensors), reference(tensors), way)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_what_is_odd_in_floating_point(path: str, dtype: str) -> None:
+def test_what_is_odd_in_floating_point(way: Way, dtype: str) -> None:
     kind = getattr(torch, dtype)
     size = kind.itemsize
     every = torch.arange(1 << min(16, 8 * size)).to(torch.uint8 if size == 1 else torch.uint16)
@@ -73,28 +63,28 @@ def test_what_is_odd_in_floating_point(path: str, dtype: str) -> None:
         torch.full((130,), float("nan")).to(kind), torch.tensor([float("nan"), 1.0]).to(kind),
         bits[:5].contiguous().view(kind), torch.full((200,), torch.finfo(kind).max, dtype=torch.float64).to(kind),
     ]  # fmt: skip
-    result, expected = found(tensors), reference(tensors)
+    result, expected = way.found(tensors), reference(tensors)
     # The sum of so many of the largest float64 is infinite or not by its order.
     overflow = ~np.isfinite(expected[0][:, 7:]) | ~np.isfinite(result[0][:, 7:]) | (np.abs(expected[0][:, 7:]) > 1e307)
     assert overflow.sum() == 0 or dtype == "float64"
     for rows in (result[0], expected[0]):
         rows[:, 7:][overflow] = 0
-    assert_alike(result, expected, path)
+    assert_alike(result, expected, way)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_what_is_odd_in_complex_numbers(path: str, dtype: str) -> None:
+def test_what_is_odd_in_complex_numbers(way: Way, dtype: str) -> None:
     nan, inf, large, small = float("nan"), float("inf"), 1e300 if dtype == "complex128" else 1e30, 1e-40
     parts = [0.0, -0.0, 1.0, -2.5, nan, inf, -inf, large, small]
     tensor = torch.tensor(
         [complex(real, imaginary) for real in parts for imaginary in parts], dtype=getattr(torch, dtype)
     )
-    assert_alike(found([tensor]), reference([tensor]), path)
+    assert_alike(way.found([tensor]), reference([tensor]), way)
 
 
-def test_infinities_of_both_signs_are_told_apart(path: str) -> None:
+def test_infinities_of_both_signs_are_distinguished(way: Way) -> None:
     tensors = [torch.tensor([float("inf")] * 3 + [float("-inf")] * 2 + [float("nan"), 0.0, -2.0])]
-    rows, _ = found(tensors)
+    rows, _ = way.found(tensors)
     assert dict(zip(STATISTIC_FIELDS, rows[0].tolist(), strict=True)) == {
         "count": 8, "nan": 1, "posinf": 3, "neginf": 2, "zero": 1, "min": -2, "max": 0, "sum": -2, "abs_sum": 2,
         "m2": pytest.approx(2), "l2": pytest.approx(2),
@@ -102,37 +92,37 @@ def test_infinities_of_both_signs_are_told_apart(path: str) -> None:
 
 
 @pytest.mark.parametrize("power", [30, -30, 150, -160, 290])
-def test_norms_neither_overflow_nor_vanish(path: str, power: int) -> None:
+def test_norms_neither_overflow_nor_vanish(way: Way, power: int) -> None:
     dtype = "float32" if abs(power) < 38 else "float64"
     tensors = [values(dtype, 300) * 10.0**power, torch.cat([values(dtype, 100) * 10.0**power, values(dtype, 100)])]
-    result, expected = found(tensors), reference(tensors)
+    result, expected = way.found(tensors), reference(tensors)
     assert np.isfinite(expected[0][:, -1]).all()
     assert (expected[0][:, -1] > 0).all()
     if abs(power) > 140:  # squares do not fit into float64, however they are computed
         result[0][:, 9] = expected[0][:, 9] = 0
-    assert_alike(result, expected, path)
+    assert_alike(result, expected, way)
 
 
-def test_spread_about_a_mean_that_is_large(path: str) -> None:
+def test_spread_about_a_mean_that_is_large(way: Way) -> None:
     tensor = (1000 + 0.01 * values("float64", 5000)).to(torch.float32)
-    rows, _ = found([tensor])
+    rows, _ = way.found([tensor])
     wanted = of_array(tensor.numpy())
     assert rows[0][9] == pytest.approx(wanted[9], rel=1e-5)
     assert rows[0][7] == pytest.approx(wanted[7], rel=1e-9)
 
 
-def test_empty_tensors_and_scalars(path: str) -> None:
+def test_empty_tensors_and_scalars(way: Way) -> None:
     tensors = [torch.zeros(0), torch.tensor(3.0), torch.zeros(4, 0, 2), torch.tensor(7), torch.zeros(0).double()]
-    assert_alike(found(tensors), reference(tensors), path)
+    assert_alike(way.found(tensors), reference(tensors), way)
 
 
-def test_tensors_that_are_not_contiguous(path: str) -> None:
+def test_tensors_that_are_not_contiguous(way: Way) -> None:
     base = values("float32", 600).view(10, 20, 3)
     tensors = [
         base.permute(2, 0, 1), base[:, ::2], base[3], base[:, 1:, 1], base[0, :1].expand(7, 3), base.view(-1)[1:],
         base.mT, values("float16", 66)[1:65],
     ]  # fmt: skip
-    assert_alike(found(tensors), reference(tensors), path)
+    assert_alike(way.found(tensors), reference(tensors), way)
 
 
 def test_nothing_is_copied_of_a_dense_tensor() -> None:
@@ -143,58 +133,58 @@ def test_nothing_is_copied_of_a_dense_tensor() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool", "complex64"])
-def test_differences_are_of_elements_at_the_same_place(path: str, dtype: str) -> None:
+def test_differences_are_of_elements_at_the_same_place(way: Way, dtype: str) -> None:
     now = [values(dtype, 120, 1).view(12, 10), values(dtype, 300, 2), values(dtype, 60, 7).view(4, 15).t()]
     before = [values(dtype, 120, 3).view(10, 12).t(), values(dtype, 300, 4), values(dtype, 60, 8).view(15, 4)]
     assert [old.shape for old in before] == [new.shape for new in now]
-    assert_alike(found(now, before), reference(now, before), path)
+    assert_alike(way.found(now, before), reference(now, before), way)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32", "complex64"])
 @pytest.mark.parametrize("as_tensor", [True, False])
-def test_everything_is_divided_by_the_scale(path: str, dtype: str, as_tensor: bool) -> None:
+def test_everything_is_divided_by_the_scale(way: Way, dtype: str, as_tensor: bool) -> None:
     tensors, before = [values(dtype, 300, 5)], [values(dtype, 300, 6)]
     scale = torch.tensor(48.0) if as_tensor else 48.0
-    assert_alike(found(tensors, None, scale), reference(tensors, None, 48.0), path)
-    assert_alike(found(tensors, before, scale), reference(tensors, before, 48.0), path)
+    assert_alike(way.found(tensors, None, scale), reference(tensors, None, 48.0), way)
+    assert_alike(way.found(tensors, before, scale), reference(tensors, before, 48.0), way)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
-def test_dtypes_that_the_kernel_does_not_know_are_converted(path: str) -> None:
-    rows, _ = found([torch.complex(torch.full((5,), 3.0), torch.full((5,), 4.0)).to(torch.complex32)])
+def test_dtypes_that_the_kernel_does_not_know_are_converted(way: Way) -> None:
+    rows, _ = way.found([torch.complex(torch.full((5,), 3.0), torch.full((5,), 4.0)).to(torch.complex32)])
     assert rows[0][:8].tolist() == [5, 0, 0, 0, 0, 5, 5, 25]
 
 
 @pytest.mark.parametrize("count", [65536, 65537, 70001, 81920, 100_003])
 @pytest.mark.parametrize("seed", [0, 1, 12345])
-def test_large_tensors_are_sampled_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch, count: int, seed: int) -> None:
+def test_large_tensors_are_sampled_as_on_the_cpu(count: int, seed: int) -> None:
     tensor = values("float32", count, count)
-    _, histograms = found([values("float32", 10), tensor], seed=seed)
+    _, histograms = replace(BLOCKS, sizes=DEFAULT_SIZES).found([values("float32", 10), tensor], seed=seed)
     chosen = sample(count, seed)
     looked = tensor.numpy() if chosen is None else tensor.numpy()[chosen]
     assert_same_histograms(histograms.take([1]), histograms_of([looked.astype(np.float64)]))
 
 
-def test_without_histograms(path: str) -> None:
-    statistics = DeviceStatistics(Account())
+def test_without_histograms(way: Way) -> None:
+    statistics = way.statistics()
     rows, histograms = statistics.summaries([torch.ones(5)], histograms=False)
     statistics.send()
     assert histograms is None
     assert rows.resolve()[0, 0] == 5
 
 
-def test_the_same_elements_give_the_same_bits(path: str) -> None:
+def test_the_same_elements_give_the_same_bits(way: Way) -> None:
     tensors = [values("float32", 1000, 1), values("bfloat16", 500, 2), values("float32", 77, 3)]
-    first, second = found(tensors), found([tensor.clone() for tensor in tensors])
+    first, second = way.found(tensors), way.found([tensor.clone() for tensor in tensors])
     assert first[0].tobytes() == second[0].tobytes()
-    # Whatever is looked at with them.
+    # Whatever is examined with them.
     for index, tensor in enumerate(tensors):
-        alone, _ = found([tensor])
+        alone, _ = way.found([tensor])
         assert alone.tobytes() == first[0][index : index + 1].tobytes()
 
 
-def test_several_calls_before_anything_is_sent(path: str) -> None:
-    statistics = DeviceStatistics(Account())
+def test_several_calls_before_anything_is_sent(way: Way) -> None:
+    statistics = way.statistics()
     calls = [
         ([values("float32", 100), values("float64", 100)], True),
         ([values("bfloat16", 10)], False),
@@ -204,91 +194,53 @@ def test_several_calls_before_anything_is_sent(path: str) -> None:
     statistics.send()
     for (rows, histograms), (tensors, binned) in reversed(list(zip(read, calls, strict=True))):
         expected = reference(tensors, seed=4)
-        assert_alike((rows.resolve(), histograms.resolve() if binned else expected[1]), expected, path)
+        assert_alike((rows.resolve(), histograms.resolve() if binned else expected[1]), expected, way)
 
 
-def test_without_triton_it_goes_on_and_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(device, "_has_triton", lambda device: True)
-    monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "watchglass.capture.pytorch.device.triton_statistics", raising=False)
-    monkeypatch.delitem(sys.modules, "watchglass.capture.pytorch.device.triton_kernels", raising=False)
-    package = sys.modules["watchglass.capture.pytorch"]
-    monkeypatch.delattr(package, "triton_rows", raising=False)
-    statistics = DeviceStatistics(Account())
+class Failing:
+    """Triton on a machine where it cannot be used."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.tried = 0
+
+    def prepare(self, device: Any, sizes: Any) -> None:
+        self.tried += 1
+        raise self.error
+
+
+def test_without_triton_it_goes_on_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    def missing(device: torch.device) -> Any:
+        raise ImportError("No module named 'triton'")
+
+    statistics = DeviceStatistics(Account(), triton=missing)
     tensors = [values("float32", 100)]
     with caplog.at_level(logging.WARNING, "watchglass"):
         for _ in range(3):
             rows, histograms = statistics.summaries(tensors)
             statistics.send()
-            assert_alike((rows.resolve(), histograms.resolve()), reference(tensors), "blocks")
+            assert_alike((rows.resolve(), histograms.resolve()), reference(tensors), BLOCKS)
     assert [record.getMessage().split(":")[1].strip() for record in caplog.records] == [
         "statistics on cpu go without Triton, slower"
     ]
 
 
-def test_a_kernel_that_does_not_compile_is_tried_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(device, "_has_triton", lambda device: True)
-    tried: list[Any] = []
-
-    class Broken:
-        def prepare(self, device: Any) -> None:
-            tried.append(device)
-            raise RuntimeError("Failed to find C compiler.\nmore")
-
-    statistics = DeviceStatistics(Account())
-    statistics._triton = Broken()
+def test_a_kernel_that_does_not_compile_is_tried_once(caplog: pytest.LogCaptureFixture) -> None:
+    broken = Failing(RuntimeError("Failed to find C compiler.\nmore"))
+    statistics = DeviceStatistics(Account(), triton=lambda device: broken)
     tensors = [values("float32", 100)]
     with caplog.at_level(logging.WARNING, "watchglass"):
         for _ in range(2):
             rows, _ = statistics.summaries(tensors)
             assert rows.resolve()[0, 0] == 100
-    assert len(tried) == len(caplog.records) == 1
+    assert broken.tried == len(caplog.records) == 1
     assert caplog.records[0].getMessage().endswith("RuntimeError: Failed to find C compiler.")
 
 
-def test_too_little_memory_is_not_taken_for_a_broken_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_has_triton", lambda device: True)
-
-    class Full:
-        def prepare(self, device: Any) -> None:
-            raise torch.cuda.OutOfMemoryError("full")
-
-    statistics = DeviceStatistics(Account())
-    statistics._triton = Full()
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        statistics.summaries([torch.ones(3)])
-    assert not statistics._failed
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed: its kernels were not run")
-@pytest.mark.skipif(INTERPRETED, reason="this is the run in the interpreter")
-def test_the_same_with_triton_in_its_interpreter() -> None:
-    files = [__file__, str(TESTS / "interpreted_triton.py"), str(TESTS / "properties" / "test_device_properties.py")]
-    result = assert_ends_well("-m", "pytest", "-q", "-p", "no:cacheprovider", *files, TRITON_INTERPRET="1")
-    assert "passed" in result.stdout.splitlines()[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed: its kernels were not compiled")
-@pytest.mark.skipif(INTERPRETED, reason="this is the run in the interpreter")
-@pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
-def test_kernels_compile_for_a_gpu(target: str, tmp_path: Path) -> None:
-    assert_ends_well(str(TESTS / "compiled_kernels.py"), target, TRITON_CACHE_DIR=str(tmp_path))
-
-
-def assert_ends_well(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process of Python of its own."""
-    result = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, **environment},
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
-    return result
+def test_too_little_memory_is_not_taken_for_a_broken_kernel() -> None:
+    full = Failing(torch.cuda.OutOfMemoryError("full"))
+    statistics = DeviceStatistics(Account(), triton=lambda device: full)
+    for tried in (1, 2):
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            statistics.summaries([torch.ones(3)])
+        assert full.tried == tried

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,45 +13,26 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from device_cases import Account, found, values
+from device_cases import BLOCKS, Account, values
 from fake_device import FakeDevice, OnDevice
 from watchglass.capture import Hook
 from watchglass.capture.pytorch.device import readback, torch_statistics
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
+from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES
 from watchglass.capture.pytorch.saving import Saving
 
 
-def waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(name: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            raise AssertionError(f"Tensor.{name} waits for the device")
-
-        return call
-
-    for name in (
-        "item",
-        "cpu",
-        "tolist",
-        "numpy",
-        "__bool__",
-        "__float__",
-        "__int__",
-        "__index__",
-        "nonzero",
-        "unique",
-    ):
-        monkeypatch.setattr(torch.Tensor, name, refused(name))
-
-
 @pytest.mark.parametrize("scale", [None, 2.0, torch.tensor(2.0)])
-def test_nothing_waits_before_numbers_are_asked_for(monkeypatch: pytest.MonkeyPatch, scale: Any) -> None:
+def test_nothing_waits_before_numbers_are_asked_for(scale: Any) -> None:
     tensors = [values("float32", 70_000), values("bfloat16", 100), values("complex64", 9), values("bool", 8)]
-    before = [tensor.clone() for tensor in tensors]
+    waited: list[str] = []
     statistics = DeviceStatistics(Account())
-    with monkeypatch.context() as patched:
-        waits(patched)
-        read = statistics.summaries(tensors, before, scale)
+    with FakeDevice(waited.append):
+        there, before = [OnDevice(tensor) for tensor in tensors], [OnDevice(tensor.clone()) for tensor in tensors]
+        scale = OnDevice(scale) if isinstance(scale, torch.Tensor) else scale
+        read = statistics.summaries(there, before, scale)
         statistics.send()
+    assert waited == []
     assert read[0].resolve()[:, 4].tolist() == [70_000, 100, 9, 8]
 
 
@@ -68,11 +51,8 @@ def test_nothing_waits_for_a_device() -> None:
 @pytest.mark.parametrize("count", [1 << 10, 1 << 22])
 def test_memory_does_not_grow_with_tensors(count: int) -> None:
     account = Account()
-    seen = []
-    original = account.memory.hold
-    account.memory.hold = lambda name, size: (seen.append(size), original(name, size))[1]  # type: ignore[method-assign]
-    found([torch.ones(count)] * 3, account=account)
-    assert sum(seen) == 0
+    replace(BLOCKS, sizes=DEFAULT_SIZES).found([torch.ones(count)] * 3, account=account)
+    assert account.memory.held == {"cpu": 0}
     assert 0 < account.memory.peak["cpu"] <= 42 << 20
 
 
@@ -91,18 +71,14 @@ def test_blocks_hold_no_more_than_is_stated(dtype: str) -> None:
 
 
 class FakeEvent:
-    """An event of a device, which is over unless a test says otherwise."""
+    """An event of a device."""
 
-    over = True
-
-    def __init__(self, enable_timing: bool = False) -> None:
+    def __init__(self, over: Callable[[], bool], enable_timing: bool) -> None:
+        self.query = over
         self.enable_timing = enable_timing
 
     def record(self, stream: Any) -> None:
         self.stream = stream
-
-    def query(self) -> bool:
-        return FakeEvent.over
 
     def elapsed_time(self, end: FakeEvent) -> float:
         assert self.enable_timing
@@ -110,28 +86,35 @@ class FakeEvent:
         return 0.25
 
 
-@pytest.fixture
-def fake_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA events without a device."""
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "stream")
+class FakeCuda:
+    """Events without a device; they are over unless a test says otherwise."""
+
+    over = True
+
+    def Event(self, enable_timing: bool) -> FakeEvent:  # noqa: N802
+        return FakeEvent(lambda: self.over, enable_timing)
+
+    def current_stream(self, device: Any) -> str:
+        return "stream"
 
 
-@pytest.mark.usefixtures("fake_events")
-def test_device_time_is_read_late_and_stands_for_what_was_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+GPU: Any = SimpleNamespace(type="cuda")
+
+
+def test_device_time_is_read_late_and_stands_for_what_was_not_timed() -> None:
     spent: list[int] = []
-    time = readback.DeviceTime(spent.append)
-    gpu = SimpleNamespace(type="cuda")
+    cuda = FakeCuda()
+    time = readback.DeviceTime(spent.append, cuda)
     for _ in range(16):
         for _ in range(3):
-            with time.span(gpu):  # type: ignore[arg-type]
+            with time.span(GPU):
                 pass
         time.turn()
     assert spent == []
-    monkeypatch.setattr(FakeEvent, "over", False)
+    cuda.over = False
     time.read()
     assert spent == []
-    monkeypatch.setattr(FakeEvent, "over", True)
+    cuda.over = True
     time.read()
     time.read()
     assert spent == [8 * 250_000] * 6  # two of the sixteen turns, each for eight
@@ -141,58 +124,64 @@ def test_device_time_is_read_late_and_stands_for_what_was_not_timed(monkeypatch:
     assert len(spent) == 6
 
 
-@pytest.mark.usefixtures("fake_events")
+class TimedAsGpu(readback.DeviceTime):
+    """Measures launches on the CPU as if it were a GPU."""
+
+    def __init__(self, report: Callable[[int], None]) -> None:
+        super().__init__(report, FakeCuda())
+
+    def span(self, device: torch.device, kernel: Any = None) -> AbstractContextManager[None]:
+        return super().span(GPU, kernel)
+
+
 def test_without_triton_one_step_in_so_many_is_timed_too() -> None:
-    """Or each would stand for those that are not timed. Steps at which nothing is looked at take no turn."""
+    """Otherwise each would stand for those that are not timed. Steps at which nothing is read take no turn."""
     account = Account()
-    statistics = DeviceStatistics(account)
-    gpu = SimpleNamespace(type="cuda")
+    statistics = DeviceStatistics(account, timer=TimedAsGpu)
     for step in range(64):
         if step % 4 == 0:
-            with statistics._time.span(gpu):  # type: ignore[arg-type]
-                pass
+            rows, _ = statistics.summaries([torch.ones(3)], histograms=False)
         statistics.send()
-    statistics._time.read()
+    rows.resolve()
     assert account.device_ns == 16 * 250_000, "sixteen captures, of which two were timed"
 
 
-@pytest.mark.usefixtures("fake_events")
 def test_compiling_is_no_work_of_the_device() -> None:
     spent: list[int] = []
-    time = readback.DeviceTime(spent.append)
+    time = readback.DeviceTime(spent.append, FakeCuda())
     for kernel in ("one", "other", "one", "one"):
-        with time.span(SimpleNamespace(type="cuda"), kernel):  # type: ignore[arg-type]
+        with time.span(GPU, kernel):
             pass
     time.read()
     assert len(spent) == 2
 
 
-@pytest.mark.usefixtures("fake_events")
 def test_what_a_launch_that_failed_took_is_not_counted() -> None:
     spent: list[int] = []
-    time = readback.DeviceTime(spent.append)
-    with pytest.raises(ValueError, match="no"), time.span(SimpleNamespace(type="cuda")):  # type: ignore[arg-type]
+    time = readback.DeviceTime(spent.append, FakeCuda())
+    with pytest.raises(ValueError, match="no"), time.span(GPU):
         raise ValueError("no")
     time.read()
     assert spent == []
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
-def test_every_device_has_its_own_event_to_wait_for(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_every_device_has_its_own_event_to_wait_for(kind: str) -> None:
     recorded: list[Any] = []
 
     class Event:
         def record(self, *stream: Any) -> None:
             recorded.extend(stream or ["its only stream"])
 
-    module = getattr(torch, kind)
-    monkeypatch.setattr(module, "Event", Event)
-    monkeypatch.setattr(module, "is_available", lambda: True, raising=False)
-    monkeypatch.setattr(module, "current_stream", lambda device: device, raising=False)
+    class Elsewhere(OnDevice):
+        device = property(lambda self: place)  # type: ignore[assignment]
+
+    module = SimpleNamespace(Event=Event, is_available=lambda: True, current_stream=lambda device: device)
     place = torch.device(kind, 0 if kind == "mps" else 1)
-    assert isinstance(readback._recorded(place), Event)
+    modules = {kind: module}
+    assert not readback.DeviceRows(Elsewhere(torch.ones(2)), modules).here
     assert recorded == ["its only stream" if kind == "mps" else place]
-    assert readback._recorded(torch.device("cpu")) is None
+    assert readback.DeviceRows(torch.ones(2), modules).here
 
 
 def test_numbers_come_to_the_host_whatever_the_default_device_is() -> None:
@@ -202,11 +191,15 @@ def test_numbers_come_to_the_host_whatever_the_default_device_is() -> None:
     assert rows.resolve().tolist() == [0, 1, 2]
 
 
-def test_what_was_gathered_is_sent_as_a_step_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_was_gathered_is_sent_as_a_step_ends(tmp_path: Path) -> None:
     sent: list[int] = []
-    monkeypatch.setattr(DeviceStatistics, "send", lambda self: sent.append(hook.clock.next_train_step))
+
+    class Gathered(DeviceStatistics):
+        def send(self) -> None:
+            sent.append(hook.clock.next_train_step)
+
     with Hook(run=tmp_path / "run") as hook:
-        Saving(hook)
+        Saving(hook, Gathered(hook.cost))
         for _ in range(3):
             with hook.step("train"):
                 assert len(sent) == hook.clock.next_train_step - 1

@@ -1,4 +1,4 @@
-"""What the model is given: hashes that equal data give and other data do not, the loader's workers, sketches."""
+"""What the model is given: hashes that equal data give and other data do not, sketches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from facts_of import batch, classifier, facts, facts_by_step, watching
 from watchglass import Mode, open_run
@@ -80,7 +80,7 @@ def test_positions_are_the_same_on_every_device() -> None:
     assert positions(torch.arange, 54_321).tolist() == positions(np.arange, 54_321).tolist()
 
 
-def test_images_with_dark_borders_are_told_apart() -> None:
+def test_images_with_dark_borders_are_distinguished() -> None:
     images = torch.zeros(64, 1, 28, 28)
     images[:, :, 8:20, 8:20] = torch.rand(64, 1, 12, 12)
     others = images.clone()
@@ -167,72 +167,6 @@ def test_all_arguments_count(run_path: Path) -> None:
     assert list(first["shapes"].values()) == [[16], [16, 6]]
 
 
-class Streams(IterableDataset[Any]):
-    """Each worker draws its own samples: the same ones, where it forgets to ask which worker it is."""
-
-    def __init__(self, shared: bool) -> None:
-        self.shared = shared
-
-    def __iter__(self) -> Any:
-        worker = torch.utils.data.get_worker_info()
-        generator = torch.Generator().manual_seed(0 if self.shared or worker is None else worker.id)
-        for _ in range(64):
-            inputs = torch.randn(6, generator=generator)
-            yield inputs, int(inputs[:3].argmax())
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("model_known", [True, False])
-def test_workers_that_give_the_same_batches_are_told(run_path: Path, shared: bool, model_known: bool) -> None:
-    model = classifier()
-    with watching(model, run_path, save_interval=64):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loader = DataLoader(Streams(shared), batch_size=16, num_workers=2, multiprocessing_context="fork")
-        batches = list(loader) if model_known else []
-        for inputs, labels in batches or loader:
-            step(model, optimizer, inputs, labels)
-    opened = [data for data in facts(run_path, "batch") if data.get("loader")]
-    assert len(opened) == 1
-    assert opened[0]["workers"] == [0, 1]
-    assert opened[0]["iteration"] == 1
-    assert (opened[0]["hashes"][0] == opened[0]["hashes"][1]) is shared
-    assert opened[0]["varied"] > 16
-    described = facts(run_path, "data_loader")
-    assert described == [
-        {
-            "loader": "loader", "data_set": "Streams", "iterable": True, "sampler": "_InfiniteConstantSampler",
-            "batch_size": 16, "drop_last": False, "num_workers": 2, "in_order": True, "persistent_workers": False,
-            "worker_init_fn": None, "generator": False,
-        }
-    ]  # fmt: skip
-
-
-def test_a_validation_loader_opens_no_epoch_of_the_training(run_path: Path) -> None:
-    model = classifier()
-    with watching(model, run_path, save_interval=64):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        step(model, optimizer, *batch(0))
-        loader = DataLoader(Streams(True), batch_size=16, num_workers=2, multiprocessing_context="fork")
-        with torch.no_grad():
-            for inputs, _ in loader:
-                model(inputs)
-        for number in range(4):
-            step(model, optimizer, *batch(number))
-        assert len(model._forward_pre_hooks) == 1
-    assert all("loader" not in data for data in facts(run_path, "batch"))
-
-
-def test_batches_that_are_no_whole_batches_of_the_loader_have_no_worker(run_path: Path) -> None:
-    model = classifier()
-    with watching(model, run_path, save_interval=64):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loader = DataLoader(Streams(False), batch_size=16, num_workers=2, multiprocessing_context="fork")
-        for inputs, labels in loader:
-            for part in (slice(0, 8), slice(8, 16)):
-                step(model, optimizer, inputs[part], labels[part])
-    assert [data["workers"] for data in facts(run_path, "batch") if data.get("loader")] == [None]
-
-
 def test_epochs_are_counted_and_a_loader_is_described_once(run_path: Path) -> None:
     model = classifier()
     data = TensorDataset(*batch(0))
@@ -244,7 +178,7 @@ def test_epochs_are_counted_and_a_loader_is_described_once(run_path: Path) -> No
                 step(model, optimizer, inputs, labels)
     iterations = [data["iterations"] for data in facts_by_step(run_path, "batch").values()]
     assert iterations == [{"loader": epoch} for epoch in (1, 1, 2, 2, 3, 3)]
-    assert [data["sampler"] for data in facts(run_path, "data_loader")] == ["RandomSampler"]
+    assert [(data["sampler"], data["batches"]) for data in facts(run_path, "data_loader")] == [("RandomSampler", 2)]
 
 
 def test_a_watched_loader_gives_the_same_batches(run_path: Path) -> None:
@@ -282,6 +216,38 @@ def test_a_sketch_of_images_has_moments_by_channel(run_path: Path) -> None:
     np.testing.assert_allclose(sketch["channels"]["std"], [1, 2, 4], rtol=0.15)
     assert sketch["quantiles"] == sorted(sketch["quantiles"])
     assert sketch["quantiles"][5] == pytest.approx(float(images.median()), abs=1.0)
+
+
+class Into(nn.Module):
+    """Gives its input to a layer as it is, flattened, or changed."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+        self.layers = nn.ModuleList([nn.BatchNorm1d(6), nn.Linear(6, 3)])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.layers[1](self.change(inputs))
+        return output + self.layers[0](inputs)[:, :3]
+
+
+@pytest.mark.parametrize(
+    ("change", "into"),
+    [
+        (lambda inputs: inputs, ["linear", "normalization"]),
+        (lambda inputs: inputs.view(-1, 6), ["linear", "normalization"]),
+        (lambda inputs: inputs / 2, ["normalization"]),
+        (lambda inputs: inputs.clone(), ["normalization"]),
+    ],
+)
+def test_a_sketch_names_what_takes_the_tensor_as_it_is(
+    run_path: Path, change: Callable[[Tensor], Tensor], into: list[str]
+) -> None:
+    model = Into(change)
+    with watching(model, run_path, facts=("input_sketch",)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        step(model, optimizer, *batch(0))
+    assert [data["into"] for data in facts(run_path, "input_sketch")] == [into]
 
 
 def test_a_sketch_of_tokens_has_the_most_common_ones() -> None:

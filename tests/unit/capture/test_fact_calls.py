@@ -70,7 +70,7 @@ def test_a_healthy_loop_has_one_order_after_its_first_round(run_path: Path) -> N
     assert orders(run_path) == [["optimizer.zero_grad", *USUAL], USUAL]
     assert objects(run_path) == {
         "optimizer": {"type": "SGD", "scheduled": True},
-        "scheduler": {"type": "StepLR", "optimizer": "optimizer", "heard": True},
+        "scheduler": {"type": "StepLR", "optimizer": "optimizer", "heard": True, "stepped": True},
     }
 
 
@@ -155,12 +155,12 @@ def test_each_mistake_has_an_order_of_its_own(run_path: Path, loop: Loop, expect
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-def test_a_scheduler_before_the_optimizer_is_told_from_one_behind(run_path: Path) -> None:
+def test_a_scheduler_before_the_optimizer_is_distinguished_from_one_behind(run_path: Path) -> None:
     train(run_path, scheduler_before_optimizer)
     assert orders(run_path)[-1] == ["backward", "scheduler.step", "optimizer.step", "optimizer.zero_grad"]
 
 
-def test_a_training_that_never_steps_has_orders_without_a_step(run_path: Path) -> None:
+def test_a_training_run_that_never_steps_has_orders_without_a_step(run_path: Path) -> None:
     model = classifier()
     with watching(model, run_path):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -178,7 +178,7 @@ def test_rounds_left_out_now_and_then_do_not_fill_the_run(run_path: Path) -> Non
     assert ["backward", "optimizer.step", "optimizer.zero_grad"] in orders(run_path)
 
 
-def test_how_often_orders_came_is_told_now_and_then(run_path: Path) -> None:
+def test_how_often_orders_came_is_reported_now_and_then(run_path: Path) -> None:
     train(run_path, healthy, steps=1060, save_interval=1)
     assert [data["rounds"] for data in facts(run_path, "calls")][-1] >= 1024
     assert times(run_path) == [data["rounds"] for data in facts(run_path, "calls")][-1]

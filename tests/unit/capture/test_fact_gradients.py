@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from facts_of import batch, classifier, facts, facts_by_step, watching
+from fake_device import DEVICE, FakeDevice, move
 from watchglass import open_run
-from watchglass.capture.pytorch.facts.loss_scales import LossScales
 
 Clear = Callable[[nn.Module, torch.optim.Optimizer], None]
 
@@ -47,7 +46,9 @@ def by_hand_in_place(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
     ("clear", "present", "nonzero"),
     [(nothing, 4, 4), (to_none, 0, 0), (to_zero, 4, 0), (by_hand, 0, 0), (by_hand_in_place, 4, 0)],
 )
-def test_gradients_that_nobody_cleared_are_left_over(run_path: Path, clear: Clear, present: int, nonzero: int) -> None:
+def test_gradients_that_were_not_cleared_are_left_over(
+    run_path: Path, clear: Clear, present: int, nonzero: int
+) -> None:
     model = classifier()
     with watching(model, run_path):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -105,7 +106,7 @@ def test_the_norm_before_a_clip_is_a_metric_and_its_limit_a_fact(run_path: Path)
     assert 0 < first["exceeded"] + last["exceeded"] == exceeded
 
 
-def test_a_training_that_clips_is_bit_identical(run_path: Path) -> None:
+def test_a_training_run_that_clips_is_bit_identical(run_path: Path) -> None:
     plain, watched = classifier(), classifier()
     torch.manual_seed(1)
     expected = train(plain, lambda: nn.utils.clip_grad_norm_(plain.parameters(), 0.5, foreach=True), steps=20)
@@ -173,29 +174,23 @@ def test_a_norm_that_is_not_finite_exceeds_every_limit(run_path: Path) -> None:
     assert np.isnan(open_run(run_path).scalars("gradient_norm_before_clip")[1]).all()
 
 
-class OnADevice(Tensor):
-    """A tensor that says it is on a device, and that nobody may ask for its value in the training's thread."""
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device("meta")
-
-    def __float__(self) -> float:
-        raise AssertionError("waited for the device")
-
-    item = tolist = cpu = __bool__ = __float__  # type: ignore[assignment]
-
-
-def test_a_norm_on_a_device_is_not_waited_for(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Tensor] = []
-    monkeypatch.setattr("watchglass.capture.pytorch.facts.clips.DeviceRows", lambda value: sent.append(value) or 1.25)
-    norm = torch.tensor(3.0).as_subclass(OnADevice)
-    monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda parameters, max_norm: norm)
-    model = classifier()
-    with watching(model, run_path, save_interval=2):
-        train(model, lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
-    assert len(sent) == 2
-    assert open_run(run_path).scalars("gradient_norm_before_clip")[1].tolist() == [1.25, 1.25]
+def test_a_norm_on_a_device_is_not_waited_for(run_path: Path) -> None:
+    waited: list[str] = []
+    norms: list[float] = []
+    with FakeDevice(waited.append):
+        model = move(classifier())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with watching(model, run_path, save_interval=2):
+            for number in range(4):
+                optimizer.zero_grad()
+                inputs, labels = batch(number)
+                F.cross_entropy(model(inputs.to(DEVICE)), labels.to(DEVICE)).backward()
+                waited.clear()
+                norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                assert waited == ["to"], "PyTorch's own, to the device on which it computes"
+                norms.append(norm.elem.item())
+                optimizer.step()
+    assert open_run(run_path).scalars("gradient_norm_before_clip")[1].tolist() == norms[::2]
     assert facts(run_path, "clip")[0]["compared"] == 0
 
 
@@ -215,12 +210,11 @@ class OfShards(Tensor):
         raise AssertionError("a collective that the training did not ask for")
 
 
-def test_a_norm_of_shards_is_recorded_as_that(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_norm_of_shards_is_recorded_as_that(run_path: Path) -> None:
     norm = torch.tensor(3.0).as_subclass(OfShards)
-    monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda parameters, max_norm: norm)
     model = classifier()
     with watching(model, run_path):
-        train(model, lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0), steps=1)
+        train(model, lambda: nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm), steps=1)
     opened = open_run(run_path)
     assert opened.scalars("gradient_norm_before_clip")[1].tolist() == [3.0]
     assert opened.tensor("gradient_norm_before_clip").info.placement == "partial"
@@ -248,13 +242,18 @@ def test_the_scale_is_a_metric_and_its_changes_are_facts(run_path: Path) -> None
 
 
 def test_the_scale_of_a_scaler_on_a_device_is_found_by_what_it_does(run_path: Path) -> None:
+    waited: list[str] = []
     scaler = torch.amp.GradScaler("cpu", init_scale=32.0)
-    scaler.scale(torch.ones(()))
-    before = scaler.state_dict()
-    with watching(classifier(), run_path) as hook, ExitStack() as leave:
-        readback = LossScales(hook, leave)._on_device(scaler, torch.device("cpu"))
-    assert readback.resolve() == 32.0
-    assert scaler.state_dict() == before
+    with FakeDevice(waited.append):
+        model = move(classifier())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with watching(model, run_path):
+            inputs, labels = batch(0)
+            scaler.scale(F.cross_entropy(model(inputs.to(DEVICE)), labels.to(DEVICE))).backward()
+            before = scaler.state_dict()
+            scaler.step(optimizer)
+            assert scaler.state_dict() == before
+    assert open_run(run_path).scalars("loss_scale")[1].tolist() == [32.0]
 
 
 def test_a_scaler_that_is_off_has_no_scale(run_path: Path) -> None:

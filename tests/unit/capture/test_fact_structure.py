@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,14 @@ from torch import Tensor, nn
 
 from facts_of import batch, classifier, facts, facts_by_step, watching
 from watchglass import Mode
+from watchglass.capture.pytorch.facts.batches import Batches
+from watchglass.capture.pytorch.facts.call_order import CallOrderFact
+from watchglass.capture.pytorch.facts.clips import ClipCalls
+from watchglass.capture.pytorch.facts.input_samples import Sample
+from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
+from watchglass.capture.pytorch.facts.loss_calls import LossCalls
+from watchglass.capture.pytorch.facts.loss_scales import LossScales
+from watchglass.capture.pytorch.facts.model_structure import Membership, TrainingFlags
 from watchglass.config import FACTS, chosen_facts
 
 
@@ -123,6 +133,17 @@ def test_parameters_that_no_optimizer_has_are_named(run_path: Path) -> None:
     found = membership(run_path)
     assert found["left_out"]["names"] == ["1.weight", "1.bias", "4.weight", "4.bias"]
     assert found["left_out_with_gradient"] == 4
+    assert found["left_out_beside"] == found["left_out"]
+
+
+def test_parameters_of_the_stepped_optimizer_without_a_gradient_are_named(run_path: Path) -> None:
+    model = nn.ModuleDict({"used": nn.Linear(6, 3), "unused": nn.Linear(6, 3)})
+    model.forward = lambda inputs: model["used"](inputs)  # type: ignore[method-assign]
+    with watching(model, run_path):
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    found = membership(run_path)
+    assert found["stepped"] == "optimizer"
+    assert found["without_gradient"]["names"] == ["unused.weight", "unused.bias"]
 
 
 def test_parameters_of_no_model_are_counted(run_path: Path) -> None:
@@ -135,7 +156,7 @@ def test_parameters_of_no_model_are_counted(run_path: Path) -> None:
     assert found["foreign_shapes"] == [[7, 5], [7]]
 
 
-def test_an_optimizer_of_another_model_altogether_is_told(run_path: Path) -> None:
+def test_an_optimizer_of_another_model_altogether_is_reported(run_path: Path) -> None:
     model, stale = classifier(), classifier()
     with watching(model, run_path):
         optimizer = torch.optim.SGD(stale.parameters(), lr=0.1)
@@ -145,6 +166,7 @@ def test_an_optimizer_of_another_model_altogether_is_told(run_path: Path) -> Non
     assert found["optimizers"]["optimizer"]["foreign"] == 6
     assert found["left_out"]["count"] == 6
     assert found["left_out_with_gradient"] == 6
+    assert found["left_out_beside"]["count"] == 0
 
 
 def test_two_optimizers_share_a_model(run_path: Path) -> None:
@@ -204,7 +226,7 @@ def loss_facts(run: Path, model: nn.Module, loss: Callable[[Tensor], Tensor], si
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
-def test_shapes_that_broadcast_to_more_than_either_are_told(run_path: Path) -> None:
+def test_shapes_that_broadcast_to_more_than_either_are_reported(run_path: Path) -> None:
     found = loss_facts(run_path, nn.Linear(6, 1), lambda output: F.mse_loss(output, torch.randn(len(output))), [16, 16])
     assert len(found) == 1
     assert found[0]["arguments"]["input"] == {"shape": [16, 1], "dtype": "float32"}
@@ -223,17 +245,28 @@ ONES = torch.ones(16, 3)
 
 
 @pytest.mark.parametrize(
-    ("last", "loss", "made_by"),
+    ("last", "loss", "made_by", "operation"),
     [
-        (nn.Softmax(1), lambda output: F.cross_entropy(output, output.argmax(1)), "SoftmaxBackward0"),
-        (nn.Sigmoid(), lambda output: F.binary_cross_entropy_with_logits(output, ONES), "SigmoidBackward0"),
-        (nn.Identity(), lambda output: F.cross_entropy(output, output.argmax(1)), "AddmmBackward0"),
-        (nn.Sigmoid(), lambda output: F.mse_loss(output[None].squeeze(0), ONES), "SigmoidBackward0"),
+        (nn.Softmax(1), lambda output: F.cross_entropy(output, output.argmax(1)), "SoftmaxBackward0", "softmax"),
+        (nn.Sigmoid(), lambda output: F.binary_cross_entropy_with_logits(output, ONES), "SigmoidBackward0", "sigmoid"),
+        (nn.Identity(), lambda output: F.cross_entropy(output, output.argmax(1)), "AddmmBackward0", "weighted_sum"),
+        (nn.Sigmoid(), lambda output: F.mse_loss(output[None].squeeze(0), ONES), "SigmoidBackward0", "sigmoid"),
     ],
 )
-def test_what_made_the_predictions_is_told(run_path: Path, last: nn.Module, loss: Any, made_by: str) -> None:
+def test_what_made_the_predictions_is_reported(
+    run_path: Path, last: nn.Module, loss: Any, made_by: str, operation: str
+) -> None:
     (found,) = loss_facts(run_path, nn.Sequential(nn.Linear(6, 3), last), loss, [16, 16])
-    assert found["made_by"] == made_by
+    assert (found["made_by"], found["operation"]) == (made_by, operation)
+    assert found["normalized_over"] == (3 if operation == "softmax" else None)
+
+
+@pytest.mark.parametrize(("axis", "size"), [(1, 1), (-1, 1), (0, 16)])
+def test_the_axis_of_a_softmax_is_known_behind_a_squeeze(run_path: Path, axis: int, size: int) -> None:
+    found = loss_facts(
+        run_path, nn.Linear(6, 1), lambda out: F.mse_loss(out.softmax(axis).squeeze(1), torch.ones(16)), [16, 16]
+    )
+    assert [data["normalized_over"] for data in found] == [size]
 
 
 def test_a_loss_that_changes_is_said_again(run_path: Path) -> None:
@@ -312,7 +345,7 @@ def train(model: nn.Module) -> list[float]:
 
 
 @pytest.mark.parametrize("interval", [1, 4])
-def test_a_training_whose_facts_are_recorded_is_bit_identical(run_path: Path, interval: int) -> None:
+def test_a_training_run_whose_facts_are_recorded_is_bit_identical(run_path: Path, interval: int) -> None:
     plain, watched = classifier(), classifier()
     expected = train(plain)
     with watching(watched, run_path, save_interval=interval):
@@ -321,29 +354,32 @@ def test_a_training_whose_facts_are_recorded_is_bit_identical(run_path: Path, in
         assert torch.equal(value, other), name
 
 
+def broken(original: Callable[..., Any], reached: set[str], begun: threading.Event) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not begun.is_set():
+            return original(*args, **kwargs)
+        reached.add(original.__name__)
+        raise RuntimeError("injected")
+
+    return call
+
+
 @pytest.mark.parametrize(
-    "callback",
+    "part",
     [
-        "batches.Batches._iterated", "batches.Batches.forward_began", "call_order.CallOrderFact._write",
-        "clips.ClipCalls._clipped", "leftover_gradients.Leftovers._look_at_all",
-        "leftover_gradients.Leftovers.update_began", "loss_calls.LossCalls.loss_computed",
-        "loss_scales.LossScales._after_step", "loss_scales.LossScales._after_update",
-        "model_structure.Membership._data", "model_structure.Membership._strange_step",
-        "model_structure.TrainingFlags._data", "input_samples.Sample.octets",
+        Batches, CallOrderFact, ClipCalls, Leftovers, LossCalls, LossScales, Membership, TrainingFlags, Sample,
     ],
 )  # fmt: skip
 def test_a_fault_in_a_fact_leaves_the_training_as_it_was(
-    run_path: Path, callback: str, monkeypatch: pytest.MonkeyPatch
+    run_path: Path, part: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults = []
-
-    def broken(*args: Any, **kwargs: Any) -> None:
-        faults.append(callback)
-        raise RuntimeError("injected")
-
-    monkeypatch.setattr(f"watchglass.capture.pytorch.facts.{callback}", broken)
     expected = train(classifier())
-    model = classifier()
-    with watching(model, run_path, strict=False):
-        assert train(model) == expected
-    assert faults
+    reached: set[str] = set()
+    for name in [name for name, value in vars(part).items() if inspect.isfunction(value) and name != "__init__"]:
+        model, begun = classifier(), threading.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(part, name, broken(getattr(part, name), reached, begun))
+            with watching(model, run_path / name, strict=False):
+                begun.set()
+                assert train(model) == expected, name
+    assert reached

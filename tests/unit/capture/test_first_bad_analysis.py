@@ -162,7 +162,7 @@ def mask(*hidden: int) -> Tensor:
 
 
 class Attending(nn.Module):
-    """Attention written by hand: scores with an additive mask, then modules."""
+    """Attention handwritten: scores with an additive mask, then modules."""
 
     def __init__(self, spoil: Callable[[Tensor], Tensor] = torch.clone) -> None:
         super().__init__()
@@ -319,16 +319,16 @@ def test_memory_that_is_held_is_bounded_and_counted() -> None:
     model = nn.Sequential(*(Function(torch.exp) for _ in range(6)))
     x = torch.full((size // 4,), -50.0, requires_grad=True)
     with torch.no_grad():
-        trace, _ = traced(model, x, room=3 * size)
+        trace, _ = traced(model, x, most_bytes=3 * size)
     assert size <= trace.peak_bytes <= 2 * size
     with pytest.raises(RefusedError, match="capture_memory_bytes"):
-        traced(model, x, room=3 * size, graph=True)
+        traced(model, x, most_bytes=3 * size, graph=True)
 
 
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e4m3fn]
 )
-def test_every_dtype_can_be_looked_at(dtype: torch.dtype) -> None:
+def test_every_dtype_can_be_examined(dtype: torch.dtype) -> None:
     values = torch.tensor([1.0, -2.0, 0.5])
     look = look_at(values.to(dtype))
     assert look is not None
@@ -350,7 +350,7 @@ def test_what_has_no_values_is_left_out(tensor: Tensor) -> None:
     assert look_at(tensor) is None
 
 
-def test_inside_a_transform_nothing_is_looked_at() -> None:
+def test_inside_a_transform_nothing_is_examined() -> None:
     model = spoilt(to_nan)
     trace, output = traced(Function(lambda x: torch.func.vmap(model)(x)), X)
     assert bool(output.isnan().all())

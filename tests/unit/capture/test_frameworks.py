@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 import xgboost
 
 import watchglass
-from watchglass.capture import FRAMEWORKS, Framework, framework, owner_of
+from watchglass.capture import FRAMEWORKS, Entry, Framework, framework, owner_of
 from watchglass.capture.frameworks import reader_of
 from watchglass.config import SessionConfig
 from watchglass.errors import InvalidValueError
@@ -20,10 +19,9 @@ from watchglass.session import current_hook, on_framework_imported
 
 
 @pytest.fixture
-def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def launched(tmp_path: Path, launched_with: Callable[[SessionConfig], None]) -> Iterator[Path]:
     """A process that a launcher has started, which has imported PyTorch."""
-    for name, value in SessionConfig(run=str(tmp_path / "run"), strict=True).to_env().items():
-        monkeypatch.setenv(name, value)
+    launched_with(SessionConfig(run=str(tmp_path / "run"), strict=True))
     on_framework_imported("torch")
     yield tmp_path / "run"
     hook = current_hook()
@@ -48,9 +46,13 @@ def test_models_and_arrays_are_known_by_their_framework() -> None:
         assert reader_of(value) is None
 
 
-def test_what_the_process_has_not_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch")
-    assert owner_of(torch.nn.Linear(2, 1)) is None
+def test_what_the_process_has_not_imported_is_not_asked() -> None:
+    FRAMEWORKS["not_imported"] = Entry("nowhere:Nothing")
+    try:
+        assert owner_of(torch.nn.Linear(2, 1)) is framework("torch")
+        assert owner_of(3) is None
+    finally:
+        del FRAMEWORKS["not_imported"]
 
 
 def test_watch_refuses_what_is_no_model() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from captured_parts import Stage
+from torch_hooks import pre_hooks_on_all_modules, tensor_hooks
 from watchglass.capture.pytorch.tensors.functional_activations import FunctionalActivations
 from watchglass.capture.pytorch.tensors.input_gradients import InputGradients
 from watchglass.capture.pytorch.tensors.inputs import Inputs
@@ -78,7 +78,9 @@ def test_nested_and_keyword_arguments_of_the_model_are_its_inputs(run_path: Path
         (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), ("model_input",)),
     ],
 )
-def test_images_and_sequences_are_told_by_their_form(run_path: Path, given: Tensor, tags: tuple[str, ...]) -> None:
+def test_images_and_sequences_are_recognised_by_their_form(
+    run_path: Path, given: Tensor, tags: tuple[str, ...]
+) -> None:
     model = nn.Identity()
     with Stage(run_path, PARTS, model, collections=[tags[-1]]) as stage:
         stage.call(model, given)
@@ -122,11 +124,11 @@ def test_a_forward_that_raises_leaves_no_hook_for_the_steps_after_it(run_path: P
     with Stage(run_path, PARTS, model, collections=["inputs"]) as stage:
         with pytest.raises(RuntimeError, match="no"):
             stage.call(model, x)
-        assert torch_module._global_forward_pre_hooks
+        assert pre_hooks_on_all_modules()
         saved = len(stage.saving.tensors["0.input.0"])
         stage.hook.clock.close()
         model[0](x)
-        assert not torch_module._global_forward_pre_hooks
+        assert not pre_hooks_on_all_modules()
         assert len(stage.saving.tensors["0.input.0"]) == saved
 
 
@@ -136,7 +138,7 @@ def test_no_hook_is_there_where_nothing_asks(run_path: Path, x: Tensor, collecti
 
     class Looking(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            seen.append(len(torch_module._global_forward_pre_hooks))
+            seen.append(pre_hooks_on_all_modules())
             return x
 
     settings = {} if collections is None else {"collections": collections}
@@ -207,7 +209,7 @@ def test_inputs_that_come_of_a_functional_relu_are_its_outputs_with_their_units(
     model = Functional(F.relu)
     with Stage(run_path, PARTS, model, collections=["inputs", "relu_output"]) as stage:
         stage.call(model, x)
-        units = [row for _, forward in stage._forwards for row in forward.records.units]
+        units = stage.units()
     assert stage.tags("second.input.0") == ("relu_output",)
     assert len(stage.saving.tensors["second.input.0"]) == 1
     assert [flags.tolist() for _, _, flags in units] == [(model.first(x).relu() == 0).all(0).tolist()]
@@ -237,7 +239,7 @@ def test_the_gradient_of_an_input_that_requires_one_is_saved_unscaled(run_path: 
         assert stage.role("gradient/input.0") is Role.GRADIENT
         assert stage.tags("gradient/input.0") == ("input_gradients",)
         # Nothing of ours stays on the script's own tensor.
-        assert not x._backward_hooks
+        assert not tensor_hooks(x)
         assert not stage.facts
         stage.call(model, x).square().sum().backward()
         stage.update(optimizer)
@@ -281,5 +283,5 @@ def test_hooks_on_inputs_of_a_step_that_never_updates_are_gone_with_the_hook(run
     x.requires_grad_()
     with Stage(run_path, PARTS, model, collections=["input_gradients"]) as stage:
         stage.call(model, x)
-        assert x._backward_hooks
-    assert not x._backward_hooks
+        assert tensor_hooks(x)
+    assert not tensor_hooks(x)

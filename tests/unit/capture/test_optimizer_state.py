@@ -148,7 +148,7 @@ def test_the_optimizer_inside_another_is_asked_where_the_outer_has_no_state(stag
     assert watched.names == ["optimizer/momentum_buffer/0.weight", "optimizer/momentum_buffer/2.weight"]
 
 
-def test_two_optimizers_of_one_parameter_are_told_apart_and_later_ones_take_over(stage: Any, inputs: Tensor) -> None:
+def test_two_optimizers_of_one_parameter_are_distinguished_and_later_ones_take_over(stage: Any, inputs: Tensor) -> None:
     model = matrices()
     first, second = (torch.optim.SGD(model.parameters(), lr=0.1, momentum=m) for m in (0.9, 0.5))
     watched = stage(model)
@@ -162,7 +162,7 @@ def test_two_optimizers_of_one_parameter_are_told_apart_and_later_ones_take_over
     assert len(watched.saving.tensors["optimizer/momentum_buffer/0.weight"]) == 2
 
 
-def test_nothing_is_looked_at_where_no_collection_asks(run_path: Path, inputs: Tensor) -> None:
+def test_nothing_is_examined_where_no_collection_asks(run_path: Path, inputs: Tensor) -> None:
     model = matrices()
     with Stage(run_path, [OptimizerState], model, collections=["weights"]) as watched:
         watched.train(model, torch.optim.Adam(model.parameters()), inputs, lambda out: out.sum())

@@ -228,7 +228,7 @@ def test_what_a_script_saves_is_kept_unless_a_collection_says_when() -> None:
 # -- what nothing matched ---------------------------------------------------------------------------------------------
 
 
-def test_collections_that_match_nothing_are_told_once_with_near_names() -> None:
+def test_collections_that_match_nothing_are_reported_once_with_near_names() -> None:
     watched = opened(
         "weights", "losses", "tanh_input",
         Collection("typo", include_regex=("^con1.weight",)),
@@ -247,6 +247,6 @@ def test_collections_that_match_nothing_are_told_once_with_near_names() -> None:
     assert [name for name, _ in watched.unmatched()] == ["later"]
 
 
-def test_nobody_is_told_of_defaults_that_match_nothing() -> None:
+def test_defaults_that_match_nothing_are_not_reported() -> None:
     watched = opened()
     assert watched.unmatched() == []

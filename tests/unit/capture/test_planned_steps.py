@@ -1,8 +1,8 @@
-"""How many steps a training means to take, read from what a script has, which may be of any kind."""
+"""How many steps a training run means to take, read from what a script has, which may be of any kind."""
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,13 +41,13 @@ class Endless(torch.utils.data.IterableDataset[int]):
         yield 0
 
     def __len__(self) -> int:
-        raise NotImplementedError("nobody knows")
+        raise NotImplementedError("unknown length")
 
 
-def test_a_number_is_found_past_whatever_cannot_be_looked_at() -> None:
+def test_a_number_is_found_past_objects_that_cannot_be_read() -> None:
     args, cfg = Proxy(), Refusing()
     num_steps = Proxy()
-    found = planned_steps(sys._getframe())
+    found = planned_steps(inspect.currentframe())
     assert found == {"steps": 30, "source": "cfg.max_steps"}
     del args, cfg, num_steps
 
@@ -56,7 +56,7 @@ def test_a_loader_of_no_length_is_passed_over() -> None:
     def script() -> Any:
         epochs, train_loader, loader = 3, DataLoader(Endless()), DataLoader([0] * 8, batch_size=2)  # type: ignore[arg-type]
         model = Proxy()
-        found = planned_steps(sys._getframe())
+        found = planned_steps(inspect.currentframe())
         del epochs, train_loader, loader, model
         return found
 
@@ -77,6 +77,6 @@ def test_a_weight_that_cannot_be_read_leaves_the_others_their_numbers() -> None:
     strange = torch.ones(3, 2).as_subclass(Unreadable)
     weights = {"strange": strange, "plain": nn.Parameter(torch.eye(3))}
     read = {name: (tuple(weight.shape), symmetry_of(weight)) for name, weight in weights.items()}
-    told = initialization(read, {})["tensors"]
-    assert told["strange"] == {"shape": [3, 2], "fan_in": 2, "fan_out": 3}
-    assert told["plain"]["std"] > 0
+    tensors = initialization(read, {})["tensors"]
+    assert tensors["strange"] == {"shape": [3, 2], "fan_in": 2, "fan_out": 3}
+    assert tensors["plain"]["std"] > 0

@@ -1,4 +1,4 @@
-"""Functions that are wrapped: told once, whoever else wraps them, and restored."""
+"""Wrapped functions: each call is reported once even if others wrap them, too, and the original is restored."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     return other
 
 
-def test_what_somebody_else_wraps_after_us_is_told_once_also_the_next_time(originals: dict[Any, Any]) -> None:
+def test_what_another_wraps_after_us_is_reported_once_also_the_next_time(originals: dict[Any, Any]) -> None:
     first = Heard()
     first.listen()
     for owner, name in originals:
@@ -78,7 +78,7 @@ def test_what_somebody_else_wraps_after_us_is_told_once_also_the_next_time(origi
     assert (first.losses, first.backwards) == (0, 0)
     for (owner, name), function in originals.items():
         setattr(owner, name, function)
-    assert heard() == (1, 1), "ours went with the other one, so the function is wrapped anew"
+    assert heard() == (1, 1), "ours went with the other one, so the function is wrapped again"
     assert F.mse_loss is originals[F, "mse_loss"]
 
 
@@ -94,7 +94,7 @@ def test_what_was_wrapped_before_us_may_be_unwrapped_at_any_time(originals: dict
     assert F.mse_loss is originals[F, "mse_loss"]
 
 
-def test_a_wrapper_of_ours_that_somebody_has_kept_and_put_back_is_told_once(originals: dict[Any, Any]) -> None:
+def test_a_wrapper_of_ours_that_another_has_kept_and_put_back_is_reported_once(originals: dict[Any, Any]) -> None:
     first, second = Heard(), Heard()
     first.listen()
     ours = {place: getattr(*place) for place in originals}
@@ -109,7 +109,7 @@ def test_a_wrapper_of_ours_that_somebody_has_kept_and_put_back_is_told_once(orig
     assert (second.losses, second.backwards) == (1, 1)
 
 
-def test_a_call_that_is_heard_for_facts_is_wrapped_anew_once_ours_has_gone() -> None:
+def test_a_call_that_is_observed_for_facts_is_wrapped_again_after_ours_was_removed() -> None:
     original, count = torch.nn.utils.clip_grad_norm_, 0
     guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ def test_a_call_that_is_heard_for_facts_is_wrapped_anew_once_ours_has_gone() -> 
         torch.nn.utils.clip_grad_norm_ = original
 
 
-def test_a_loss_is_told_once_under_a_default_device() -> None:
+def test_a_loss_is_reported_once_under_a_default_device() -> None:
     # A mode of torch functions calls the public function again from within.
     before = torch.get_default_device()
     torch.set_default_device("cpu")

@@ -141,7 +141,7 @@ def test_routers_of_fused_experts_and_of_a_second_model_are_found(run_path: Path
     with Stage(run_path, [Routers], nn.Linear(2, 2), model, collections=["router"]) as stage:
         stage.call(model, x)
         load = stage.only("model_2.router.router_load")
-    # One expert per token where nobody says how many.
+    # One expert per token if no number is given.
     assert load.sum() == 1
     assert torch.equal(load * 3, torch.bincount(model.router(x).argmax(-1), minlength=EXPERTS).float())
 

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from faulty_stores import Recorded, hasten, quick, spools
+from faulty_stores import Recorded, quick, spools
 from waiting import until
-from watchglass.capture import worker_files
 from watchglass.capture.limits import CaptureLimits
 from watchglass.capture.worker_files import WorkerOpening
 from watchglass.config import SessionConfig
 from watchglass.control import BackgroundMailbox, Commit, Stop, StoreMailbox
-from watchglass.errors import NotARunError, RunExistsError, StoreError
+from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError
 from watchglass.store import (
     FrameKind,
     LocalStore,
     PollingIntervals,
     RawTensor,
+    SegmentWriter,
     Store,
     claim_worker,
+    claims_of_worker,
     create_attempt,
     create_run,
     decode_lifecycle,
+    encode_lifecycle,
     layout,
     read_claims,
     release_worker,
@@ -40,7 +44,7 @@ __all__ = ["spools"]
 
 
 class Remote(LocalStore):
-    """A folder that takes whole objects only, counts what it is asked, and fails when it is told to."""
+    """A folder that takes only whole objects, counts requests, and fails on demand."""
 
     appends = False
 
@@ -49,16 +53,24 @@ class Remote(LocalStore):
         self.asked: Counter[str] = Counter()
         self.failures: list[str] = []
         self.lost_answers: list[str] = []
+        self.after_look: Callable[[], None] | None = None
+        self.removers: set[str] = set()
 
     def _ask(self, name: str, path: str) -> None:
         self.asked[name] += 1
         if self.failures and self.failures[0] in ("", name):
             self.failures.pop(0)
-            raise StoreError("the store is away; see to it")
+            raise StoreError("the store is unreachable; see to it")
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         self._ask("read", path)
-        return super().read(path, start, end)
+        try:
+            return super().read(path, start, end)
+        except MissingFileError:
+            if self.after_look is not None and path == layout.worker_claim(0, "worker_0"):
+                after, self.after_look = self.after_look, None
+                after()
+            raise
 
     def write(self, path: str, data: Any, *, replace: bool = False) -> None:
         self._ask("write", path)
@@ -75,6 +87,10 @@ class Remote(LocalStore):
         self._ask("size", path)
         return super().size(path)
 
+    def delete(self, path: str) -> None:
+        self.removers.add(threading.current_thread().name)
+        super().delete(path)
+
 
 class Opened:
     """What a worker was opened with."""
@@ -89,20 +105,18 @@ class Opened:
 
 
 @pytest.fixture
-def remote(tmp_path: Path, spools: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
-    hasten(monkeypatch)
-    store = Remote(tmp_path / "run")
-    monkeypatch.setattr(worker_files, "open_store", lambda location: store)
-    return store
+def remote(tmp_path: Path, spools: Path) -> Remote:
+    return Remote(tmp_path / "run")
 
 
 def opening(store: Store, rank: int = 0, **settings: Any) -> tuple[WorkerOpening, Opened]:
-    told, limits = Opened(), CaptureLimits(timing=quick())
-    return WorkerOpening(SessionConfig(store.location, **settings), limits, lambda: rank, told), told
+    observer, limits = Opened(), CaptureLimits(timing=quick())
+    config = SessionConfig(store.location, **settings)
+    return WorkerOpening(config, limits, lambda: rank, observer, lambda location: store), observer
 
 
-def end(writer: Any, told: Opened) -> None:
-    told.controls[0].close()
+def end(writer: Any, observer: Opened) -> None:
+    observer.controls[0].close()
     if writer.rings is not None:
         writer.rings.close(discard=True)
     writer.close()
@@ -110,13 +124,12 @@ def end(writer: Any, told: Opened) -> None:
 
 @pytest.mark.parametrize("answered", [False, True], ids=["refused", "answer lost"])
 def test_whichever_request_fails_the_worker_gets_one_place_in_one_attempt(
-    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch, answered: bool
+    tmp_path: Path, spools: Path, answered: bool
 ) -> None:
     failed = 0
     for number in range(30):
         store = Failing(tmp_path / str(number), number, answered=answered)
-        monkeypatch.setattr(worker_files, "open_store", lambda location, store=store: store)
-        opened, told = opening(store)
+        opened, observer = opening(store)
         writer = None
         while writer is None:
             try:
@@ -124,8 +137,8 @@ def test_whichever_request_fails_the_worker_gets_one_place_in_one_attempt(
             except StoreError:
                 failed += 1
         store.number = -1
-        end(writer, told)
-        assert told.attempts == [0]
+        end(writer, observer)
+        assert observer.attempts == [0]
         claims = read_claims(store, 0)
         assert list(claims) == ["worker_0"]
         assert claims["worker_0"].released
@@ -136,14 +149,15 @@ def test_whichever_request_fails_the_worker_gets_one_place_in_one_attempt(
 
 def test_the_rank_is_that_of_the_first_training_step(remote: Remote) -> None:
     ranks: list[int | None] = [None]
-    told = Opened()
-    opened = WorkerOpening(SessionConfig(remote.location), CaptureLimits(timing=quick()), lambda: ranks[-1], told)
+    observer = Opened()
+    config, limits = SessionConfig(remote.location), CaptureLimits(timing=quick())
+    opened = WorkerOpening(config, limits, lambda: ranks[-1], observer, lambda location: remote)
     ranks.append(3)  # a group is formed before the first training step
     remote.lost_answers = ["worker_3.json"]
     with pytest.raises(StoreError, match="the answer was lost"):
         opened()
     ranks.append(None)  # and has ended before the store can be reached again
-    end(opened(), told)
+    end(opened(), observer)
     assert list(read_claims(remote, 0)) == ["worker_3"]
     frames = [
         frame for path in Recorded(remote, worker="worker_3").segments for frame in scan(remote.read(path)).frames
@@ -161,7 +175,7 @@ class Failing(Remote):
         self.answered = answered
 
     def _fails(self) -> bool:
-        # Others are those of threads, whose order is nobody's business.
+        # Requests of other threads come in any order.
         if threading.current_thread() is not threading.main_thread():
             return False
         self.number -= 1
@@ -169,12 +183,12 @@ class Failing(Remote):
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         if self._fails():
-            raise StoreError("the store is away; see to it")
+            raise StoreError("the store is unreachable; see to it")
         return super().read(path, start, end)
 
     def list(self, prefix: str = "", after: str = "") -> Any:
         if self._fails():
-            raise StoreError("the store is away; see to it")
+            raise StoreError("the store is unreachable; see to it")
         return super().list(prefix, after)
 
     def write(self, path: str, data: Any, *, replace: bool = False) -> None:
@@ -182,20 +196,20 @@ class Failing(Remote):
         if not fails or self.answered:
             super().write(path, data, replace=replace)
         if fails:
-            raise StoreError("the store is away; see to it")
+            raise StoreError("the store is unreachable; see to it")
 
 
 def test_a_claim_whose_answer_was_lost_is_ours(remote: Remote) -> None:
     remote.lost_answers = ["worker_0.json"]
-    opened, told = opening(remote)
+    opened, observer = opening(remote)
     with pytest.raises(StoreError, match="the answer was lost"):
         opened()
     (before,) = read_claims(remote, 0).values()
     writer = opened()
     assert read_claims(remote, 0)["worker_0"] == before
-    assert told.attempts == [0]
+    assert observer.attempts == [0]
     assert spool_exists(before.spool)
-    end(writer, told)
+    end(writer, observer)
 
 
 @pytest.mark.parametrize("flight_recorder", [True, False])
@@ -227,60 +241,60 @@ def test_who_had_this_rank_is_seen_without_reading_everybodys_claim(remote: Remo
     for rank in range(1, 200):
         claim_worker(remote, 0, f"worker_{rank}")
     remote.asked.clear()
-    opened, told = opening(remote, attempt=0)
+    opened, observer = opening(remote, attempt=0)
     writer = opened()
-    assert told.attempts == [0]
+    assert observer.attempts == [0]
     assert remote.asked["read"] + remote.asked["list"] + remote.asked["size"] <= 6
-    end(writer, told)
+    end(writer, observer)
 
 
 def test_who_joins_a_launch_by_itself_reads_no_claims_either(remote: Remote) -> None:
     create_run(remote, command=[])
+    workers = []
     for rank in range(50):
-        opened, told = opening(remote, rank)
+        opened, observer = opening(remote, rank)
         remote.asked.clear()
         writer = opened()
-        assert told.attempts == [0]
+        assert observer.attempts == [0]
         assert remote.asked["read"] <= 8
         assert remote.asked["list"] <= 2
-        told.controls[0].close()
-        writer.rings.close(discard=True)
-        writer._spool.close()
+        workers.append((writer, observer))
+    for writer, observer in workers:
+        end(writer, observer)
 
 
-def test_a_rank_that_somebody_has_is_another_attempt(remote: Remote) -> None:
-    first, told = opening(remote)
+def test_a_rank_that_is_taken_is_another_attempt(remote: Remote) -> None:
+    first, observer = opening(remote)
     one = first()
-    second, told_too = opening(remote)
+    second, second_observer = opening(remote)
     other = second()
-    assert (told.attempts, told_too.attempts) == ([0], [1])
-    end(one, told)
-    end(other, told_too)
+    assert (observer.attempts, second_observer.attempts) == ([0], [1])
+    end(one, observer)
+    end(other, second_observer)
 
 
-def test_a_launch_that_somebody_has_left_is_over(remote: Remote) -> None:
-    first, told = opening(remote, rank=1)
-    end(first(), told)
-    second, told_too = opening(remote, rank=0)
-    end(second(), told_too)
-    assert told_too.attempts == [1]
+def test_a_launch_that_a_process_has_left_is_over(remote: Remote) -> None:
+    first, observer = opening(remote, rank=1)
+    end(first(), observer)
+    second, second_observer = opening(remote, rank=0)
+    end(second(), second_observer)
+    assert second_observer.attempts == [1]
 
 
 def test_the_pace_is_that_of_the_store_and_the_number_of_workers(
     remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1024")
-    opened, told = opening(remote)
+    opened, observer = opening(remote)
     writer = opened()
     assert (writer.flush_s, writer.urgent_s) == (60.0, 12.0)
-    end(writer, told)
+    end(writer, observer)
     local = LocalStore(tmp_path / "local")
-    monkeypatch.setattr(worker_files, "open_store", lambda location: local)
-    opened, told = opening(local)
+    opened, observer = opening(local)
     writer = opened()
     assert (writer.flush_s, writer.urgent_s, writer.patience_s) == (0.5, 0.0, 0.0)
-    assert isinstance(told.controls[0], StoreMailbox)
-    end(writer, told)
+    assert isinstance(observer.controls[0], StoreMailbox)
+    end(writer, observer)
 
 
 def commit(store: Store) -> None:
@@ -288,7 +302,7 @@ def commit(store: Store) -> None:
     store.write(layout.control_commit("stop", 0), json.dumps({"at_step": 9, "reason": "because"}).encode())
 
 
-def test_a_look_for_a_stop_that_nobody_asked_for_is_one_question_about_a_size(remote: Remote) -> None:
+def test_a_look_for_an_unrequested_stop_is_one_question_about_a_size(remote: Remote) -> None:
     control = StoreMailbox(remote, 0, "worker_0")
     for _ in range(10):
         assert control.poll(3) == []
@@ -323,26 +337,19 @@ def test_a_process_that_ends_looks_for_no_stop(remote: Remote, monkeypatch: pyte
     control.close()
 
 
-def test_raw_tensors_are_removed_by_nobody_who_records(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raw_tensors_are_not_removed_by_the_recorder(remote: Remote) -> None:
     """To remove is to ask the store, which may take its time."""
-    make, told = opening(remote, raw_keep_bytes=2000)
+    make, observer = opening(remote, raw_keep_bytes=2000)
     writer = make()
-    threads: set[str] = set()
-
-    def delete(path: str) -> None:
-        threads.add(threading.current_thread().name)
-        LocalStore.delete(remote, path)
-
-    monkeypatch.setattr(remote, "delete", delete)
     for number in range(5):
         writer.write_tensors([(number, RawTensor(1, np.ones(200)))])
-    end(writer, told)
-    assert threads == {"watchglass-uploader"}
+    end(writer, observer)
+    assert remote.removers == {"watchglass-uploader"}
     assert len(remote.list("attempts/0000/tensors")) == 1
 
 
-def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) -> None:
-    make, told = opening(remote)
+def test_a_place_that_another_process_writes_to_is_not_waited_for(remote: Remote) -> None:
+    make, observer = opening(remote)
     writer = make()
     assert writer.patience_s > 0
     until(lambda: bool(Recorded(remote).segments))
@@ -361,10 +368,10 @@ def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) 
 
     until(refused)
     assert writer.patience_s == 0.0
-    end(writer, told)
+    end(writer, observer)
 
 
-def test_an_object_store_is_looked_at_as_rarely_as_it_is_written_to(remote: Remote) -> None:
+def test_an_object_store_is_polled_as_rarely_as_it_is_written_to(remote: Remote) -> None:
     intervals = remote.policy.intervals(1024)
     control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), intervals)
     until(lambda: remote.asked["size"] == 1)
@@ -374,30 +381,33 @@ def test_an_object_store_is_looked_at_as_rarely_as_it_is_written_to(remote: Remo
     control.close()
 
 
-def test_a_predecessor_in_the_same_place_is_written_behind(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_predecessor_in_the_same_place_is_written_behind(remote: Remote) -> None:
     """It took the place between our look and our claim, and died."""
     create_run(remote, command=[])
     create_attempt(remote, "")
-    original = worker_files.claims_of_worker
-    monkeypatch.setattr(worker_files, "claims_of_worker", lambda *place: [])
-    claim_worker(remote, 0, "worker_0")
-    from watchglass.store import SegmentWriter, encode_lifecycle
 
-    SegmentWriter(remote, 0, "worker_0").write([encode_lifecycle({"event": "joined", "worker": "worker_0"})])
-    release_worker(remote, 0, "worker_0")
-    opened, told = opening(remote, attempt=0)
+    def predecessor() -> None:
+        claim_worker(remote, 0, "worker_0")
+        SegmentWriter(remote, 0, "worker_0").write([encode_lifecycle({"event": "joined", "worker": "worker_0"})])
+        release_worker(remote, 0, "worker_0")
+
+    remote.after_look = predecessor
+    opened, observer = opening(remote, attempt=0)
     writer = opened()
-    monkeypatch.setattr(worker_files, "claims_of_worker", original)
-    assert told.attempts == [0]
-    assert len(original(remote, 0, "worker_0")) == 3
-    end(writer, told)
+    assert observer.attempts == [0]
+    assert len(claims_of_worker(remote, 0, "worker_0")) == 3
+    end(writer, observer)
     assert len(Recorded(remote).segments) == 2
 
 
-def test_of_many_tries_for_a_place_the_last_says_why(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    def taken(*arguments: Any) -> int:
-        raise RunExistsError("worker_0 was just taken by another process")
+def test_of_many_tries_for_a_place_the_last_says_why(tmp_path: Path, spools: Path) -> None:
+    class Taken(Remote):
+        """Another process always claims the place first."""
 
-    monkeypatch.setattr(worker_files, "claim_worker", taken)
+        def write(self, path: str, data: Any, *, replace: bool = False) -> None:
+            if "worker_0.json" in path:
+                LocalStore.write(self, path, json.dumps({**json.loads(data), "pid": os.getppid()}).encode())
+            super().write(path, data, replace=replace)
+
     with pytest.raises(RunExistsError, match="just taken"):
-        opening(remote)[0]()
+        opening(Taken(tmp_path / "run"))[0]()

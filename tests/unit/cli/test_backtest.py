@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from command_line import Watchglass
-from watchglass.cli import backtest as verb
 from watchglass.cli.sweep_option import parse_sweeps
-from watchglass.config import RuleSpec
+from watchglass.config import RuleSpec, Timing
 from watchglass.errors import InvalidValueError, WatchglassError
 from watchglass.testing import Step, build_run
 
 RULE = '''
+import signal
+
 from watchglass import Needs, Rule, Severity
 from watchglass.rules import parameter, state
 
@@ -37,6 +38,16 @@ class High(Rule):
         if self.above >= self.patience:
             severity = Severity.WARNING if self.warn else Severity.ERROR
             yield self.finding(view, severity=severity, message=f"the loss is {loss:g}", subject="loss", value=loss)
+
+class Interrupts(Rule):
+    """Ctrl-C in run b."""
+
+    needs = (Needs(scalars=("loss",)),)
+
+    def check(self, view):
+        if view.scalar("loss") == 4:
+            signal.raise_signal(signal.SIGINT)
+        return ()
 
 class Fails(Rule):
     """Raises."""
@@ -135,7 +146,7 @@ def test_a_finding_before_the_sickness_is_no_success(watchglass: Watchglass, pla
     assert [(run["outcome"], run["delay"]) for run in found["runs"]] == [("found", 0), ("found", -3)]
 
 
-def test_a_finding_that_helps_nobody_any_more_is_late(watchglass: Watchglass, place: Path) -> None:
+def test_a_finding_that_comes_after_the_harm_is_late(watchglass: Watchglass, place: Path) -> None:
     (place / "late.toml").write_text('[[runs]]\nrun = "b"\nsick = true\nsince_step = 2\nuntil_step = 7\ncause = "x"\n')
     said = watchglass("backtest", "rules.py:High", "runs/b", "--labels", "late.toml", "--format", "json")
     (found,) = json.loads(said.out)["combinations"]
@@ -215,7 +226,7 @@ def test_a_rule_that_fails_is_said_with_what_it_raised(watchglass: Watchglass, p
     assert said.err.splitlines()[0] == ("watchglass: warning: the rule failed on runs/a: ZeroDivisionError: my mistake")
 
 
-def test_a_rule_that_could_say_nothing_is_told(watchglass: Watchglass, place: Path) -> None:
+def test_a_rule_that_could_say_nothing_is_reported(watchglass: Watchglass, place: Path) -> None:
     said = watchglass("backtest", "VanishingGradient", "runs/a", "runs/b")
     assert said.status == 0
     assert [row[-1] for row in rows(said.out)[1:3]] == ["NotApplicable", "NotApplicable"]
@@ -225,28 +236,15 @@ def test_a_rule_that_could_say_nothing_is_told(watchglass: Watchglass, place: Pa
     ]
 
 
-def test_ctrl_c_shows_what_there_is(watchglass: Watchglass, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from watchglass import evaluate
-
-    real = evaluate.tested
-
-    def interrupted(run: str, *words: Any, **more: Any) -> Any:
-        if run.endswith("b"):
-            raise KeyboardInterrupt
-        return real(run, *words, **more)
-
-    monkeypatch.setattr(evaluate, "tested", interrupted)
-    said = watchglass("backtest", "rules.py:High", "runs")
+def test_ctrl_c_shows_what_there_is(watchglass: Watchglass, place: Path) -> None:
+    said = watchglass("backtest", "rules.py:Interrupts", "runs")
     assert said.status == 130
     assert said.err == "watchglass: interrupted after 1 of 6 runs\n"
     assert [row[0] for row in rows(said.out)] == ["run", "runs/a"]
 
 
-def test_progress_is_told_on_stderr_where_it_takes_long(
-    watchglass: Watchglass, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verb, "_REPORT_EVERY_S", -1.0)
-    said = watchglass("backtest", "rules.py:High", "runs/a", "runs/b")
+def test_progress_is_reported_on_stderr_where_it_takes_long(watchglass: Watchglass, place: Path) -> None:
+    said = watchglass("backtest", "rules.py:High", "runs/a", "runs/b", timing=Timing(progress_s=-1.0))
     assert "watchglass: run 2 of 2, runs/b, step 10" in said.err.splitlines()
 
 

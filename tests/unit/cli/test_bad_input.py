@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 
 from command_line import Said, Watchglass
+from watchglass.cli.failure import failing_in_one_line
 
 
 @pytest.fixture
@@ -169,14 +171,11 @@ def test_debug_shows_where(watchglass: Watchglass) -> None:
     assert said.err.splitlines()[-1].startswith("watchglass: error: nowhere does not exist")
 
 
-def test_a_fault_of_ours_is_one_line_too(
-    watchglass: Watchglass, healthy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> Said:
+def test_a_fault_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as left, failing_in_one_line(debug=False):
         raise KeyError("a\nfault")
-
-    monkeypatch.setattr("watchglass.cli.verdicts.replayed", fail)
-    assert watchglass("check", healthy).error == r"KeyError: 'a\nfault' (unexpected; --debug shows the traceback)"
+    said = Said(left.value.exit_code, *capsys.readouterr())
+    assert said.error == r"KeyError: 'a\nfault' (unexpected; --debug shows the traceback)"
 
 
 def test_nothing_from_outside_steers_the_terminal(watchglass: Watchglass) -> None:

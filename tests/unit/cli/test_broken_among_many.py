@@ -12,7 +12,8 @@ import pytest
 from command_line import Watchglass, training
 from fuzz.hostile import Part, frame, frames_of
 from watchglass.errors import StoreError
-from watchglass.run import open_run, open_runs
+from watchglass.run import RunSearch, open_run, open_runs
+from watchglass.run.runs import runs_of
 from watchglass.store import FrameKind, LocalStore, StoredObject
 from watchglass.testing import build_run
 
@@ -69,7 +70,7 @@ def test_a_frame_that_is_too_large_is_a_problem_of_its_run(runs: Path, watchglas
 
 
 @pytest.mark.parametrize("error", [IndexError("out of range"), MemoryError(), RecursionError("deep"), KeyError(3)])
-def test_an_error_that_nobody_expected_is_one_of_its_run(
+def test_an_unexpected_error_is_one_of_its_run(
     runs: Path, watchglass: Watchglass, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     whole = LocalStore.list
@@ -99,10 +100,9 @@ class Closed(LocalStore):
         return super().folders(prefix)
 
 
-def test_a_folder_that_is_closed_to_us_hides_no_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_closed_to_us_hides_no_run(runs: Path) -> None:
     (runs / "closed").mkdir()
-    monkeypatch.setattr("watchglass.run.runs.open_store", Closed)
-    found = open_runs(runs)
+    found = runs_of(str(runs), RunSearch(Closed(runs)))
     assert sorted(found.names) == ["bad", "closed", "good"]
     assert [each.problem for each in found.listed if each.problem] == ["cannot list closed: permission denied"]
     assert len(list(found)) == 2

@@ -10,7 +10,7 @@ import pytest
 from command_line import Watchglass
 from watchglass.cli.capture_options import given_settings, parse_collections, parse_percent
 from watchglass.config import Collection, ModeSteps, SessionConfig
-from watchglass.launch import Job, LaunchOutcome
+from watchglass.launch import Job
 
 
 @pytest.mark.parametrize(
@@ -54,25 +54,7 @@ def test_only_what_is_given_is_set() -> None:
     }
 
 
-@pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
-    """Jobs that would have been launched."""
-    launched: list[Job] = []
-
-    def launch(job: Job, *, started: Any, **_: Any) -> LaunchOutcome:
-        job.check()
-        launched.append(job)
-        started("runs/x", 0)
-        return LaunchOutcome(0, "runs/x", 0, leads=False, evaluated=True, seconds=0.0)
-
-    monkeypatch.setattr("watchglass.launch.launch", launch)
-    (tmp_path / "train.py").write_text("")
-    return launched
-
-
-def test_the_command_line_comes_before_the_file(
-    watchglass: Watchglass, jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_comes_before_the_file(watchglass: Watchglass, jobs: list[Job], tmp_path: Path) -> None:
     (tmp_path / "watchglass.toml").write_text(
         "save_interval = 3\noverhead_budget = 0.5\n[collections.gradients]\nsave_interval = 4\n"
     )
@@ -88,8 +70,7 @@ def test_the_command_line_comes_before_the_file(
     assert Collection("weights", save_raw=True) in config.collections
     assert [collection.name for collection in config.collections][:3] == ["weights", "biases", "gradients"]
     assert config.overrides["save_interval"] == "7"
-    monkeypatch.setenv(*next(iter(config.to_env().items())))
-    assert SessionConfig.from_env() is not None
+    assert SessionConfig.from_env(config.to_env()) is not None
 
 
 def test_the_command_line_changes_a_collection_that_the_file_defines(
@@ -108,12 +89,12 @@ def test_the_command_line_changes_a_collection_that_the_file_defines(
 
 
 def test_a_hook_configuration_is_found_through_the_environment(
-    watchglass: Watchglass, jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watchglass: Watchglass, jobs: list[Job], tmp_path: Path
 ) -> None:
     (tmp_path / "hook.json").write_text('{"CollectionConfigurations": [{"CollectionName": "gradients"}]}')
-    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", "hook.json")
-    assert "settings from hook.json" in watchglass("run", "train.py").err
+    said = watchglass("run", "train.py", env={"SMDEBUG_CONFIG_FILE_PATH": "hook.json"})
+    assert "settings from hook.json" in said.err
     config = jobs[0].session("runs/x", 0)
     assert (config.save_interval, config.collections) == (500, (Collection("gradients"),))
-    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", "nowhere.json")
-    assert "nowhere.json of SMDEBUG_CONFIG_FILE_PATH does not exist" in watchglass("run", "train.py").error
+    said = watchglass("run", "train.py", env={"SMDEBUG_CONFIG_FILE_PATH": "nowhere.json"})
+    assert "nowhere.json of SMDEBUG_CONFIG_FILE_PATH does not exist" in said.error

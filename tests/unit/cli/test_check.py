@@ -102,7 +102,7 @@ def test_a_run_is_not_changed(watchglass: Watchglass, broken: Path) -> None:
     assert {path: path.read_bytes() for path in broken.rglob("*") if path.is_file()} == before
 
 
-def test_a_damaged_segment_is_told_and_the_rest_evaluated(watchglass: Watchglass, broken: Path) -> None:
+def test_a_damaged_segment_is_reported_and_the_rest_evaluated(watchglass: Watchglass, broken: Path) -> None:
     (segment,) = broken.glob("attempts/0000/segments/*/*")
     data = bytearray(segment.read_bytes())
     data[-40] ^= 0xFF

@@ -29,7 +29,7 @@ class Raises(Rule):
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A folder with a healthy run, a broken one, one that was killed, and one that nobody can read."""
+    """A folder with a healthy run, a broken one, a killed one, and one that cannot be read."""
     modules = {"fc": "Linear"}
     build_run(tmp_path / "runs" / "a-healthy", training(), modules=modules)
     build_run(tmp_path / "runs" / "b-broken", training(broken_at=80), modules=modules)
@@ -153,7 +153,7 @@ def resumed(tmp_path: Path) -> Path:
 
 
 def resumed_run(path: Path, *, start_step: int = 60) -> Path:
-    """A run of a training that was killed, and of its resumed attempt, which finished."""
+    """A run of a training run that was killed, and of its resumed attempt, which finished."""
     steps = training()
     with RunBuilder(path, modules={"fc": "Linear"}, alive=False) as builder:
         for number, step in enumerate(steps[:60]):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from command_line import Watchglass
 from compacted_runs import small_run
+from parquet_files import read_parquet
 from watchglass.records import SCALARS, STATISTIC_FIELDS, STEPS, Mode, StepEnd
 from watchglass.run import open_run
 from watchglass.stats import Histograms
@@ -83,7 +84,7 @@ def test_a_run_that_is_written_is_refused(watchglass: Watchglass, tmp_path: Path
         assert f"worker_0 is process {this_process().pid}, which is running; wait for it to end" in error
 
 
-def test_what_is_kept_for_a_reader_is_told(watchglass: Watchglass, healthy: Path) -> None:
+def test_what_is_kept_for_a_reader_is_reported(watchglass: Watchglass, healthy: Path) -> None:
     with pin(LocalStore(healthy)):
         said = watchglass("compact", healthy)
         assert said.status == 0
@@ -111,7 +112,7 @@ def test_export_writes_tidy_tables(watchglass: Watchglass, tmp_path: Path) -> No
         "statistics.parquet", "steps.parquet", "tensors.parquet", "units.parquet",
     ]  # fmt: skip
     assert list(target.parent.iterdir()) == [target]
-    statistics = pq.read_table(target / "statistics.parquet").to_pylist()
+    statistics = read_parquet(target / "statistics.parquet").to_pylist()
     assert len(statistics) == 2 * 24 * 3
     run = open_run(tmp_path / "run")
     known = run.worker("worker_1").attempts[0]
@@ -129,13 +130,13 @@ def test_export_writes_tidy_tables(watchglass: Watchglass, tmp_path: Path) -> No
         assert (row["role"], row["module"], row["module_type"], row["counts"]) == ("gradient", "fc", "Linear", True)
         assert (row["run"], row["attempt"], row["origin"]) == (run.manifest.run_id, 0, "planned")
         assert row["mean"] == row["sum"] / row["count"]
-    steps = pq.read_table(target / "steps.parquet").to_pylist()
+    steps = read_parquet(target / "steps.parquet").to_pylist()
     assert [row["step"] for row in steps if row["worker"] == "worker_0" and row["mode"] == "EVAL"] == [0, 1, 2]
     assert all(abs(row["seconds"] - 0.1) < 1e-9 for row in steps)
-    facts = pq.read_table(target / "facts.parquet").to_pylist()
+    facts = read_parquet(target / "facts.parquet").to_pylist()
     assert {(row["kind"], row["step"]) for row in facts if row["step"] is None} == {("model", None)}
     assert [json.loads(row["data"]) for row in facts if row["global_step"] == 4] == [{"size": 4}] * 2
-    scalars = pq.read_table(target / "scalars.parquet").to_pylist()
+    scalars = read_parquet(target / "scalars.parquet").to_pylist()
     assert [row["value"] for row in scalars if row["worker"] == "worker_0"] == [1 / (n + 1) for n in range(24)]
 
 
@@ -143,7 +144,7 @@ def test_steps_that_were_done_again_do_not_count(watchglass: Watchglass, tmp_pat
     for _ in range(2):
         small_run(tmp_path / "run", workers=1, steps=6)
     assert watchglass("export", tmp_path / "run", "-o", tmp_path / "tables").status == 0
-    steps = pq.read_table(tmp_path / "tables/steps.parquet").to_pylist()
+    steps = read_parquet(tmp_path / "tables/steps.parquet").to_pylist()
     assert [(row["attempt"], row["counts"]) for row in steps] == [(0, False)] * 6 + [(1, True)] * 6
 
 
@@ -157,7 +158,7 @@ def test_findings_are_exported(watchglass: Watchglass, tmp_path: Path, broken: P
     with JournalWriter(LocalStore(broken)) as journal:
         journal.write([finding])
     assert watchglass("export", broken, "-o", tmp_path / "tables").status == 0
-    (row,) = pq.read_table(tmp_path / "tables/findings.parquet").to_pylist()
+    (row,) = read_parquet(tmp_path / "tables/findings.parquet").to_pylist()
     assert (row["rule"], row["severity"], row["tensors"], row["limit"]) == ("Made", "error", ["fc.weight"], None)
     assert np.isnan(row["value"])
 
@@ -175,16 +176,14 @@ def test_export_overwrites_nothing(watchglass: Watchglass, healthy: Path, tmp_pa
     assert (tmp_path / "full/file").read_text() == (tmp_path / "file").read_text() == "mine"
 
 
-def test_an_export_that_fails_leaves_nothing(
-    watchglass: Watchglass, healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from watchglass.view import export
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(export, "RunTables", full)
-    assert "No space left on device" in watchglass("export", healthy, "-o", tmp_path / "a/tables").error
+def test_an_export_that_fails_leaves_nothing(watchglass: Watchglass, healthy: Path, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as on a full disk
+    try:
+        said = watchglass("export", healthy, "-o", tmp_path / "a/tables")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "File too large" in said.error
     assert list((tmp_path / "a").iterdir()) == []
 
 
@@ -217,17 +216,8 @@ def test_rm_says_of_a_folder_of_runs_that_each_is_to_be_named(watchglass: Watchg
 
 
 @pytest.mark.parametrize(("answer", "removed"), [("y\n", True), ("n\n", False), ("\n", False)])
-def test_rm_asks_on_a_terminal(
-    watchglass: Watchglass, healthy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, removed: bool
-) -> None:
-    import io
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr("sys.stdin", Terminal(answer))
-    said = watchglass("rm", healthy)
+def test_rm_asks_on_a_terminal(watchglass: Watchglass, healthy: Path, answer: str, removed: bool) -> None:
+    said = watchglass("rm", healthy, typed=answer)
     assert said.status == (0 if removed else 130)
     assert (f"{healthy} was not removed" in said.err) is not removed
     assert re.search(rf"{healthy}: \d+\.\d kB in \d+ objects, 120 training steps. Remove it permanently\?", said.out)
@@ -261,7 +251,7 @@ def everything(path: Path) -> list[object]:
 
 
 def test_export_of_a_run_with_impossible_numbers(watchglass: Watchglass, tmp_path: Path) -> None:
-    """What no table has room for is left out and told; it ends nothing."""
+    """Rows that no table can hold are skipped and reported; the command goes on."""
     store = small_run(tmp_path / "run", workers=1, steps=3)
     much = 1 << 80
     header = {"format": [2, 0], "attempt": 0, "worker": "worker_0", "seq": 1, "wall_ns": much, "monotonic_ns": -much}
@@ -286,7 +276,7 @@ def test_export_of_a_run_with_impossible_numbers(watchglass: Watchglass, tmp_pat
     assert said.status == 0, said.err
     assert "catalog row is malformed" in said.err
     assert "finding is malformed" in said.err
-    assert len(pq.read_table(tmp_path / "tables/steps.parquet")) == 4
+    assert len(read_parquet(tmp_path / "tables/steps.parquet")) == 4
 
 
 def test_scalars_of_very_late_steps_are_exported_at_their_step(watchglass: Watchglass, tmp_path: Path) -> None:
@@ -298,7 +288,7 @@ def test_scalars_of_very_late_steps_are_exported_at_their_step(watchglass: Watch
     end = StepEnd(late, Mode.TRAIN, 5, 5, 0, 1)
     SegmentWriter(store, 0, "worker_0").write([encode_rows(SCALARS, scalars), encode_step_ends([end])])
     assert watchglass("export", tmp_path / "run", "-o", tmp_path / "tables").status == 0
-    rows = pq.read_table(tmp_path / "tables/scalars.parquet").to_pylist()
+    rows = read_parquet(tmp_path / "tables/scalars.parquet").to_pylist()
     assert [row["value"] for row in rows if row["global_step"] == late] == [7.0]
 
 

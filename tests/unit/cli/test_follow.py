@@ -10,18 +10,18 @@ import pytest
 
 from command_line import Watchglass, interrupted_once, training
 from watchglass.cli.app import application
-from watchglass.config import EvaluatorConfig, EvaluatorTiming
+from watchglass.config import EvaluatorTiming, Timing
+from watchglass.launch import Job
 from watchglass.records import Severity, Status
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, lease_holder
 from watchglass.testing import RunBuilder
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def watchglass(watchglass: Watchglass) -> Watchglass:
     """No launcher will start these runs again, so there is nothing to wait for."""
-    timing = EvaluatorTiming(settled_s=0.0, restarted_s=0.1)
-    monkeypatch.setattr("watchglass.cli.evaluator_options.EvaluatorConfig", partial(EvaluatorConfig, timing=timing))
+    return partial(watchglass, timing=Timing(evaluator=EvaluatorTiming(settled_s=0.0, restarted_s=0.1)))
 
 
 def test_a_healthy_run_exits_0_and_is_judged_in_its_journal(watchglass: Watchglass, healthy: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_broken_run_exits_1_with_the_verdict_of_check(watchglass: Watchglass, 
     assert watchglass("follow", broken, "--fail-on", "never").status == 0
 
 
-def test_a_training_that_died_is_told(watchglass: Watchglass, killed: Path) -> None:
+def test_a_training_run_that_died_is_reported(watchglass: Watchglass, killed: Path) -> None:
     said = watchglass("follow", killed)
     assert said.status == 2
     assert "watchglass: the run has ended: lost" in said.err
@@ -77,7 +77,7 @@ def test_only_the_rules_that_were_asked_for(watchglass: Watchglass, broken: Path
     assert [status.rule for status in open_run(broken).journal.statuses] == ["Overfit"]
 
 
-def test_a_training_that_goes_on_is_left_when_the_time_is_over(watchglass: Watchglass, run_path: Path) -> None:
+def test_a_training_run_that_goes_on_is_left_when_the_time_is_over(watchglass: Watchglass, run_path: Path) -> None:
     with RunBuilder(run_path) as builder:
         for step in training(20):
             builder.step(step)
@@ -111,15 +111,9 @@ def test_it_is_a_verb(watchglass: Watchglass) -> None:
     assert "watchglass follow" in watchglass("follow", "--help").out
 
 
-def test_runs_go_below_what_the_environment_or_the_option_says(
-    watchglass: Watchglass, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    jobs = []
-    monkeypatch.setattr("watchglass.cli.run._launch", lambda job, *_, **__: jobs.append(job) or 0)
-    (tmp_path / "train.py").write_text("")
+def test_runs_go_below_what_the_environment_or_the_option_says(watchglass: Watchglass, jobs: list[Job]) -> None:
     watchglass("run", "train.py")
-    monkeypatch.setenv("WATCHGLASS_RUNS", "s3://bucket/team")
-    watchglass("run", "train.py")
+    watchglass("run", "train.py", env={"WATCHGLASS_RUNS": "s3://bucket/team"})
     watchglass("run", "--runs", "mine", "--evaluator", "none", "train.py")
     assert [job.runs for job in jobs] == ["runs", "s3://bucket/team", "mine"]
     assert [job.evaluator is not None for job in jobs] == [True, True, False]

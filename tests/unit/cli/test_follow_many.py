@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from command_line import Watchglass, interrupted_once, training
-from watchglass.config import EvaluatorConfig, EvaluatorTiming
-from watchglass.errors import StoreError
+from watchglass.cli.follow_output import conclude
+from watchglass.config import EvaluatorConfig, EvaluatorTiming, Timing
+from watchglass.evaluate import replay
 from watchglass.records import Status
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, lease_holder
 from watchglass.testing import RunBuilder, build_run
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def watchglass(watchglass: Watchglass) -> Watchglass:
     """No launcher will start these runs again, so there is nothing to wait for."""
-    timing = EvaluatorTiming(settled_s=0.0, restarted_s=0.1)
-    monkeypatch.setattr("watchglass.cli.evaluator_options.EvaluatorConfig", partial(EvaluatorConfig, timing=timing))
+    return partial(watchglass, timing=Timing(evaluator=EvaluatorTiming(settled_s=0.0, restarted_s=0.1)))
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def test_ctrl_c_ends_all_of_them_in_order(watchglass: Watchglass, runs: Path) ->
         JournalWriter(LocalStore(runs / "goes-on")).close()
 
 
-def test_trainings_that_go_on_when_the_time_is_over_have_no_clean_answer(watchglass: Watchglass, runs: Path) -> None:
+def test_training_runs_that_go_on_when_the_time_is_over_have_no_clean_answer(
+    watchglass: Watchglass, runs: Path
+) -> None:
     watchglass("follow", runs, "--until-idle", "0.2", "--quiet")
     with RunBuilder(runs / "goes-on") as builder:
         for step in training(20):
@@ -125,21 +127,20 @@ def test_a_run_that_begins_later_is_followed_as_a_run(watchglass: Watchglass, tm
     assert f"watchglass: following {tmp_path / 'run'}" in said.err.splitlines()
 
 
-def test_findings_count_also_where_the_store_is_away_when_the_verdict_is_asked_for(
-    watchglass: Watchglass, broken: Path, healthy: Path, monkeypatch: pytest.MonkeyPatch
+def test_findings_count_also_where_the_store_is_unreachable_when_the_verdict_is_asked_for(
+    broken: Path, healthy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def away(location: str) -> None:
-        raise StoreError(f"cannot read {location}: the store is away")
-
-    monkeypatch.setattr("watchglass.cli.follow_output.open_run", away)
     for run, status in ((broken, 1), (healthy, 2)):
-        said = watchglass("follow", run)
-        assert (said.status, said.out) == (status, "")
-        last = said.err.splitlines()[-1]
-        assert last == f"watchglass: error: no verdict, only the findings above: cannot read {run}: the store is away"
+        evaluation = replay(run)
+        run.rename(run.with_name("unreachable"))
+        assert conclude(EvaluatorConfig(str(run), None, ()), evaluation, "warning", ended=True) == status
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"watchglass: error: no verdict, only the findings above: {run} does not exist")
+        run.with_name("unreachable").rename(run.with_name(f"{run.name}-unreachable"))
 
 
-def test_a_run_and_who_evaluates_it_can_be_looked_at_meanwhile(watchglass: Watchglass, run_path: Path) -> None:
+def test_a_run_and_its_evaluator_can_be_inspected_meanwhile(watchglass: Watchglass, run_path: Path) -> None:
     with RunBuilder(run_path) as builder:
         for step in training(20):
             builder.step(step)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,15 +15,7 @@ from command_line import Watchglass
 from dead_workers import TENSORS, DeadWorker
 from watchglass import open_run
 from watchglass.errors import StoreError
-from watchglass.store import LocalStore, claims_of_worker, locked_files
-from watchglass.store.rings import ring_paths
-
-
-@pytest.fixture(autouse=True)
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows lie below the test's folder."""
-    (tmp_path / "memory").mkdir()
-    monkeypatch.setattr(locked_files, "MEMORY", tmp_path / "memory")
+from watchglass.store import LocalStore, claims_of_worker
 
 
 @pytest.fixture
@@ -76,19 +71,18 @@ def test_a_process_that_lives_is_left_alone(watchglass: Watchglass, killed: Call
 
 
 def test_one_that_looks_dead_and_still_writes_is_left_alone(
-    watchglass: Watchglass, killed: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    watchglass: Watchglass, killed: Callable[..., Path], tmp_path: Path
 ) -> None:
     """As of a container, whose processes cannot be seen: the lock of its rings can."""
     run = killed()
-    monkeypatch.setattr(ring_paths.locked_files, "_locked", _held)
-    assert "recovered" not in watchglass("check", run).err
-    assert len(claims_of_worker(LocalStore(run), 0, "worker_0")) == 1
-
-
-def _held(path: Path) -> int:
-    from watchglass.errors import RunExistsError
-
-    raise RunExistsError(f"{path} is being written")
+    whole = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    with ExitStack() as files:
+        for ring in [*tmp_path.rglob("*.rows"), *tmp_path.rglob("*.entries")]:
+            # A lock of the open file, which this process cannot take a second time, unlike its own record lock.
+            fcntl.fcntl(files.enter_context(ring.open("r+b")), fcntl.F_OFD_SETLK, whole)
+        assert "recovered" not in watchglass("check", run).err
+        assert len(claims_of_worker(LocalStore(run), 0, "worker_0")) == 1
+    assert "recovered" in watchglass("check", run).err
 
 
 def test_a_run_that_cannot_be_written_is_judged_as_it_is(

@@ -7,7 +7,7 @@ import pytest
 from watchglass.cli.terminal import progress
 
 
-def test_a_long_wait_is_told_once_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_wait_is_reported_once_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("watchglass: at it") as tick:
         tick(14.0)
         assert capsys.readouterr().err == ""
@@ -16,7 +16,7 @@ def test_a_long_wait_is_told_once_off_a_terminal(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "watchglass: at it\n"
 
 
-def test_who_asked_for_quiet_is_told_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_asked_for_quiet_gets_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("watchglass: at it", enabled=False) as tick:
         tick(100.0)
     assert capsys.readouterr().err == ""

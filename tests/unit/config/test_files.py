@@ -104,7 +104,7 @@ def test_a_bad_toml_file_is_named_with_the_key_in_one_line(
 ) -> None:
     path = write("watchglass.toml", text)
     with pytest.raises(InvalidValueError) as caught:
-        read_file(path)
+        SessionConfig.merged("", read_file(path))
     assert str(caught.value).startswith(f"{path}: ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -120,37 +120,33 @@ def test_a_file_that_is_no_text_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_nearest_file_above_is_found_but_not_above_the_repository(
-    write: Callable[[str, Any], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[str, Any], Path], tmp_path: Path
 ) -> None:
     outer, inner = write("watchglass.toml", ""), write("repo/watchglass.toml", "")
     deep = tmp_path / "repo" / "a" / "b"
     deep.mkdir(parents=True)
     (tmp_path / "repo" / ".git").mkdir()
-    monkeypatch.chdir(deep)
-    monkeypatch.delenv("SMDEBUG_CONFIG_FILE_PATH", raising=False)
-    assert find_file() == inner
+    assert find_file(folder=deep, environ={}) == inner
     inner.unlink()
-    assert find_file() is None
+    assert find_file(folder=deep, environ={}) is None
     (tmp_path / "repo" / ".git").rmdir()
-    assert find_file() == outer
-    monkeypatch.setenv("HOME", str(tmp_path / "repo"))
-    assert find_file() is None
+    assert find_file(folder=deep, environ={}) == outer
+    assert find_file(folder=deep, environ={"HOME": str(tmp_path / "repo")}) is None
 
 
 def test_a_named_file_comes_before_the_environment_and_that_before_the_nearest(
-    write: Callable[[str, Any], Path], in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[str, Any], Path], in_tmp_path: Path
 ) -> None:
     write("watchglass.toml", "")
     theirs, named = write("hook.json", {}), write("named.toml", "")
-    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", str(theirs))
-    assert find_file() == theirs
-    assert find_file(named) == named
+    environ = {"SMDEBUG_CONFIG_FILE_PATH": str(theirs)}
+    assert find_file(environ=environ) == theirs
+    assert find_file(named, environ=environ) == named
     with pytest.raises(MissingFileError) as caught:
         find_file("named.tom")
     assert str(caught.value) == 'configuration file named.tom does not exist (did you mean "named.toml"?)'
-    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", "nowhere/x.json")
     with pytest.raises(MissingFileError, match="of SMDEBUG_CONFIG_FILE_PATH does not exist"):
-        find_file()
+        find_file(environ={"SMDEBUG_CONFIG_FILE_PATH": "nowhere/x.json"})
     with pytest.raises(MissingFileError, match="is a folder"):
         find_file(in_tmp_path)
 
@@ -262,41 +258,36 @@ def test_a_bad_hook_configuration_is_named_with_its_own_key(
         content = json.dumps(content)[:-1]
     path = write("hook.json", content)
     with pytest.raises(WatchglassError) as caught:
-        read_file(path)
+        SessionConfig.merged("", read_file(path))
     assert str(caught.value).startswith(f"{path}: ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("named", ["deeper/mine.py:Mine", "deeper/mine.py", "../project/deeper/mine.py:Mine"])
-def test_a_file_of_actions_is_found_from_the_file_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
+def test_a_file_of_actions_is_found_from_the_file_that_names_it(in_tmp_path: Path, named: str) -> None:
+    tmp_path = in_tmp_path
     (tmp_path / "project" / "deeper").mkdir(parents=True)
     (tmp_path / "project" / "deeper" / "mine.py").write_text("")
     (tmp_path / "project" / "watchglass.toml").write_text(
         f'[[actions]]\nname = "{named}"\npath = "here.txt"\n[[actions]]\nname = "Webhook"\n'
     )
-    monkeypatch.chdir(tmp_path)
     own, built_in = read_actions("project/watchglass.toml", named=True)
     assert own.name == f"{tmp_path}/project/{named}"
     assert (own.parameters, built_in.name) == ({"path": "here.txt"}, "Webhook")
-    monkeypatch.chdir(tmp_path / "project" / "deeper")
-    found = find_file()
+    found = find_file(folder=tmp_path / "project" / "deeper", environ={})
     assert found is not None
     assert read_actions(found, named=True)[0] == own
 
 
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_file_of_actions_that_is_not_there_is_looked_for_beside_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absolute: bool
-) -> None:
+def test_a_file_of_actions_that_is_not_there_is_looked_for_beside_the_file(in_tmp_path: Path, absolute: bool) -> None:
+    tmp_path = in_tmp_path
     (tmp_path / "project").mkdir()
     (tmp_path / "mine.py").write_text("")
     (tmp_path / "project" / "mines.py").write_text("")
     named = str(tmp_path / "project" / "mine.py") if absolute else "mine.py"
     (tmp_path / "project" / "watchglass.toml").write_text(f'[[actions]]\nname = "{named}:Mine"\n')
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingFileError) as refused:
         read_actions("project/watchglass.toml", named=True)
     (line,) = str(refused.value).splitlines()

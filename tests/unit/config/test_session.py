@@ -26,7 +26,7 @@ def names(config: SessionConfig) -> list[str]:
     return [collection.name for collection in config.collections]
 
 
-def test_configurations_survive_the_way_through_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_survive_the_way_through_the_environment() -> None:
     config = SessionConfig(
         run="runs/x",
         attempt=2,
@@ -42,13 +42,11 @@ def test_configurations_survive_the_way_through_the_environment(monkeypatch: pyt
     )
     environ = config.to_env()
     json.loads(*environ.values())
-    monkeypatch.setenv(*next(iter(environ.items())))
-    again = SessionConfig.from_env()
+    again = SessionConfig.from_env(environ)
     assert again is not None
     assert again.run.endswith("/runs/x")
     assert {**vars(again), "run": ""} == {**vars(config), "run": ""}
-    monkeypatch.delenv(*environ)
-    assert SessionConfig.from_env() is None
+    assert SessionConfig.from_env({}) is None
 
     evaluator = EvaluatorConfig("runs/x", 0, (RuleSpec("DeadRelu", {"threshold_layer": 30.0}),), Severity.ERROR)
     back = EvaluatorConfig.from_line(evaluator.to_line())
@@ -117,11 +115,10 @@ def test_what_a_file_defines_is_known_to_the_command_line_whatever_a_script_keep
     )
 
 
-def test_a_script_says_more_than_a_file_and_less_than_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_says_more_than_a_file_and_less_than_the_command_line() -> None:
     line: Any = {"save_interval": "5", "collections": {"inputs": {}}}
-    told = SessionConfig("run", **combine({"save_interval": 3, "save_raw": True}, line), overrides=line).to_env()
-    monkeypatch.setenv(*next(iter(told.items())))
-    launched = SessionConfig.from_env()
+    environ = SessionConfig("run", **combine({"save_interval": 3, "save_raw": True}, line), overrides=line).to_env()
+    launched = SessionConfig.from_env(environ)
     assert launched is not None
     config = launched.with_settings({"save_interval": 99, "collections": ["weights"], "queue_bytes": 1000})
     assert (config.save_interval, config.save_raw, config.queue_bytes) == (5, True, 1000)
@@ -168,6 +165,12 @@ def test_a_setting_that_cannot_be_is_named_with_its_path(settings: dict[str, Any
         ({"save_interval": 0}, {"queue_bytes": 9}, "a.toml: save_interval must be >= 1 but got 0"),
         ({"save_interval": 5}, {"save_interval": 0}, "--save_interval must be >= 1 but got 0"),
         ({"collections": ["weights"]}, {"collections": {"weights": {"end_step": -1}}}, "--collections.weights.end_"),
+        (
+            {"collections": {"weights": {"save_interval": 0}}},
+            {"collections": {"weights": {"save_interval": 5}}},
+            "a.toml: collections.weights.save_interval must be >= 1 but got 0",
+        ),
+        ({"collections": [3]}, {"collections": ["weights"]}, "a.toml: collections.0 must be a collection but got 3"),
         (
             {"start_step": 9},
             {"collections": {"weights": {"end_step": 5}}},

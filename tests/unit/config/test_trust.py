@@ -15,20 +15,26 @@ OTHER = 4242
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     """A folder with a configuration, and one below it in which somebody works."""
     folder = tmp_path / "project"
     (folder / "work").mkdir(parents=True)
     folder.chmod(0o755)
     (folder / "watchglass.toml").write_text(ACTIONS)
     (folder / "watchglass.toml").chmod(0o644)
-    monkeypatch.chdir(folder / "work")
     return folder
 
 
+def found_from(project: Path) -> Path:
+    """The file that a search finds from the folder below."""
+    found = find_file(folder=project / "work", environ={})
+    assert found is not None
+    return found
+
+
 def test_of_this_user_it_is_taken(project: Path) -> None:
-    assert find_file() == project / "watchglass.toml"
-    assert [spec.name for spec in read_actions(find_file(), named=False)] == ["Command"]
+    assert found_from(project) == project / "watchglass.toml"
+    assert [spec.name for spec in read_actions(found_from(project), named=False)] == ["Command"]
 
 
 @pytest.mark.parametrize(
@@ -44,20 +50,20 @@ def test_of_this_user_it_is_taken(project: Path) -> None:
 def test_what_everybody_may_write_is_refused(project: Path, place: str, mode: int, reason: str) -> None:
     (project / place).chmod(mode)
     if not reason:
-        assert read_actions(find_file(), named=False)
+        assert read_actions(found_from(project), named=False)
         return
     with pytest.raises(InvalidValueError, match=rf"{reason}; to trust it, name it with --config"):
-        read_actions(find_file(), named=False)
-    assert read_actions(find_file(), named=True), "named it is trusted"
+        read_actions(found_from(project), named=False)
+    assert read_actions(found_from(project), named=True), "named it is trusted"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to somebody else")
 @pytest.mark.parametrize("place", ["watchglass.toml", "."])
-def test_what_belongs_to_somebody_else_is_refused(project: Path, place: str) -> None:
+def test_what_belongs_to_another_user_is_refused(project: Path, place: str) -> None:
     os.chown(project / place, OTHER, 0)
     with pytest.raises(InvalidValueError, match=f"belongs to user {OTHER}"):
-        read_actions(find_file(), named=False)
-    assert read_actions(find_file(), named=True)
+        read_actions(found_from(project), named=False)
+    assert read_actions(found_from(project), named=True)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another group")
@@ -67,15 +73,15 @@ def test_a_group_with_others_in_it_counts(project: Path, group: int, refused: bo
     (project / "watchglass.toml").chmod(0o664)
     if refused:
         with pytest.raises(InvalidValueError, match="is writable by its group"):
-            read_actions(find_file(), named=False)
+            read_actions(found_from(project), named=False)
     else:
-        assert read_actions(find_file(), named=False)
+        assert read_actions(found_from(project), named=False)
 
 
 def test_settings_alone_are_taken(project: Path) -> None:
     (project / "watchglass.toml").write_text("save_interval = 3\n")
     (project / "watchglass.toml").chmod(0o666)
-    assert read_actions(find_file(), named=False) == ()
+    assert read_actions(found_from(project), named=False) == ()
 
 
 def test_a_file_of_actions_that_others_may_write_is_refused(project: Path) -> None:
@@ -84,7 +90,7 @@ def test_a_file_of_actions_that_others_may_write_is_refused(project: Path) -> No
     mine.chmod(0o666)
     (project / "watchglass.toml").write_text(ACTIONS.replace("Command", "work/mine.py:Mine"))
     with pytest.raises(InvalidValueError, match=r"mine.py is writable by all users"):
-        read_actions(find_file(), named=False)
+        read_actions(found_from(project), named=False)
 
 
 def test_a_link_is_as_good_as_what_it_leads_to(project: Path, tmp_path: Path) -> None:
@@ -94,4 +100,4 @@ def test_a_link_is_as_good_as_what_it_leads_to(project: Path, tmp_path: Path) ->
     (project / "watchglass.toml").rename(elsewhere / "real.toml")
     (project / "watchglass.toml").symlink_to(elsewhere / "real.toml")
     with pytest.raises(InvalidValueError, match="elsewhere is writable by all users"):
-        read_actions(find_file(), named=False)
+        read_actions(found_from(project), named=False)

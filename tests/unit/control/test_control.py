@@ -107,7 +107,7 @@ def test_changes_of_one_kind_follow_one_another_and_others_do_not_wait_for_them(
     Agreement(store, 0, PlanChange({"weights": 2})).request()
     first, second = agreed(ProfileWindow(4)), agreed(ProfileWindow(5), 1)
     stop = agreed(Stop("enough"))
-    assert mailbox.poll(3) == [stop, first], "nobody commits the change of the plan"
+    assert mailbox.poll(3) == [stop, first], "no evaluator commits the change of the plan"
     assert mailbox.poll(3) == [second]
     assert mailbox.requested
 

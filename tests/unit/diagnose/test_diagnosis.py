@@ -308,7 +308,7 @@ def test_a_cause_that_a_rule_would_have_seen_is_much_less_likely() -> None:
     assert "dying_relu" not in [ranked.cause.id for ranked in none.causes]
 
 
-def test_a_cause_that_hardly_anything_speaks_for_is_not_told_beside_a_likely_one() -> None:
+def test_a_cause_with_hardly_any_evidence_is_not_shown_beside_a_likely_one() -> None:
     quiet = load_knowledge().where([], ["PoorWeightInitialization"])
     (diagnosis,) = diagnose([finding("ExplodingGradient", 2, ("gradient_growth",))], quiet)
     assert [ranked.cause.id for ranked in diagnosis.causes] == ["learning_rate_too_high"]

@@ -115,7 +115,7 @@ def test_what_was_saved_counts_from_where_a_resumed_training_stood(run_path: Pat
     assert found.cost_saved == pytest.approx(0.02)
 
 
-def test_what_was_saved_of_a_training_that_was_resumed_into_a_new_run(run_path: Path) -> None:
+def test_what_was_saved_of_a_training_run_that_was_resumed_into_a_new_run(run_path: Path) -> None:
     with RunBuilder(run_path, resumed={"start_step": 35, "source": "optimizer"}) as builder:
         builder.facts(PLAN)
         for _ in range(2):
@@ -128,7 +128,7 @@ def test_what_was_saved_of_a_training_that_was_resumed_into_a_new_run(run_path: 
 def stopped_after(
     run_path: Path, seconds: list[tuple[float, bool]], evaluations: dict[int, float] | None = None
 ) -> float:
-    """What a stop has saved per step, of a training whose steps took so long and were captured or not."""
+    """What a stop has saved per step, of a training run whose steps took so long and were captured or not."""
     weight = {"fc.weight": np.ones((2, 2), np.float32)}
     steps = []
     for number, (step_s, captured) in enumerate(seconds):
@@ -148,7 +148,7 @@ def test_slow_first_steps_say_little_of_the_time_saved(run_path: Path) -> None:
     assert stopped_after(run_path, first) == pytest.approx(0.05)
 
 
-def test_steps_that_were_not_captured_tell_the_time_saved(run_path: Path) -> None:
+def test_steps_that_were_not_captured_show_the_time_saved(run_path: Path) -> None:
     first = [(2.0, True), *[(0.2, True)] * 15]
     later = [(0.01, False)] * 40
     assert stopped_after(run_path, [*first, *later, (0.3, True), *later]) == pytest.approx(0.01)
@@ -214,10 +214,10 @@ def test_a_rule_that_has_found_nothing_speaks_against_what_it_looks_for(run_path
         evidence={"symptoms": ["loss_flat"]},
     )  # fmt: skip
     run = open_run(build_run(run_path, HEALTHY))
-    told = replace(replay(run_path, []), findings=(finding,))
+    evaluation = replace(replay(run_path, []), findings=(finding,))
 
     def causes(status: Status) -> set[str]:
-        found = verdict(run, replace(told, statuses=(RuleStatus("WeightUpdateRatio", status),)))
+        found = verdict(run, replace(evaluation, statuses=(RuleStatus("WeightUpdateRatio", status),)))
         return {ranked.cause.id for ranked in found.diagnoses[0].causes}
 
     assert "learning_rate_too_low" in causes(Status.STARVED)

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clocks import Now
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import CompactedError, StoreError
-from watchglass.evaluate import replay
+from watchglass.evaluate import Follower, Judging, replay
 from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.records import Status
 from watchglass.rules import default_rules
 from watchglass.run import open_run
 from watchglass.store import (
     Claim,
     LocalStore,
-    RunReader,
+    StoredObject,
     claim_worker,
     compact,
+    layout,
     release_worker,
     this_process,
     write_launch_end,
@@ -33,16 +34,28 @@ from watchglass.testing import RunBuilder, Step, build_run
 ELSEWHERE = replace(this_process(), host="another machine")
 
 
+class Store(LocalStore):
+    """A folder that lists nothing while it is unreachable."""
+
+    unreachable = False
+
+    def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
+        if self.unreachable:
+            raise StoreError("the store is unreachable")
+        return super().list(prefix, after)
+
+
 class Case:
     """A run whose one worker has joined, never left, and is claimed as said; with its evaluator."""
 
-    def __init__(self, run_path: Path, claim: Claim) -> None:
+    def __init__(self, run_path: Path, claim: Claim, judging: Callable[..., Judging] = Judging) -> None:
         self.builder = RunBuilder(run_path)
         self.builder.step(scalars={"loss": 1.0})
-        self.store = LocalStore(run_path)
+        self.store, self.clock = Store(run_path), Now()
         release_worker(self.store, 0, "worker_0")
         claim_worker(self.store, 0, "worker_0", claim)
-        self.evaluator = Evaluator(EvaluatorConfig(str(run_path), None, (), lost_after_s=600.0))
+        self.config = EvaluatorConfig(str(run_path), None, (), lost_after_s=600.0)
+        self.evaluator = Evaluator(self.config, store=self.store, judging=judging, clock=self.clock)
         self.evaluator.open(lambda seconds: True)
         while self.evaluator.turn():
             pass
@@ -50,7 +63,7 @@ class Case:
     def over(self) -> bool:
         """Whether an evaluator whose lifeline is gone ends within a few looks at the run."""
         for _ in range(5):
-            self.evaluator._liveness._looked_s = float("-inf")
+            self.look_again()
             if not self.evaluator.turn() and self.evaluator.over(lifeline_open=False):
                 return True
         return False
@@ -58,11 +71,15 @@ class Case:
     def ended(self) -> str:
         """How the training ended, for a follower that takes a few looks."""
         for _ in range(5):
-            self.evaluator._liveness._looked_s = float("-inf")
+            self.look_again()
             self.evaluator.turn()
             if ended := self.evaluator.ended():
                 return ended
         return ""
+
+    def look_again(self) -> None:
+        """It is time for another look at claims."""
+        self.clock.advance(self.store.policy.intervals().liveness_s)
 
     def observed(self) -> list[str]:
         return [observation.kind for observation in open_run(self.store.location).journal.observations]
@@ -84,18 +101,6 @@ def claimed(run_path: Path) -> Iterator[Make]:
         case.evaluator.close()
 
 
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Moves the clocks on by so many seconds."""
-
-    def move(seconds: float) -> None:
-        now, wall = time.monotonic(), time.time_ns()
-        monkeypatch.setattr("time.monotonic", lambda: now + seconds)
-        monkeypatch.setattr("watchglass.evaluate.live.worker_liveness.time.time_ns", lambda: wall + int(seconds * 1e9))
-
-    return move
-
-
 def test_a_living_worker_is_waited_for(claimed: Make) -> None:
     case = claimed(this_process())
     assert not case.over()
@@ -106,88 +111,87 @@ def test_a_dead_one_is_not(claimed: Make) -> None:
     assert claimed(replace(this_process(), pid=2**22 + 5, process_start=0)).over()
 
 
-def test_somebody_who_recovers_its_last_steps_is_waited_for_but_not_for_ever(claimed: Make, later) -> None:
+def test_a_process_that_recovers_its_last_steps_is_waited_for_but_not_for_ever(claimed: Make) -> None:
     case = claimed(replace(this_process(), harvest=True))
     assert not case.over()
-    later(31.0)
+    case.clock.advance(31.0)
     assert case.over()
 
 
-def test_somebody_who_recovers_last_steps_is_never_stopped(claimed: Make) -> None:
+def test_a_process_that_recovers_last_steps_is_never_stopped(claimed: Make) -> None:
     """Else the launcher would get the signal that is meant for the training."""
-    evaluator = claimed(replace(this_process(), harvest=True)).evaluator
-    assert [worker.active for worker in evaluator._liveness.workers(evaluator._judging.workers.values())] == [False]
+    case = claimed(replace(this_process(), harvest=True))
+    liveness, follower = WorkerLiveness(case.store, case.config, list, case.clock), Follower(case.store)
+    liveness.look(0.0)
+    list(follower.poll(full=True))
+    assert [worker.active for worker in liveness.workers(follower.workers.values())] == [False]
 
 
-def test_a_worker_on_another_machine_is_lost_after_long_silence(claimed: Make, later) -> None:
+def test_a_worker_on_another_machine_is_lost_after_long_silence(claimed: Make) -> None:
     case = claimed(ELSEWHERE)
-    later(599.0)
+    case.clock.advance(590.0)
     assert case.ended() == ""
-    later(30.0)
+    case.clock.advance(30.0)
     assert case.ended() == "lost"
     assert case.observed() == ["worker_lost"]
     assert replay(case.store).ended
 
 
-def test_one_whose_launcher_saw_it_end_is_not_waited_for_so_long(claimed: Make, later) -> None:
+def test_one_whose_launcher_saw_it_end_is_not_waited_for_so_long(claimed: Make) -> None:
     case = claimed(ELSEWHERE)
     write_launch_end(case.store, 0, rank=0, world_size=1, exit_status=137)
-    later(30.0)
+    case.clock.advance(30.0)
     case.ended()
-    later(31.0)
+    case.clock.advance(31.0)
     assert case.ended() == "lost"
 
 
-def test_the_launcher_of_another_rank_says_nothing_about_it(claimed: Make, later) -> None:
+def test_the_launcher_of_another_rank_says_nothing_about_it(claimed: Make) -> None:
     case = claimed(ELSEWHERE)
     write_launch_end(case.store, 0, rank=1, world_size=2, exit_status=0)
-    later(120.0)
+    case.clock.advance(120.0)
     assert case.ended() == ""
 
 
-def test_silence_of_a_store_that_was_away_is_no_silence_of_a_worker(
-    claimed: Make, later, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silence_of_a_store_that_was_unreachable_is_no_silence_of_a_worker(claimed: Make) -> None:
     case = claimed(ELSEWHERE)
-
-    def away(*words: object, **named: object) -> None:
-        raise StoreError("the store is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LocalStore, "list", away)
-        assert not case.evaluator.turn()
-        assert case.evaluator.unreachable_s > 0
-    later(3600.0)
+    case.store.unreachable = True
+    case.look_again()
+    assert not case.evaluator.turn()
+    case.clock.advance(1.0)
+    assert case.evaluator.unreachable_s > 0
+    case.store.unreachable = False
+    case.clock.advance(3600.0)
     assert case.ended() == ""
     assert case.observed() == []
-    later(640.0)
+    case.clock.advance(640.0)
     assert case.ended() == "lost"
 
 
-def test_a_worker_that_has_claimed_its_place_and_written_nothing_yet_is_waited_for(claimed: Make, later) -> None:
+def test_a_worker_that_has_claimed_its_place_and_written_nothing_yet_is_waited_for(claimed: Make) -> None:
     case = claimed(this_process())
     claim_worker(case.store, 0, "worker_1", ELSEWHERE)
     case.builder.leave()
     case.ended()
-    later(60.0)
+    case.clock.advance(60.0)
     assert case.ended() == ""
-    later(700.0)
+    case.clock.advance(700.0)
     assert case.ended() == "finished"
 
 
-def test_one_that_never_wrote_and_whose_launcher_saw_it_end_is_not(claimed: Make, later) -> None:
+def test_one_that_never_wrote_and_whose_launcher_saw_it_end_is_not(claimed: Make) -> None:
     case = claimed(this_process())
     claim_worker(case.store, 0, "worker_1", ELSEWHERE)
     write_launch_end(case.store, 0, rank=1, world_size=2, exit_status=0)
     case.builder.leave()
     case.ended()
-    later(60.0)
+    case.clock.advance(60.0)
     assert case.ended() == "finished"
 
 
-def test_who_was_lost_and_writes_again_is_followed_on(claimed: Make, later) -> None:
+def test_who_was_lost_and_writes_again_is_followed_on(claimed: Make) -> None:
     case = claimed(ELSEWHERE)
-    later(640.0)
+    case.clock.advance(640.0)
     case.ended()
     assert case.observed() == ["worker_lost"]
     case.builder.step(scalars={"loss": 2.0})
@@ -197,21 +201,22 @@ def test_who_was_lost_and_writes_again_is_followed_on(claimed: Make, later) -> N
     assert case.ended() == ""
     case.builder.leave()
     case.evaluator.turn()
-    later(10.0)
+    case.clock.advance(10.0)
     assert case.ended() == "finished"
     assert case.evaluator.evaluation().train_steps == 2
 
 
-def test_a_worker_of_an_earlier_attempt_that_never_left_holds_nothing_up(run_path: Path, later) -> None:
+def test_a_worker_of_an_earlier_attempt_that_never_left_holds_nothing_up(run_path: Path) -> None:
     RunBuilder(run_path, alive=False).step(scalars={"loss": 1.0})
     with RunBuilder(run_path) as resumed:
         resumed.step(scalars={"loss": 1.0})
         resumed.leave()
-    evaluator = Evaluator(EvaluatorConfig(str(run_path), None, default_rules()))
+    clock = Now()
+    evaluator = Evaluator(EvaluatorConfig(str(run_path), None, default_rules()), clock=clock)
     evaluator.open(lambda seconds: True)
     while evaluator.turn():
         pass
-    later(5.0)
+    clock.advance(5.0)
     assert evaluator.ended() == "finished"
     evaluator.finish()
     assert evaluator.evaluation().ended
@@ -219,43 +224,49 @@ def test_a_worker_of_an_earlier_attempt_that_never_left_holds_nothing_up(run_pat
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_run_that_is_compacted_under_the_reader_is_read_again(
-    run_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_compacted_under_the_reader_is_read_again(run_path: Path, times: int) -> None:
     build_run(run_path, [Step(scalars={"loss": float("nan") if n > 5 else 1.0}) for n in range(9)])
     expected = [finding.to_json() for finding in replay(run_path).findings]
-    calls = itertools.count()
-    poll = RunReader.poll
 
-    def compacting(reader: RunReader, *words: object, **named: object):
-        # After the first poll has given frames, so that what was made of them must be thrown away.
-        if next(calls) in range(1, 1 + times):
-            raise CompactedError("compacted while it was read")
-        return poll(reader, *words, **named)
+    class Compacting(LocalStore):
+        lists = 0
 
-    monkeypatch.setattr(RunReader, "poll", compacting)
-    assert [finding.to_json() for finding in replay(run_path).findings] == expected
-    calls = itertools.count()
-    evaluator = Evaluator(EvaluatorConfig(str(run_path), None, default_rules()))
+        def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
+            # After the first poll has given frames, so that what was made of them must be discarded.
+            self.lists += prefix == layout.segments(0)
+            if prefix == layout.segments(0) and 1 < self.lists <= 1 + times:
+                raise CompactedError("compacted while it was read")
+            return super().list(prefix, after)
+
+    store = Compacting(run_path)
+    assert [finding.to_json() for finding in replay(store).findings] == expected
+    assert store.lists > 1 + times
+    store = Compacting(run_path)
+    evaluator = Evaluator(EvaluatorConfig(str(run_path), None, default_rules()), store=store)
     evaluator.open(lambda seconds: True)
     while evaluator.turn():
         pass
     evaluator.finish()
+    assert store.lists > 1 + times
     assert [finding.to_json() for finding in open_run(run_path).journal.findings] == expected
 
 
-def test_who_begins_again_holds_what_it_reads_then(claimed: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_begins_again_holds_what_it_reads_then(run_path: Path) -> None:
     """Also where it was compacted between the last look for news and the look for the dead."""
-    case = claimed(replace(this_process(), pid=2**22 + 5, process_start=0))
+
+    class Compacted(Judging):
+        raised = False
+
+        def drained(self) -> bool:
+            if not Compacted.raised:
+                Compacted.raised = True
+                raise CompactedError("compacted while it was read")
+            return super().drained()
+
+    case = Case(run_path, replace(this_process(), pid=2**22 + 5, process_start=0), Compacted)
     compact(case.store)
     assert [each.generation for each in pins(case.store)] == [0]
-    poll, calls = RunReader.poll, itertools.count()
-
-    def compacting(reader: RunReader, *words: object, full: bool = False, **named: object):
-        if full and not next(calls):
-            raise CompactedError("compacted while it was read")
-        return poll(reader, *words, full=full, **named)
-
-    monkeypatch.setattr(RunReader, "poll", compacting)
     assert case.over()
+    assert Compacted.raised
     assert [each.generation for each in pins(case.store)] == [1]
+    case.evaluator.close()

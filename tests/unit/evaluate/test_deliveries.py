@@ -7,10 +7,9 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-import pytest
-
-from watchglass.actions import Outcome, build_action
+from watchglass.actions import Action, DeliveryOutcome, build_action
 from watchglass.config import ActionSpec, EvaluatorTiming
 from watchglass.errors import StoreError
 from watchglass.evaluate.live import deliveries as module
@@ -20,9 +19,9 @@ from watchglass.records import Event, Observation
 from watchglass.store import LocalStore, layout
 from watchglass.testing import example_event
 
-DONE = Outcome(True)
-REFUSED = Outcome(False, "answered with 503")
-FINAL = Outcome(False, "answered with 400", again=False)
+DONE = DeliveryOutcome(True)
+REFUSED = DeliveryOutcome(False, "answered with 503")
+FINAL = DeliveryOutcome(False, "answered with 400", again=False)
 
 
 def event(number: int) -> Event:
@@ -43,9 +42,9 @@ class Clock:
 
 @dataclass
 class Couriers:
-    """Stands for processes: each delivery ends as it is told, as soon as it is looked at."""
+    """Stands for processes: each delivery ends as the test demands, at its first poll."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[DeliveryOutcome] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
     arrived: list[list[int]] = field(default_factory=list)
     ended: int = 0
@@ -56,7 +55,7 @@ class Couriers:
         self.arrived.append(sorted(arrived))
         return self
 
-    def poll(self) -> Outcome | None:
+    def poll(self) -> DeliveryOutcome | None:
         if self.hanging:
             return None
         return self.outcomes.pop(0) if self.outcomes else DONE
@@ -66,28 +65,36 @@ class Couriers:
 
 
 class Line:
-    """The deliveries of a webhook, with a clock that moves when told to."""
+    """The deliveries of a webhook, with a clock that the test moves."""
 
-    def __init__(self, folder: Path, *outcomes: Outcome, store: LocalStore | None = None, **parameters) -> None:
-        self.clock, self.couriers = Clock(), Couriers(list(outcomes))
+    def __init__(
+        self,
+        folder: Path,
+        *outcomes: DeliveryOutcome,
+        store: LocalStore | None = None,
+        action: Action | None = None,
+        couriers: Couriers | None = None,
+        **parameters,
+    ) -> None:
+        self.clock, self.couriers = Clock(), couriers or Couriers(list(outcomes))
         self.store = store or LocalStore(folder)
         spec = ActionSpec("Webhook", {"url": "http://localhost/", **parameters})
         self.deliveries = Deliveries(
-            "Webhook", spec, build_action(spec), self.store,
+            "Webhook", spec, action or build_action(spec), self.store,
             start=self.couriers.start, clock=self.clock, jitter=lambda: 0.5, timing=EvaluatorTiming(),
         )  # fmt: skip
-        self.told: list[Observation] = []
+        self.observed: list[Observation] = []
 
     def add(self, *numbers: int) -> list[str]:
-        told = [seen for number in numbers for seen in self.deliveries.add(event(number))]
-        self.told += told
-        return [seen.kind for seen in told]
+        observed = [seen for number in numbers for seen in self.deliveries.add(event(number))]
+        self.observed += observed
+        return [seen.kind for seen in observed]
 
     def after(self, seconds: float = 0.1, may_start: bool = True) -> list[str]:
         self.clock.now_s += seconds
-        told = [*self.deliveries.summary(now=False), *self.deliveries.tick(may_start)]
-        self.told += told
-        return [seen.kind for seen in told]
+        observed = [*self.deliveries.summary(now=False), *self.deliveries.tick(may_start)]
+        self.observed += observed
+        return [seen.kind for seen in observed]
 
     def letter(self, number: int) -> dict:
         return json.loads(self.store.read(layout.dead_letter("Webhook", f"{number:016x}")))
@@ -118,9 +125,17 @@ def test_events_that_do_not_concern_the_action_are_not_accepted(tmp_path: Path) 
     assert line.add(1) == []
 
 
-def test_a_filter_that_raises_keeps_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Line(tmp_path)
-    monkeypatch.setattr(line.deliveries.action, "wants", lambda event: 1 / 0)
+class Raises(Action):
+    """An action of a user whose filter has a fault."""
+
+    def wants(self, event: Event) -> bool:
+        raise ZeroDivisionError
+
+    def act(self, event: Event) -> None: ...
+
+
+def test_a_filter_that_raises_keeps_nothing_back(tmp_path: Path) -> None:
+    line = Line(tmp_path, action=Raises())
     assert line.add(1) == ["action_due"]
 
 
@@ -135,12 +150,12 @@ def test_a_failure_is_tried_again_ever_later(tmp_path: Path) -> None:
             begun.append(line.clock.now_s)
     pauses = [begun[place + 1] - begun[place] for place in range(len(begun) - 1)]
     assert [round(pause) for pause in pauses] == [1, 2, 4], "and a poll each"
-    assert line.told[-1].kind == "action_done"
-    assert line.told[-1].data["tries"] == 4
+    assert line.observed[-1].kind == "action_done"
+    assert line.observed[-1].data["tries"] == 4
 
 
 def test_a_pause_that_a_receiver_asks_for_is_kept(tmp_path: Path) -> None:
-    line = Line(tmp_path, Outcome(False, "answered with 429", after_s=120.0))
+    line = Line(tmp_path, DeliveryOutcome(False, "answered with 429", after_s=120.0))
     line.add(1)
     line.after()
     line.after()
@@ -151,7 +166,7 @@ def test_a_pause_that_a_receiver_asks_for_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_receiver_cannot_ask_for_more_than_an_hour(tmp_path: Path) -> None:
-    line = Line(tmp_path, Outcome(False, "answered with 429", after_s=1e9))
+    line = Line(tmp_path, DeliveryOutcome(False, "answered with 429", after_s=1e9))
     line.add(1)
     line.after()
     line.after()
@@ -159,7 +174,7 @@ def test_a_receiver_cannot_ask_for_more_than_an_hour(tmp_path: Path) -> None:
     assert len(line.couriers.started) == 2
 
 
-def test_whom_a_try_has_reached_is_told_to_the_next_ones(tmp_path: Path) -> None:
+def test_receivers_that_a_try_has_reached_are_passed_to_the_next_ones(tmp_path: Path) -> None:
     line = Line(tmp_path, replace(REFUSED, arrived=(2,)), REFUSED, DONE)
     line.add(1, 2)
     while line.deliveries.waiting:
@@ -172,7 +187,7 @@ def test_what_failed_for_good_is_buried_with_its_reason(tmp_path: Path) -> None:
     line.add(1)
     for _ in range(10):
         line.after(5.0)
-    failed = line.told[-1]
+    failed = line.observed[-1]
     assert failed.kind == "action_failed"
     assert (failed.data["reason"], failed.data["tries"]) == ("answered with 503", 2)
     letter = line.letter(1)
@@ -187,7 +202,7 @@ def test_what_makes_no_sense_to_try_again_is_not(tmp_path: Path) -> None:
     line.add(1, 2)
     for _ in range(5):
         line.after()
-    assert [seen.kind for seen in line.told[2:]] == ["action_failed", "action_done"]
+    assert [seen.kind for seen in line.observed[2:]] == ["action_failed", "action_done"]
     assert line.couriers.started == [f"{1:016x}", f"{2:016x}"]
 
 
@@ -200,36 +215,36 @@ def test_a_dead_letter_goes_to_a_local_file_as_well_where_asked(tmp_path: Path) 
     assert [row["event"]["id"] for row in rows] == [f"{1:016x}", f"{2:016x}"]
 
 
-def test_a_local_file_that_cannot_be_written_is_told_and_nothing_more(tmp_path: Path) -> None:
+def test_a_local_file_that_cannot_be_written_is_reported_and_nothing_more(tmp_path: Path) -> None:
     line = Line(tmp_path / "run", FINAL, dead_letter=str(tmp_path / "no" / "letters"))
     line.add(1)
     for _ in range(4):
         line.after()
-    assert line.told[-1].kind == "action_failed"
-    assert "No such file" in line.told[-1].data["file_problem"]
+    assert line.observed[-1].kind == "action_failed"
+    assert "No such file" in line.observed[-1].data["file_problem"]
 
 
-def test_a_dead_letter_waits_for_a_store_that_is_away(tmp_path: Path) -> None:
-    class Away(LocalStore):
-        away = True
+def test_a_dead_letter_waits_for_a_store_that_is_unreachable(tmp_path: Path) -> None:
+    class Unreachable(LocalStore):
+        unreachable = True
 
         def write(self, path, data, *, replace=False):
-            if self.away:
-                raise StoreError("away")
+            if self.unreachable:
+                raise StoreError("unreachable")
             super().write(path, data, replace=replace)
 
-    store = Away(tmp_path)
+    store = Unreachable(tmp_path)
     line = Line(tmp_path, FINAL, store=store)
     line.add(1)
     for _ in range(5):
         line.after()
-    assert [seen.kind for seen in line.told] == ["action_due"]
-    store.away = False
+    assert [seen.kind for seen in line.observed] == ["action_due"]
+    store.unreachable = False
     assert line.after() == ["action_failed"]
     assert line.letter(1)["reason"] == "answered with 400"
 
 
-def test_what_is_beyond_the_limit_is_counted_and_told_in_one_summary(tmp_path: Path) -> None:
+def test_what_is_beyond_the_limit_is_counted_and_reported_in_one_summary(tmp_path: Path) -> None:
     line = Line(tmp_path, per_hour=2)
     assert line.add(1, 2, 3, 4, 5) == ["action_due"] * 2 + ["action_limited"] * 3
     for _ in range(5):
@@ -238,11 +253,11 @@ def test_what_is_beyond_the_limit_is_counted_and_told_in_one_summary(tmp_path: P
     assert line.deliveries.left_out == 3
     assert line.after(3000.0) == []
     assert line.after(700.0) == ["action_due"]
-    summary = line.told[-1].data["told"]
+    summary = line.observed[-1].data["told"]
     assert (summary["kind"], summary["left_out"]) == ("summary", 3)
     assert line.after() == ["action_done"]
     assert line.deliveries.left_out == 0
-    assert resumed(tmp_path, line.told, per_hour=2).deliveries.left_out == 0, "they have been told of"
+    assert resumed(tmp_path, line.observed, per_hour=2).deliveries.left_out == 0, "a summary has reported them"
     assert line.add(6) == ["action_due"], "an hour is over"
 
 
@@ -250,42 +265,43 @@ def test_no_limit_limits_nothing(tmp_path: Path) -> None:
     assert Line(tmp_path, per_hour=None).add(*range(1, 200)) == ["action_due"] * 199
 
 
-def test_more_than_can_wait_is_buried_and_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 2)
+def test_more_than_can_wait_is_buried_and_not_lost(tmp_path: Path) -> None:
+    most = module.MOST_WAITING
     line = Line(tmp_path, per_hour=None)
     line.couriers.hanging = True
-    line.add(1, 2, 3)
+    line.add(*range(1, most + 2))
     line.after()
     line.couriers.hanging = False
     while line.deliveries.waiting:
         line.after()
-    assert [seen.kind for seen in line.told[3:]] == ["action_done", "action_done", "action_failed"]
-    assert line.letter(3)["reason"] == "2 others waited already"
+    assert [seen.kind for seen in line.observed[most + 1 :]] == [*["action_done"] * most, "action_failed"]
+    assert line.letter(most + 1)["reason"] == f"{most} others waited already"
 
 
-def test_a_system_that_starts_no_process_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Line(tmp_path)
-    tries: list[int] = []
+def test_a_system_that_starts_no_process_is_asked_again(tmp_path: Path) -> None:
+    class Refusing(Couriers):
+        tries = 0
 
-    def refuse(*_: object, **__: object) -> Couriers:
-        tries.append(1)
-        if len(tries) < 3:
-            raise OSError(11, "Resource temporarily unavailable")
-        return line.couriers
+        def start(self, *given: Any, **more: Any) -> Couriers:
+            self.tries += 1
+            if self.tries < 3:
+                raise OSError(11, "Resource temporarily unavailable")
+            return super().start(*given, **more)
 
-    monkeypatch.setattr(line.deliveries, "_start", refuse)
+    couriers = Refusing()
+    line = Line(tmp_path, couriers=couriers)
     line.add(1)
     for _ in range(10):
         line.after(5.0)
-    assert line.told[-1].kind == "action_done"
-    assert len(tries) == 3
+    assert line.observed[-1].kind == "action_done"
+    assert couriers.tries == 3
 
 
-def resumed(folder: Path, told: list[Observation], **parameters) -> Line:
+def resumed(folder: Path, observed: list[Observation], **parameters) -> Line:
     """A line as an evaluator makes it that starts again."""
     line = Line(folder, **parameters)
-    concluded = {seen.data["event"] for seen in told if seen.kind != "action_due"}
-    for seen in told:
+    concluded = {seen.data["event"] for seen in observed if seen.kind != "action_due"}
+    for seen in observed:
         data = seen.data
         open_still = data["event"] not in concluded and seen.kind == "action_due"
         known = event(int(data["event"], 16)) if open_still else None
@@ -299,7 +315,7 @@ def test_an_evaluator_that_starts_again_repeats_nothing_and_goes_on(tmp_path: Pa
     first.add(1, 2, 3)
     for _ in range(3):
         first.after()
-    second = resumed(tmp_path, first.told)
+    second = resumed(tmp_path, first.observed)
     assert second.add(1, 2, 3) == []
     while second.deliveries.waiting:
         second.after()
@@ -310,7 +326,7 @@ def test_an_evaluator_that_starts_again_repeats_nothing_and_goes_on(tmp_path: Pa
 def test_the_limit_holds_over_a_restart(tmp_path: Path) -> None:
     first = Line(tmp_path, per_hour=2)
     first.add(1, 2, 3)
-    second = resumed(tmp_path, first.told, per_hour=2)
+    second = resumed(tmp_path, first.observed, per_hour=2)
     assert second.add(4) == ["action_limited"]
     assert second.deliveries.left_out == 2
     second.clock.now_s += 3600.0
@@ -324,7 +340,7 @@ def test_leaving_ends_what_is_under_way_and_keeps_it_due(tmp_path: Path) -> None
     line.after()
     line.deliveries.leave()
     assert (line.couriers.ended, line.deliveries.waiting, line.deliveries.underway) == (1, 1, False)
-    assert [seen.kind for seen in line.told] == ["action_due"]
+    assert [seen.kind for seen in line.observed] == ["action_due"]
 
 
 def test_giving_up_buries_all_that_waits(tmp_path: Path) -> None:
@@ -347,33 +363,33 @@ def test_giving_up_keeps_the_reason_for_which_the_last_try_failed(tmp_path: Path
     assert line.letter(1)["reason"] == "the training has ended; the last try: answered with 503"
 
 
-def test_what_was_left_out_is_told_by_the_next_evaluator_too(tmp_path: Path) -> None:
+def test_what_was_left_out_is_reported_by_the_next_evaluator_too(tmp_path: Path) -> None:
     line = Line(tmp_path, per_hour=1)
     stale = line.clock.time_ns() - int(3601e9)
-    told = replace(event(9), kind="summary", finding=None)
+    observed = replace(event(9), kind="summary", finding=None)
     line.deliveries.resume(event(8).id, "action_due", stale, None, 0)
-    line.deliveries.resume(event(9).id, "action_limited", stale, told, 0)
+    line.deliveries.resume(event(9).id, "action_limited", stale, observed, 0)
     assert line.after() == ["action_due"]
-    assert line.told[0].data["told"]["left_out"] == 1
+    assert line.observed[0].data["told"]["left_out"] == 1
 
 
-def test_the_processes_of_many_runs_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_OF_ALL_RUNS", 3)
-    lines = [Line(tmp_path / str(number)) for number in range(5)]
+def test_the_processes_of_many_runs_together_are_limited(tmp_path: Path) -> None:
+    most = module.MOST_OF_ALL_RUNS
+    lines = [Line(tmp_path / str(number)) for number in range(most + 2)]
     for line in lines:
         line.couriers.hanging = True
         line.add(1)
         line.after()
-    assert [len(line.couriers.started) for line in lines] == [1, 1, 1, 0, 0]
+    assert [len(line.couriers.started) for line in lines] == [*[1] * most, 0, 0]
     lines[0].couriers.hanging = False
     assert lines[0].after() == ["action_done"]
     lines[1].deliveries.leave()
-    for line in lines[3:]:
+    for line in lines[most:]:
         line.after()
         assert len(line.couriers.started) == 1
 
 
-def test_a_process_that_begins_anew_leaves_no_delivery_behind(tmp_path: Path) -> None:
+def test_a_process_that_begins_again_leaves_no_delivery_behind(tmp_path: Path) -> None:
     lines = [Line(tmp_path / str(number)) for number in range(2)]
     for line in lines:
         line.couriers.hanging = True
@@ -396,5 +412,5 @@ def test_a_dead_letter_file_that_is_a_pipe_without_a_reader_does_not_hold_anybod
     line.add(1)
     line.after()
     line.after()
-    assert line.told[-1].kind == "action_failed"
-    assert "pipe" in line.told[-1].data["file_problem"]
+    assert line.observed[-1].kind == "action_failed"
+    assert "pipe" in line.observed[-1].data["file_problem"]

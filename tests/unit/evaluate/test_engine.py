@@ -55,7 +55,7 @@ class Nothing(Rule):
         pass
 
 class Hungry(Rule):
-    """Needs what nobody records."""
+    """Needs data that is never recorded."""
     needs = (Needs(scalars=("temperature",), why="to see the weather"),)
     def check(self, view):
         return ()
@@ -217,7 +217,7 @@ def test_a_hungry_rule_is_starved_within_a_few_steps(run_path: Path, rules) -> N
     assert engine.statuses()[1].status is Status.IN_PROGRESS
 
 
-def test_findings_are_in_order_whenever_somebody_asks(run_path: Path, rules) -> None:
+def test_findings_are_in_order_at_every_call(run_path: Path, rules) -> None:
     run = build_run(run_path, losses(20), workers=11)
     engine = Engine(rules("Noisy", "Steady"))
     lengths = []
@@ -248,7 +248,7 @@ def test_why_a_rule_starves_is_worked_out_when_something_changes(
     assert len(said) <= 3 + 1
 
 
-def test_the_end_of_a_training_shows_the_last_phases(run_path: Path, rules) -> None:
+def test_the_end_of_a_training_run_shows_the_last_phases(run_path: Path, rules) -> None:
     steps = [
         *losses(3),
         Step(mode=Mode.EVAL, scalars={"loss": 4.0}, weight=3),

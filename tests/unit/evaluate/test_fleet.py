@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
+import weakref
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -11,16 +13,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fleets import HEALTHY, IMPATIENT, RULES, SICK, Heard, Now, following, turn_until
+from clocks import Now
+from fleets import HEALTHY, IMPATIENT, RULES, SICK, Heard, following, turn_until
 from moments import FollowedCase
-from watchglass.config import EvaluatorConfig
+from watchglass.config import TIMING, EvaluatorConfig
 from watchglass.errors import InvalidValueError, StoreError
 from watchglass.evaluate import Snapshots, replay
 from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.evaluate.many.fleet import Fleet
 from watchglass.evaluate.many.member import State
 from watchglass.records import Mode, Severity, Status
 from watchglass.run import open_run
+from watchglass.run.search import MOST_FOLDERS
 from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, this_process
 from watchglass.store.media.objects import ObjectStore
 from watchglass.testing import RunBuilder, Step, build_run
@@ -49,9 +54,7 @@ def test_runs_are_judged_each_in_its_own_journal_also_those_that_come_later(tmp_
         assert lease_holder(LocalStore(tmp_path / name)) is None
 
 
-def test_what_is_wrong_with_one_run_is_told_once_and_nobody_elses_business(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_with_one_run_is_reported_once_and_harms_no_other(tmp_path: Path, heard: Heard) -> None:
     build_run(tmp_path / "well", HEALTHY)
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "run.json").write_text("{")
@@ -59,15 +62,14 @@ def test_what_is_wrong_with_one_run_is_told_once_and_nobody_elses_business(
     manifest = json.loads((tmp_path / "future" / "run.json").read_text())
     (tmp_path / "future" / "run.json").write_text(json.dumps({**manifest, "format": [99, 0]}))
     build_run(tmp_path / "odd", HEALTHY)
-    turn = Evaluator.turn
 
-    def at_fault(evaluator: Evaluator, *args: Any) -> bool:
-        if "odd" in evaluator.snapshot().run:
-            raise ZeroDivisionError("by chance")
-        return turn(evaluator, *args)
+    class AtFault(Evaluator):
+        def turn(self, *args: Any) -> bool:
+            if "odd" in self.snapshot().run:
+                raise ZeroDivisionError("by chance")
+            return super().turn(*args)
 
-    monkeypatch.setattr(Evaluator, "turn", at_fault)
-    with following(tmp_path, heard) as fleet:
+    with following(tmp_path, heard, evaluator=AtFault) as fleet:
         turn_until(fleet, lambda: "well" in heard.ends and len(heard.left_out) == 3)
         for _ in range(50):
             time.sleep(min(0.01, fleet.turn()))
@@ -158,17 +160,18 @@ def test_a_run_whose_evaluator_elsewhere_has_gone_is_taken_over_after_its_lease(
 def test_a_run_that_loses_its_lease_is_left_to_the_other(tmp_path: Path, heard: Heard) -> None:
     with RunBuilder(tmp_path / "run") as builder:
         builder.step(HEALTHY[0])
-        with following(tmp_path, heard) as fleet:
+        now = Now()
+        with following(tmp_path, heard, clock=now) as fleet:
             turn_until(fleet, lambda: heard.followed)
             store = LocalStore(tmp_path / "run")
             claim = json.loads(store.read(layout.LEASE))
             store.write(f"{layout.LEASE}.1", json.dumps({**claim, "pid": 1, "host": "elsewhere"}).encode())
-            fleet.members[0]._following.evaluator._journal._renewal._next_s = 0.0
+            now.advance(TIMING.lease_renewal_s)
             turn_until(fleet, lambda: fleet.members[0].state is State.HELD)
         assert "[run] is followed by process 1 on elsewhere and left to it" in heard.sentences
 
 
-def test_a_run_without_a_step_is_told_and_followed_when_it_begins(tmp_path: Path, heard: Heard) -> None:
+def test_a_run_without_a_step_is_reported_and_followed_when_it_begins(tmp_path: Path, heard: Heard) -> None:
     now = Now()
     builder = RunBuilder(tmp_path / "run", workers=0)
     with following(tmp_path, heard, clock=now, wait_s=60.0) as fleet:
@@ -191,28 +194,24 @@ def test_a_run_without_a_step_is_told_and_followed_when_it_begins(tmp_path: Path
 def test_memory_of_a_run_that_has_ended_is_a_few_words(tmp_path: Path, heard: Heard) -> None:
     for number in range(3):
         build_run(tmp_path / f"run{number}", SICK)
-    snapshots = Snapshots()
-    with following(tmp_path, heard, snapshots=snapshots) as fleet:
+    snapshots, kept = Snapshots(), weakref.WeakSet[Evaluator]()
+
+    def made(*args: Any, **more: Any) -> Evaluator:
+        evaluator = Evaluator(*args, **more)
+        kept.add(evaluator)
+        return evaluator
+
+    with following(tmp_path, heard, snapshots=snapshots, evaluator=made) as fleet:
+        turn_until(fleet, lambda: kept)
         turn_until(fleet, lambda: len(heard.ends) == 3)
-        assert {member._following for member in fleet._asleep} == {None}
+        gc.collect()
+        assert not kept
     assert sorted(found.name for found in snapshots.newest) == ["run0", "run1", "run2"]
     (found, *_) = snapshots.newest
     assert (found.ended, found.attempt, dict(found.train_steps)) == ("finished", 0, {"worker_0": 15})
     assert [finding.rule for finding in found.findings] == ["ExplodingTensor"]
     assert found.run == str(tmp_path / found.name)
     assert {status.rule for status in found.statuses} == {rule.name for rule in RULES}
-
-
-def test_snapshots_of_ended_runs_are_kept_of_the_newest_only(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("watchglass.evaluate.many.fleet._SNAPSHOTS", 2)
-    for number in range(4):
-        build_run(tmp_path / f"run{number}", HEALTHY)
-    snapshots = Snapshots()
-    with following(tmp_path, heard, snapshots=snapshots) as fleet:
-        turn_until(fleet, lambda: len(heard.ends) == 4)
-    assert [found.name for found in snapshots.newest] == list(heard.ends)[-2:]
 
 
 def test_the_last_value_of_a_scalar_is_known_while_the_run_goes_on(tmp_path: Path, heard: Heard) -> None:
@@ -223,7 +222,7 @@ def test_the_last_value_of_a_scalar_is_known_while_the_run_goes_on(tmp_path: Pat
         before = snapshots.newest
         builder.step(scalars={"loss": 0.25})
         turn_until(fleet, lambda: snapshots.newest[0].scalars["loss"] == 0.25)
-        assert before[0].scalars["loss"] == 0.5, "nobody changes what another thread may be reading"
+        assert before[0].scalars["loss"] == 0.5, "no thread changes what another may be reading"
 
 
 def test_a_snapshot_says_what_a_run_that_is_opened_says(tmp_path: Path, heard: Heard) -> None:
@@ -261,7 +260,7 @@ def test_the_scalars_of_the_attempt_before_stay_until_the_next_one_trains(run_pa
     with RunBuilder(run_path) as builder:
         builder.step(Step({"loss": 9.0}, mode=Mode.EVAL))
         case.wait(1.0)
-        before, newest = case.evaluator._judging.workers.values()
+        before, newest = case.made.judging.workers.values()
         assert not before.views, "nothing is kept of an attempt that is over"
         assert newest.views
         assert case.evaluator.snapshot().scalars == {"loss": 0.5}
@@ -271,7 +270,7 @@ def test_the_scalars_of_the_attempt_before_stay_until_the_next_one_trains(run_pa
     case.evaluator.close()
 
 
-def test_a_training_is_stopped_through_the_store(tmp_path: Path, heard: Heard) -> None:
+def test_a_training_run_is_stopped_through_the_store(tmp_path: Path, heard: Heard) -> None:
     store = LocalStore(tmp_path)
     config = EvaluatorConfig(str(tmp_path), None, RULES, stop_on=Severity.ERROR, timing=IMPATIENT)
     with RunBuilder(tmp_path / "sick") as sick, RunBuilder(tmp_path / "well") as well:
@@ -285,51 +284,51 @@ def test_a_training_is_stopped_through_the_store(tmp_path: Path, heard: Heard) -
         fleet.close("interrupted", patience_s=0.0)
 
 
-def test_too_much_below_the_prefix_is_refused(tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchglass.run.search.MOST_FOLDERS", 3)
-    for number in range(4):
-        (tmp_path / str(number)).mkdir()
-    with following(tmp_path, heard) as fleet, pytest.raises(InvalidValueError, match="more than 3 folders"):
+def test_too_much_below_the_prefix_is_refused(tmp_path: Path, heard: Heard) -> None:
+    class Wide(LocalStore):
+        def folders(self, prefix: str = "") -> list[str]:
+            return [str(number) for number in range(MOST_FOLDERS)] if not prefix else []
+
+    refused = pytest.raises(InvalidValueError, match=f"more than {MOST_FOLDERS:,} folders")
+    with following(tmp_path, heard, store=Wide(tmp_path)) as fleet, refused:
         fleet.turn()
 
 
-def test_a_run_that_waits_for_its_last_deliveries_lets_the_others_go_on(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_waits_for_its_last_deliveries_lets_the_others_go_on(tmp_path: Path, heard: Heard) -> None:
     build_run(tmp_path / "a", HEALTHY)
-    finish, others = Evaluator.finish, []
+    others: list[str] = []
 
-    def slow(evaluator: Evaluator, *, pause: Any = None, **more: Any) -> None:
-        if evaluator.snapshot().run.endswith("a"):
-            build_run(tmp_path / "b", HEALTHY)
-            for _ in range(100):
-                pause(0.02)
-                if "b" in heard.ends:
-                    break
-            others.extend(heard.ends)
-        finish(evaluator, pause=pause, **more)
+    class Slow(Evaluator):
+        def finish(self, *, pause: Any = None, **more: Any) -> None:
+            if self.snapshot().run.endswith("a"):
+                build_run(tmp_path / "b", HEALTHY)
+                for _ in range(100):
+                    pause(0.02)
+                    if "b" in heard.ends:
+                        break
+                others.extend(heard.ends)
+            super().finish(pause=pause, **more)
 
-    monkeypatch.setattr(Evaluator, "finish", slow)
-    with following(tmp_path, heard) as fleet:
+    with following(tmp_path, heard, evaluator=Slow) as fleet:
         turn_until(fleet, lambda: len(heard.ends) == 2)
     assert others == ["b"]
 
 
 def test_runs_that_write_faster_than_they_are_read_keep_no_other_from_being_followed(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, heard: Heard
 ) -> None:
+    class Behind(Evaluator):
+        def turn(self, *args: Any) -> bool:
+            return super().turn(*args) or True
+
     for number in range(12):
         build_run(tmp_path / f"run{number:02}", HEALTHY)
-    turn = Evaluator.turn
-    monkeypatch.setattr(Evaluator, "turn", lambda evaluator, *args: turn(evaluator, *args) or True)
-    with following(tmp_path, heard) as fleet:
+    with following(tmp_path, heard, evaluator=Behind) as fleet:
         turn_until(fleet, lambda: len(heard.followed) == 12)
     assert heard.followed == [f"run{number:02}" for number in range(12)]
 
 
-def test_a_quiet_run_of_a_bucket_costs_few_requests_a_minute(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quiet_run_of_a_bucket_costs_few_requests_a_minute(tmp_path: Path, heard: Heard) -> None:
     class Bucket(LocalStore):
         appends = False
         asked: ClassVar[Counter[str]] = Counter()
@@ -348,43 +347,32 @@ def test_a_quiet_run_of_a_bucket_costs_few_requests_a_minute(
 
     for name in ("read", "write", "list", "size", "folders"):
         setattr(Bucket, name, counted(name))
-    start, start_ns, passed = time.monotonic(), time.monotonic_ns(), 0.0
-    monkeypatch.setattr("time.monotonic", lambda: start + passed)
-    monkeypatch.setattr("time.monotonic_ns", lambda: start_ns + int(passed * 1e9))
+    now = Now()
     with RunBuilder(tmp_path / "run") as builder:
         builder.step(HEALTHY[0])
-        with following(tmp_path, heard, store=Bucket(tmp_path), clock=lambda: start + passed) as fleet:
-
-            def minutes(count: int) -> None:
-                nonlocal passed
-                end = passed + 60 * count
-                while passed < end:
-                    passed += max(fleet.turn(), 1e-3)
-
-            minutes(6)
+        with following(tmp_path, heard, store=Bucket(tmp_path), clock=now) as fleet:
+            pass_time(fleet, now, 6 * 60)
             Bucket.asked.clear()
-            minutes(10)
+            pass_time(fleet, now, 10 * 60)
             assert sum(Bucket.asked.values()) <= 400, Bucket.asked
             assert Bucket.asked["write"] <= 60
 
 
-# ---------------------------------------------------------------- turns, by a clock of our own
+# ---------------------------------------------------------------- turns by a clock that the test moves
 
 
 class Quiet:
     """A run in which happens what a test wants, instead of a real one."""
 
-    made: dict[str, Quiet]
-
     def __init__(self, name: str, store: Any, common: Any) -> None:
-        self.name, self.clock = name, common.clock
+        self.name, self.clock = name, common.clock.monotonic
         self.state, self.caught_up, self.busy, self.unreachable = State.LIVE, True, False, False
-        self.news_s = common.clock()
+        self.judged_before, self.last = False, RunSnapshot(name, name=name)
+        self.news_s = self.clock()
         self.turns: list[float] = []
         self.again_s = 0.1
         self.excused = 0.0
         self.writes_every_s: float | None = None
-        Quiet.made[name] = self
 
     def turn(self) -> float:
         self.turns.append(self.clock())
@@ -395,8 +383,14 @@ class Quiet:
     def excuse(self, seconds: float) -> None:
         self.excused += seconds
 
-    def snapshot(self) -> None:
-        return None
+    def wakes(self) -> bool:
+        return False
+
+    def snapshot(self) -> RunSnapshot | None:
+        return self.last
+
+    def forget(self) -> None:
+        self.last = None
 
     def close(self, left_off: str, patience_s: float) -> None:
         pass
@@ -414,7 +408,7 @@ class Prefix(LocalStore):
     def size(self, path: str) -> int | None:
         self.asked["size"] += 1
         if self.fails:
-            raise StoreError("away")
+            raise StoreError("unreachable")
         return super().size(path)
 
     def folders(self, prefix: str = "") -> Any:
@@ -422,11 +416,20 @@ class Prefix(LocalStore):
         return super().folders(prefix)
 
 
+class QuietRuns(dict[str, Quiet]):
+    """The runs of a fleet by name, and the fleet of them."""
+
+    def fleet(self, store: LocalStore, heard: Heard, now: Now, **more: Any) -> Fleet:
+        return Fleet(EvaluatorConfig("", None, RULES), store, heard, clock=now, member=self._made, **more)
+
+    def _made(self, name: str, store: Any, common: Any) -> Any:
+        self[name] = Quiet(name, store, common)
+        return self[name]
+
+
 @pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> dict[str, Quiet]:
-    monkeypatch.setattr("watchglass.evaluate.many.fleet.Member", Quiet)
-    Quiet.made = {}
-    return Quiet.made
+def quiet() -> QuietRuns:
+    return QuietRuns()
 
 
 def many(tmp_path: Path, count: int) -> Path:
@@ -445,9 +448,9 @@ def pass_time(fleet: Fleet, now: Now, seconds: float) -> int:
     return turns
 
 
-def test_turns_are_fair_where_every_run_has_more_to_read(tmp_path: Path, heard: Heard, quiet: dict[str, Quiet]) -> None:
+def test_turns_are_fair_where_every_run_has_more_to_read(tmp_path: Path, heard: Heard, quiet: QuietRuns) -> None:
     now = Now()
-    fleet = Fleet(EvaluatorConfig("", None, RULES), LocalStore(many(tmp_path, 10)), heard, clock=now)
+    fleet = quiet.fleet(LocalStore(many(tmp_path, 10)), heard, now)
     fleet.turn()
     for run in quiet.values():
         run.again_s = 0.0
@@ -459,10 +462,10 @@ def test_turns_are_fair_where_every_run_has_more_to_read(tmp_path: Path, heard: 
 
 
 def test_a_quiet_run_is_asked_ever_more_rarely_and_one_that_writes_is_not(
-    tmp_path: Path, heard: Heard, quiet: dict[str, Quiet]
+    tmp_path: Path, heard: Heard, quiet: QuietRuns
 ) -> None:
     now = Now()
-    fleet = Fleet(EvaluatorConfig("", None, RULES), LocalStore(many(tmp_path, 2)), heard, clock=now)
+    fleet = quiet.fleet(LocalStore(many(tmp_path, 2)), heard, now)
     fleet.turn()
     quiet["run000"].writes_every_s = 0.5
     pass_time(fleet, now, 600)
@@ -478,12 +481,12 @@ def test_a_quiet_run_is_asked_ever_more_rarely_and_one_that_writes_is_not(
 
 @pytest.mark.parametrize(("appends", "rate"), [(True, 200.0), (False, 20.0)])
 def test_all_runs_together_get_so_many_turns_a_second_and_keep_their_leases(
-    tmp_path: Path, heard: Heard, quiet: dict[str, Quiet], appends: bool, rate: float
+    tmp_path: Path, heard: Heard, quiet: QuietRuns, appends: bool, rate: float
 ) -> None:
     now = Now()
     store = Prefix(many(tmp_path, 200), appends=appends)
     store.below = lambda path: store  # type: ignore[method-assign]
-    fleet = Fleet(EvaluatorConfig("", None, RULES), store, heard, clock=now)
+    fleet = quiet.fleet(store, heard, now)
     fleet.turn()
     for run in quiet.values():
         run.writes_every_s = 0.5
@@ -495,13 +498,41 @@ def test_all_runs_together_get_so_many_turns_a_second_and_keep_their_leases(
         assert max(after - before for before, after in pairwise(run.turns)) <= 15.5
 
 
+def test_a_run_that_is_unreachable_alone_leaves_the_others_their_turns(
+    tmp_path: Path, heard: Heard, quiet: QuietRuns
+) -> None:
+    now = Now()
+    store = Prefix(many(tmp_path, 3), appends=False)
+    store.below = lambda path: store  # type: ignore[method-assign]
+    fleet = quiet.fleet(store, heard, now)
+    fleet.turn()
+    alone, *others = quiet.values()
+    alone.unreachable = True
+    for run in others:
+        run.writes_every_s = 0.5
+    pass_time(fleet, now, 600)
+    assert 30 <= len(alone.turns) <= 50
+    assert all(len(run.turns) > 2000 and not run.excused for run in others)
+
+
+def test_snapshots_of_ended_runs_are_kept_of_the_newest_only(tmp_path: Path, heard: Heard, quiet: QuietRuns) -> None:
+    now, snapshots = Now(), Snapshots()
+    fleet = quiet.fleet(LocalStore(many(tmp_path, 103)), heard, now, snapshots=snapshots)
+    fleet.turn()
+    for run in quiet.values():
+        run.state = State.ASLEEP
+    pass_time(fleet, now, 10)
+    assert fleet.members == []
+    assert [found.name for found in snapshots.newest] == list(quiet)[-100:]
+
+
 def test_looking_for_new_runs_costs_two_requests_a_minute_whatever_their_number(
-    tmp_path: Path, heard: Heard, quiet: dict[str, Quiet]
+    tmp_path: Path, heard: Heard, quiet: QuietRuns
 ) -> None:
     now = Now()
     store = Prefix(many(tmp_path, 50), appends=False)
     store.below = lambda path: store  # type: ignore[method-assign]
-    fleet = Fleet(EvaluatorConfig("", None, RULES), store, heard, clock=now)
+    fleet = quiet.fleet(store, heard, now)
     fleet.turn()
     assert sum(store.asked.values()) == 52
     pass_time(fleet, now, 60)  # the first search is followed by a pause for its many requests
@@ -510,22 +541,20 @@ def test_looking_for_new_runs_costs_two_requests_a_minute_whatever_their_number(
     assert store.asked == {"size": 20, "list": 20}
 
 
-def test_folders_that_are_no_runs_slow_the_search_down(tmp_path: Path, heard: Heard, quiet: dict[str, Quiet]) -> None:
+def test_folders_that_are_no_runs_slow_the_search_down(tmp_path: Path, heard: Heard, quiet: QuietRuns) -> None:
     for number in range(100):
         (tmp_path / f"notes{number}").mkdir()
     now, store = Now(), Prefix(tmp_path, appends=False)
-    fleet = Fleet(EvaluatorConfig("", None, RULES), store, heard, clock=now)
+    fleet = quiet.fleet(store, heard, now)
     pass_time(fleet, now, 3600)
     assert sum(store.asked.values()) <= 3600 * 1.1, "one request a second at most"
 
 
-def test_a_bucket_that_is_away_is_asked_by_one_run_for_all(
-    tmp_path: Path, heard: Heard, quiet: dict[str, Quiet]
-) -> None:
+def test_an_unreachable_bucket_is_asked_by_one_run_for_all(tmp_path: Path, heard: Heard, quiet: QuietRuns) -> None:
     now = Now()
     store = Prefix(many(tmp_path, 20), appends=False)
     store.below = lambda path: store  # type: ignore[method-assign]
-    fleet = Fleet(EvaluatorConfig("", None, RULES), store, heard, clock=now)
+    fleet = quiet.fleet(store, heard, now)
     fleet.turn()
     pass_time(fleet, now, 10)
     for run in quiet.values():
@@ -536,18 +565,16 @@ def test_a_bucket_that_is_away_is_asked_by_one_run_for_all(
         run.unreachable = False
     pass_time(fleet, now, 60)
     assert all(run.turns for run in quiet.values())
-    assert sum(run.excused > 500 for run in quiet.values()) >= 19, "nobody's silence counted meanwhile"
+    assert sum(run.excused > 500 for run in quiet.values()) >= 19, "no worker's silence counted meanwhile"
 
 
-def test_a_search_that_fails_is_told_once_and_tried_again(
-    tmp_path: Path, heard: Heard, quiet: dict[str, Quiet]
-) -> None:
+def test_a_search_that_fails_is_reported_once_and_tried_again(tmp_path: Path, heard: Heard, quiet: QuietRuns) -> None:
     now, store = Now(), Prefix(many(tmp_path, 1))
-    fleet = Fleet(EvaluatorConfig("", None, RULES), store, heard, clock=now)
+    fleet = quiet.fleet(store, heard, now)
     fleet.turn()
     store.fails = True
     pass_time(fleet, now, 120)
-    assert heard.sentences == ["new runs cannot be looked for now: away"]
+    assert heard.sentences == ["new runs cannot be looked for now: unreachable"]
     store.fails = False
     many(tmp_path / "more", 1) if (tmp_path / "more").mkdir() is None else None
     pass_time(fleet, now, 60)

@@ -1,4 +1,4 @@
-"""Waiting for what is to be followed, and what a follower says where its store is away."""
+"""Waiting for what is to be followed, and the messages of a follower whose store is unreachable."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from typing import Any
 
 import pytest
 
+from clocks import Now
 from watchglass.config import TIMING, EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.evaluate import follow, follow_runs, what_is_at
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.following import Following
-from watchglass.store import LocalStore, Renewal, Store, create_run, open_store
-from watchglass.testing import FakeClock, RunBuilder, Step, build_run
+from watchglass.store import LocalStore, Store, create_run, open_store
+from watchglass.testing import RunBuilder, Step, build_run
 
 STEPS = [Step({"loss": 1.0})] * 5
 RULES = (RuleSpec("ExplodingTensor"),)
 
 
-class Away(LocalStore):
+class Unreachable(LocalStore):
     """A folder that does not answer the first few times it is asked for a size."""
 
     refuses = 0
     appends = False
 
     def size(self, path: str) -> int | None:
-        if Away.refuses > 0:
-            Away.refuses -= 1
-            raise StoreError("the store is away")
+        if self.refuses > 0:
+            self.refuses -= 1
+            raise StoreError("the store is unreachable")
         return super().size(path)
 
 
@@ -63,29 +64,32 @@ def test_where_nothing_is_yet_what_comes_first_decides(tmp_path: Path) -> None:
     assert what_is_at(str(tmp_path / "team"), below) == "prefix"
 
 
-def test_waiting_ends_with_its_time_or_when_somebody_says_so(tmp_path: Path) -> None:
+def test_waiting_ends_with_its_time_or_when_the_caller_says_so(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     with pytest.raises(MissingFileError, match=r"no run at or below .*; .* --wait"):
         what_is_at(str(tmp_path), pausing(), wait_s=0.05)
     assert what_is_at(str(tmp_path), pausing(most=3)) == ""
 
 
-def test_a_store_that_is_away_is_asked_until_the_wait_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, said = Away(tmp_path / "run"), []
-    monkeypatch.setattr("watchglass.evaluate.many.prefix.open_store", lambda location: store)
-    Away.refuses = 4
+def test_a_store_that_is_unreachable_is_asked_until_the_wait_is_over(tmp_path: Path) -> None:
+    store, said = Unreachable(tmp_path / "run"), []
     build_run(tmp_path / "run", STEPS)
-    assert what_is_at(store.location, pausing(), report=said.append) == "run"
-    assert said == ["store unreachable, retrying: the store is away"]
-    Away.refuses = 1_000_000
-    with pytest.raises(StoreError, match="the store is away"):
-        what_is_at(store.location, pausing(), wait_s=0.05)
-    Away.refuses = 4
+
+    def looked(**more: Any) -> str:
+        return what_is_at(store.location, more.pop("pause", pausing()), opened=lambda location: store, **more)
+
+    store.refuses = 4
+    assert looked(report=said.append) == "run"
+    assert said == ["store unreachable, retrying: the store is unreachable"]
+    store.refuses = 1_000_000
+    with pytest.raises(StoreError, match="the store is unreachable"):
+        looked(wait_s=0.05)
+    store.refuses = 4
     said.clear()
-    assert what_is_at(str(tmp_path), pausing(most=10), report=said.append) == "run"
+    assert looked(pause=pausing(most=10), report=said.append) == "run"
 
 
-class Nobody:
+class NoFleet:
     """An audience that hears nothing."""
 
     def begun(self, *words: Any) -> None: ...
@@ -98,28 +102,28 @@ class Nobody:
     ("options", "most", "left_off"),
     [({"until_idle_s": 0.2}, 10_000, ""), ({"timeout_s": 0.2}, 10_000, "the time is over"), ({}, 3, "interrupted")],
 )
-def test_following_many_runs_ends_when_it_was_told_to(tmp_path: Path, options: Any, most: int, left_off: str) -> None:
+def test_following_many_runs_ends_on_request(tmp_path: Path, options: Any, most: int, left_off: str) -> None:
     build_run(tmp_path / "run", STEPS)
     config = EvaluatorConfig(str(tmp_path), None, RULES, timing=EvaluatorTiming(settled_s=-1.0))
-    fleet, why = follow_runs(config, pausing(most=most), Nobody(), **options)
+    fleet, why = follow_runs(config, pausing(most=most), NoFleet(), **options)
     assert (fleet.found, why) == (1, left_off)
 
 
-def test_a_run_that_is_removed_while_it_is_followed_is_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(Renewal.__init__.__kwdefaults__, "every_s", 0.0)
+def test_a_run_that_is_removed_while_it_is_followed_is_said_to_be(tmp_path: Path) -> None:
     RunBuilder(tmp_path / "run").step(STEPS[0])
-    removed = pausing({3: lambda: shutil.rmtree(tmp_path / "run")}, most=10_000)
+    clock, pause = Now(), pausing({3: lambda: shutil.rmtree(tmp_path / "run")}, most=10_000)
+
+    def removed(seconds: float) -> bool:
+        clock.advance(1.0)
+        return pause(seconds)
+
     config = EvaluatorConfig(str(tmp_path / "run"), None, RULES)
     with pytest.raises(MissingFileError, match="was removed while it was followed; follow it again"):
-        follow(config, removed)
+        follow(config, removed, clock=clock)
     assert not (tmp_path / "run").exists()
 
 
-def test_many_runs_are_asked_with_less_patience_than_a_lease_lasts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_runs_are_asked_with_less_patience_than_a_lease_lasts(tmp_path: Path) -> None:
     """One thread asks for all: a request that nothing answers must not cost the others their leases."""
     asked: list[bool] = []
 
@@ -127,8 +131,7 @@ def test_many_runs_are_asked_with_less_patience_than_a_lease_lasts(
         asked.append(quick)
         return open_store(location, quick=quick)
 
-    monkeypatch.setattr("watchglass.evaluate.many.prefix.open_store", opened)
-    follow_runs(EvaluatorConfig(str(tmp_path), None, RULES), pausing(most=1), Nobody())
+    follow_runs(EvaluatorConfig(str(tmp_path), None, RULES), pausing(most=1), NoFleet(), opened=opened)
     assert asked == [True]
     patience = open_store("s3://bucket/runs", quick=True)._requests.patience
     assert 2 * patience.request_s + patience.retry_s < TIMING.lease_expiry_s
@@ -136,7 +139,7 @@ def test_many_runs_are_asked_with_less_patience_than_a_lease_lasts(
 
 
 def test_time_without_a_look_at_the_store_does_not_count_as_waiting_for_the_first_step(run_path: Path) -> None:
-    clock, store = FakeClock(), LocalStore(run_path)
+    clock, store = Now(), LocalStore(run_path)
     create_run(store, command=[])
     evaluator = Evaluator(EvaluatorConfig(str(run_path), None, ()), store=store)
     evaluator.open(lambda seconds: False, patience_s=0.0)

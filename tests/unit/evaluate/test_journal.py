@@ -1,4 +1,4 @@
-"""The journal of an evaluator: one writer, whoever lives; nothing twice, nothing lost while the store is away."""
+"""The journal of an evaluator: one writer at a time; nothing twice, nothing lost while the store is unreachable."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import platform
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clocks import Now
 from watchglass.config import TIMING
 from watchglass.errors import RunExistsError, StoreError
-from watchglass.evaluate.live import journal as module
-from watchglass.evaluate.live.journal import Journal
+from watchglass.evaluate.live.journal import BufferedJournal
 from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, RunReader, layout, lease_holder
@@ -27,14 +28,14 @@ LOST = Observation("worker_lost", 0, (3, 0, 3), {"worker": "worker_1"})
 
 
 class Objects(LocalStore):
-    """A folder that behaves like an object store, and is away while it is told to."""
+    """A folder that behaves like an object store, unreachable on demand."""
 
     appends = False
-    away = False
+    unreachable = False
 
     def write(self, path, data, *, replace=False):
-        if self.away:
-            raise StoreError("the store is away")
+        if self.unreachable:
+            raise StoreError("the store is unreachable")
         super().write(path, data, replace=replace)
 
 
@@ -44,8 +45,8 @@ def store(run_path: Path) -> Objects:
     return Objects(run_path)
 
 
-def opened(store: LocalStore, said: list[str] | None = None) -> Journal:
-    journal = Journal(store, said.append if said is not None else lambda _: None)
+def opened(store: LocalStore, said: list[str] | None = None, **more: Any) -> BufferedJournal:
+    journal = BufferedJournal(store, said.append if said is not None else lambda _: None, **more)
     journal.open(lambda seconds: False, patience_s=0.0, poll_s=0.1)
     return journal
 
@@ -93,18 +94,18 @@ def test_a_folder_gets_everything_at_once(run_path: Path) -> None:
 def test_what_could_not_be_written_is_written_later_in_its_newest_state(store: Objects) -> None:
     said: list[str] = []
     journal = opened(store, said)
-    store.away = True
+    store.unreachable = True
     journal.write([FINDING, LOST])
     assert not journal.flush()
     assert not journal.flush()
     journal.write([replace(FINDING, count=9, last_step=15), STATUS])
-    store.away = False
+    store.unreachable = False
     assert journal.flush()
     assert frames(store) == 3
     run = open_run(store.location)
     assert (run.journal.findings[0].count, run.journal.observations, len(run.journal.statuses)) == (9, [LOST], 1)
     assert len(said) == 2
-    assert "the store is away; the findings wait" in said[0]
+    assert "the store is unreachable; the findings wait" in said[0]
     assert said[1] == "findings are being written again"
     journal.close()
 
@@ -122,15 +123,14 @@ def test_a_write_whose_answer_was_lost_is_repeated_in_the_next_object(store: Obj
     journal.close()
 
 
-def test_what_waits_is_bounded_and_told(store: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 2)
+def test_what_waits_is_bounded_and_reported(store: Objects) -> None:
     said: list[str] = []
-    journal = opened(store, said)
-    store.away = True
+    journal = opened(store, said, most_waiting=2)
+    store.unreachable = True
     journal.write([FINDING, LOST, STATUS])
     journal.flush()
     journal.write([replace(FINDING, count=2)])
-    store.away = False
+    store.unreachable = False
     journal.flush()
     assert said[-1] == "findings are being written again, 1 were too many and are left out"
     assert open_run(store.location).journal.findings[0].count == 2
@@ -161,45 +161,41 @@ def test_a_second_evaluator_is_refused_while_the_first_lives(store: Objects) -> 
     opened(store).close()
 
 
-class Clock:
+class Clock(Now):
     """A clock that moves when somebody waits; others may act meanwhile."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: LocalStore, *, renewing: bool) -> None:
-        self.now_s = 1000.0
+    def __init__(self, store: LocalStore, *, renewing: bool) -> None:
+        super().__init__()
         self.store, self.renewing = store, renewing
-        monkeypatch.setattr("watchglass.store.liveness.time.monotonic", lambda: self.now_s)
 
     def pause(self, seconds: float) -> bool:
-        self.now_s += seconds
+        self.advance(seconds)
         if self.renewing:
-            self.store.write(layout.LEASE_RENEWED, json.dumps({"number": self.now_s}).encode(), replace=True)
+            self.store.write(layout.LEASE_RENEWED, json.dumps({"number": self.s}).encode(), replace=True)
         return True
 
 
-def test_one_on_another_machine_that_renews_its_lease_is_left_in_peace(
-    store: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_on_another_machine_that_renews_its_lease_is_left_in_peace(store: Objects) -> None:
     holder_elsewhere(store)
-    clock = Clock(monkeypatch, store, renewing=True)
+    clock = Clock(store, renewing=True)
     with pytest.raises(RunExistsError, match="on elsewhere"):
-        Journal(store, print).open(clock.pause, patience_s=0.0, poll_s=1.0)
-    assert clock.now_s < 1000 + TIMING.lease_expiry_s
+        BufferedJournal(store, print, clock).open(clock.pause, patience_s=0.0, poll_s=1.0)
+    assert clock.s < 1000 + TIMING.lease_expiry_s
 
 
-def test_one_on_another_machine_that_is_silent_is_followed_by_us(
-    store: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_on_another_machine_that_is_silent_is_followed_by_us(store: Objects) -> None:
     holder_elsewhere(store)
-    clock = Clock(monkeypatch, store, renewing=False)
-    journal = Journal(store, print)
+    clock = Clock(store, renewing=False)
+    journal = BufferedJournal(store, print, clock)
     journal.open(clock.pause, patience_s=0.0, poll_s=1.0)
-    assert TIMING.lease_expiry_s <= clock.now_s - 1000 <= TIMING.lease_expiry_s + 2
+    assert TIMING.lease_expiry_s <= clock.s - 1000 <= TIMING.lease_expiry_s + 2
     assert lease_holder(store).host == platform.node()
     journal.close()
 
 
 def test_who_was_taken_for_gone_notices_and_ends(store: Objects) -> None:
-    journal = opened(store)
+    clock = Now()
+    journal = opened(store, clock=clock)
     journal.write([FINDING])
     journal.flush()
     journal.close = lambda: None  # type: ignore[method-assign]
@@ -209,7 +205,7 @@ def test_who_was_taken_for_gone_notices_and_ends(store: Objects) -> None:
     journal.write([LOST])
     with pytest.raises(RunExistsError, match="was taken over by process 77 on elsewhere"):
         journal.flush()
-    journal._renewal._next_s = float("-inf")
+    clock.advance(TIMING.lease_renewal_s)
     journal.renew()  # it holds nothing any more, so there is nothing to renew
 
 
@@ -226,15 +222,13 @@ def test_who_was_taken_for_gone_does_not_give_back_what_another_one_has(store: O
     assert lease_holder(store).host == "elsewhere"
 
 
-def test_one_that_has_just_come_is_not_taken_for_the_silent_one_before_it(
-    store: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_has_just_come_is_not_taken_for_the_silent_one_before_it(store: Objects) -> None:
     """Two evaluators wait for a third that is gone: one of them gets the lease, and has not renewed it yet."""
     holder_elsewhere(store)
-    clock = Clock(monkeypatch, store, renewing=False)
+    clock = Clock(store, renewing=False)
 
     def pause(seconds: float) -> bool:
-        waited = clock.now_s - 1000 + seconds
+        waited = clock.s - 1000 + seconds
         if waited >= TIMING.lease_expiry_s and f"{layout.LEASE}.1" not in [
             entry.path for entry in store.list(layout.JOURNAL)
         ]:
@@ -243,5 +237,5 @@ def test_one_that_has_just_come_is_not_taken_for_the_silent_one_before_it(
         return clock.pause(seconds)
 
     with pytest.raises(RunExistsError, match="on a third machine"):
-        Journal(store, print).open(pause, patience_s=0.0, poll_s=1.0)
+        BufferedJournal(store, print, clock).open(pause, patience_s=0.0, poll_s=1.0)
     assert lease_holder(store).host == "a third machine"

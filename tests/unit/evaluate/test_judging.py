@@ -9,11 +9,9 @@ import pytest
 
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import CompactedError, StoreError
-from watchglass.evaluate import replay
+from watchglass.evaluate import Judging, replay
 from watchglass.evaluate.live.evaluator import Evaluator
-from watchglass.records import Finding
-from watchglass.store import FrameKind, LocalStore, RunReader, decode_observation
-from watchglass.tables import AttemptEnd, Moment
+from watchglass.store import FrameKind, LocalStore, RunReader, decode_observation, layout
 from watchglass.testing import RunBuilder, Step, build_run
 
 RULES = '''
@@ -45,8 +43,8 @@ def rules(tmp_path: Path) -> Any:
     return lambda *names: tuple(RuleSpec(f"{path}:{name}") for name in names)
 
 
-def opened(store: LocalStore, specs: tuple[RuleSpec, ...]) -> Evaluator:
-    evaluator = Evaluator(EvaluatorConfig(store.location, None, specs, poll_s=0.001), store=store)
+def opened(store: LocalStore, specs: tuple[RuleSpec, ...], **more: Any) -> Evaluator:
+    evaluator = Evaluator(EvaluatorConfig(store.location, None, specs, poll_s=0.001), store=store, **more)
     evaluator.open(lambda seconds: False, patience_s=0.0)
     while evaluator.turn():
         pass
@@ -57,32 +55,33 @@ def steps(count: int) -> list[Step]:
     return [Step(scalars={"loss": float(n)}) for n in range(count)]
 
 
-def test_what_is_evaluated_again_at_the_end_is_evaluated_to_its_end(
-    run_path: Path, rules: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_evaluated_again_at_the_end_is_evaluated_to_its_end(run_path: Path, rules: Any) -> None:
     """Segments give way to a generation at the rules' last word, and the store refuses while all is read again."""
-    store = LocalStore(build_run(run_path, steps(60), steps_per_flush=1))
-    evaluator = opened(store, rules("Counts"))
-    polls: list[int] = []
-    poll = RunReader.poll
 
-    def refusing(self: RunReader, max_bytes: int = 0, *, full: bool = False) -> Any:
-        polls.append(max_bytes)
-        if len(polls) == 3:
-            raise StoreError("the store is away")
-        return poll(self, 400, full=full)
+    class Refusing(LocalStore):
+        appends = False
+        reads = 0
+        refuses = False
 
-    def compacted(moment: Moment) -> list[Finding]:
-        if not isinstance(moment, AttemptEnd):
-            return show(moment)
-        monkeypatch.setattr("watchglass.store.reader._SHARE", 400)
-        monkeypatch.setattr(RunReader, "poll", refusing)
-        raise CompactedError("it gave way")
+        def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+            if self.refuses and layout.parse_segment(path):
+                self.reads += 1
+                if self.reads == 3:
+                    raise StoreError("the store is unreachable")
+            return super().read(path, start, end)
 
-    show = evaluator._judging.engine.show
-    monkeypatch.setattr(evaluator._judging.engine, "show", compacted)
+    class GivesWay(Judging):
+        def end(self, is_active: Any) -> bool:
+            if not store.refuses:
+                store.refuses = True
+                raise CompactedError("it gave way")
+            return super().end(is_active)
+
+    store = Refusing(run_path)
+    build_run(store, steps(60), steps_per_flush=1)
+    evaluator = opened(store, rules("Counts"), judging=GivesWay)
     evaluator.finish()
-    assert len(polls) > 4
+    assert store.reads > 4
     assert [finding.message for finding in evaluator.evaluation().findings] == ["saw 60"]
     assert evaluator.evaluation().ended
 

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus scrapes them: names, types, labels, bounds, and a port that is somebody else's."""
+"""Metrics as Prometheus scrapes them: names, types, labels, bounds, and a port that is another's."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def value(samples: Samples, metric: str, **labels: str) -> float:
     return samples[f"watchglass_{metric}", tuple(sorted(labels.items()))]
 
 
-def test_a_run_is_told_in_metrics(server: MetricsServer, snapshots: Snapshots) -> None:
+def test_a_run_is_shown_in_metrics(server: MetricsServer, snapshots: Snapshots) -> None:
     snapshots.publish([SNAPSHOT])
     types, samples = scraped(server)
     assert value(samples, "findings", run="mine", rule="DeadRelu", severity="warning") == 2
@@ -116,7 +116,7 @@ def test_no_name_breaks_the_scrape(server: MetricsServer, snapshots: Snapshots) 
     assert value(samples, "findings", run=f"{label}#2", rule=label, severity="error") == 1
 
 
-def test_names_that_differ_at_their_end_only_are_told_apart_and_stay_who_they_are(
+def test_names_that_differ_at_their_end_only_are_distinguished_and_stay_who_they_are(
     server: MetricsServer, snapshots: Snapshots
 ) -> None:
     long = "sweep/" + "a" * 300
@@ -174,7 +174,7 @@ def test_a_host_that_is_none_is_one_line() -> None:
         MetricsServer(tuple, port=0, host="no host.invalid")
 
 
-def test_nobody_listens_once_it_is_closed() -> None:
+def test_nothing_listens_once_it_is_closed() -> None:
     server = MetricsServer(tuple, port=0)
     server.close()
     server.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from watchglass.evaluate.scaling.contents import RunContents
 from watchglass.evaluate.scaling.plan import plan
 from watchglass.records import Observation, Status
 from watchglass.rules import Rule
+from watchglass.run import open_run
 from watchglass.tables import JointStep, StepView
 from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import RunBuilder, Silence, Step, build_run
@@ -112,7 +114,22 @@ def test_one_instance_for_each_model_and_for_each_worker_that_trains_by_itself(t
             builder.step(step)
         builder.leave()
     found = replay(tmp_path / "alone", rules("Together")).findings
-    assert [f.message for f in found] == ["1 worker_0", "1 worker_1", "2 worker_0", "saw 2", "2 worker_1", "saw 2"]
+    assert [(f.worker, f.message) for f in found] == [
+        ("worker_0", "1 worker_0"), ("worker_1", "1 worker_1"),
+        ("worker_0", "2 worker_0"), ("worker_0", "saw 2"), ("worker_1", "2 worker_1"), ("worker_1", "saw 2"),
+    ]  # fmt: skip
+
+
+def test_equal_findings_of_workers_that_train_separately_are_all_in_the_journal(run_path: Path, rules: Any) -> None:
+    """At ticks before the first step, at steps, and at the end."""
+    case = FollowedCase(run_path, rules("Together", "Waits"), workers=2, alone=True)
+    case.wait(1.0)
+    case.write(*losses(1, 1))
+    case.end()
+    found = {finding.id: finding for finding in case.evaluator.evaluation().findings}
+    assert {(f.worker, f.step) for f in found.values()} >= {(name, -1) for name in ("worker_0", "worker_1")}
+    assert Counter(f.worker for f in found.values()) == {"worker_0": 4, "worker_1": 4}
+    assert {finding.id: finding for finding in open_run(run_path).journal.findings} == found
 
 
 def test_ticks_come_ever_more_rarely_while_a_worker_is_waited_for(run_path: Path, rules: Any) -> None:
@@ -145,8 +162,6 @@ def test_ticks_are_recorded_where_a_rule_looks_at_them(run_path: Path, rules: An
     case = FollowedCase(run_path, rules("Together"))
     case.wait(100.0, 100.0)
     case.end()
-    from watchglass.run import open_run
-
     assert {seen.kind for seen in open_run(run_path).journal.observations} == {"worker_joined"}
     (status,) = replay(run_path, rules("Waits")).statuses
     assert status.status is Status.NOT_APPLICABLE

@@ -114,7 +114,7 @@ def test_another_run_step_by_step(tmp_path: Path, rules) -> None:
         replay(tmp_path / "ours", rules("Differs", other_run=str(tmp_path / "nowhere")))
 
 
-def test_another_run_is_looked_at_as_far_as_it_was(tmp_path: Path, rules) -> None:
+def test_another_run_is_read_as_far_as_it_was(tmp_path: Path, rules) -> None:
     """Its later steps change nothing: neither for the evaluator that goes on, nor for a replay of it."""
     store = LocalStore(tmp_path / "ours")
     specs = rules("Differs", other_run=str(tmp_path / "theirs"))

@@ -1,21 +1,24 @@
-"""Rules that hang, flood, or are refused their data: they harm nobody else, and nothing is lost or doubled."""
+"""Rules that hang, flood, or cannot read their data: no other rule is harmed, nothing is lost or doubled."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from moments import Made
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import PluginFileError, StoreError
-from watchglass.evaluate import replay
+from watchglass.evaluate import Judging, replay
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.folding import MOST_FINDINGS
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Observation, Status
 from watchglass.store import FrameKind, LocalStore, RunReader, decode_finding, decode_observation, lease_holder
+from watchglass.tables import StepView
 from watchglass.testing import RunBuilder, Step, build_run
 
 RULES = '''
@@ -127,7 +130,10 @@ def losses(count: int) -> list[Step]:
 
 def evaluated(store: LocalStore, specs: tuple[RuleSpec, ...], **options: Any) -> Evaluator:
     """Of a run that is over: an evaluator from beginning to end."""
-    evaluator = Evaluator(EvaluatorConfig(store.location, None, specs, **options), store=store)
+    made = Made()
+    evaluator = Evaluator(
+        EvaluatorConfig(store.location, None, specs, **options), store=store, judging=made.by(Judging)
+    )
     try:
         # One that was killed held the lease, in this very process.
         evaluator.open(lambda seconds: False, patience_s=0.0, gone=lease_holder(store))
@@ -135,7 +141,7 @@ def evaluated(store: LocalStore, specs: tuple[RuleSpec, ...], **options: Any) ->
             pass
         evaluator.finish()
     finally:
-        evaluator._judging.engine.close()
+        made.judging.engine.close()
     return evaluator
 
 
@@ -232,7 +238,6 @@ def test_a_store_that_refuses_histograms_is_no_fault_of_the_rule(
     evaluator.open(lambda seconds: False, patience_s=0.0)
     for _ in range(40):
         evaluator.turn()
-        evaluator._retry.backoff_s = 0.0
     evaluator.finish()
     assert tries[0] > 9
     evaluation = evaluator.evaluation()
@@ -254,14 +259,22 @@ def test_a_rule_reads_the_statistics_that_it_declares_whatever_other_rules_read(
     assert "Measures reads the statistic 'max' but does not declare it" in measures
 
 
+def rules_alive() -> int:
+    gc.collect()
+    return sum(type(each).__name__ == "Steady" for each in gc.get_objects())
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_old_attempts_are_let_go_of(run_path: Path, rules, killed: bool) -> None:
-    store = LocalStore(run_path)
+    store, made = LocalStore(run_path), Made()
     evaluator: Evaluator | None = None
+    others = rules_alive()
     for attempt in range(4):
         with RunBuilder(run_path, workers=2) as builder:
             if evaluator is None:
-                evaluator = Evaluator(EvaluatorConfig(store.location, None, rules("Steady")), store=store)
+                evaluator = Evaluator(
+                    EvaluatorConfig(store.location, None, rules("Steady")), store=store, judging=made.by(Judging)
+                )
                 evaluator.open(lambda seconds: False, patience_s=0.0)
             for step in losses(5):
                 builder.step(step)
@@ -269,16 +282,16 @@ def test_old_attempts_are_let_go_of(run_path: Path, rules, killed: bool) -> None
                 builder.flush()
             else:
                 builder.leave()
-            while not evaluator._judging.drained():  # also what a quick look would find later
+            while not made.judging.drained():  # also what a quick look would find later
                 pass
             evaluator.turn()
     assert evaluator is not None
-    seats = evaluator._judging.engine._runners[0]._seats
     # Of workers that were killed something may still come while the next attempt goes on.
     kept = {2, 3} if killed else {3}
-    assert {key[0] for key, seat in seats.items() if seat.rule is not None} == kept
-    assert {key[0] for key in evaluator._judging.engine._last} == kept
-    assert {w.attempt for w in evaluator._judging.follower.workers.values() if w.view is not None} == kept
+    assert rules_alive() - others == 2 * len(kept)
+    assert {w.attempt for w in made.judging.follower.workers.values() if w.views} == kept
+    views = {each.attempt for each in gc.get_objects() if isinstance(each, StepView)}
+    assert views == kept
     evaluator.finish()
     live = evaluator.evaluation()
     assert [(f.attempt, f.worker, f.message) for f in live.findings] == [

@@ -30,7 +30,7 @@ def plan(**settings: Any) -> dict[str, Any]:
 
 
 def steps(count: int, planned: dict[str, Any] | None, *, captured: Sequence[str] = (), **others: Any) -> list[Step]:
-    """Steps of a training that captures tensors of some names at every step."""
+    """Steps of a training run that captures tensors of some names at every step."""
     statistics = {name: np.ones(4) for name in captured}
     first = {"capture_plan": planned} if planned is not None else {}
     return [
@@ -40,15 +40,15 @@ def steps(count: int, planned: dict[str, Any] | None, *, captured: Sequence[str]
 
 
 def seen(needs: Needs, views: Iterable[StepView]) -> list[str]:
-    """The reason that is told after each step while the training goes on; "" for none."""
-    need, told = NeedSeen(needs), []
+    """The reason reported after each step of the run; "" for none."""
+    need, reasons = NeedSeen(needs), []
     for view in views:
         need.look(view)
-        told.append(need.met.reason if need.met.certain else "")
-    return told
+        reasons.append(need.met.reason if need.met.certain else "")
+    return reasons
 
 
-def test_what_is_not_planned_is_told_at_the_first_step(run_path: Path) -> None:
+def test_what_is_not_planned_is_reported_at_the_first_step(run_path: Path) -> None:
     run = build_run(run_path, steps(1, plan(collections=["weights", "outputs"]), captured=["fc.weight"]))
     assert seen(GRADIENTS, views_of(run)) == [
         "statistics of gradients are not captured: the collections of this run are weights, outputs; add collection "
@@ -79,26 +79,26 @@ def test_of_several_workers_the_first_says_why(run_path: Path) -> None:
 def test_data_that_comes_after_all_takes_it_back(run_path: Path) -> None:
     planned = plan(collections=["weights"])
     made = [*steps(2, planned, captured=["fc.weight"]), *steps(2, None, captured=["gradient/fc.weight"])]
-    told = seen(GRADIENTS, views_of(build_run(run_path, made)))
-    assert [bool(reason) for reason in told] == [True, True, False, False]
+    reasons = seen(GRADIENTS, views_of(build_run(run_path, made)))
+    assert [bool(reason) for reason in reasons] == [True, True, False, False]
 
 
 def test_a_plan_that_changes_is_believed(run_path: Path) -> None:
     later = [Step(facts={"capture_plan": plan()}, scalars={"loss": 1.0})]
-    told = seen(GRADIENTS, views_of(build_run(run_path, [*steps(2, plan(collections=["weights"])), *later])))
-    assert [bool(reason) for reason in told] == [True, True, False]
+    reasons = seen(GRADIENTS, views_of(build_run(run_path, [*steps(2, plan(collections=["weights"])), *later])))
+    assert [bool(reason) for reason in reasons] == [True, True, False]
 
 
 def test_without_a_plan_a_few_captures_show_it(run_path: Path) -> None:
-    told = seen(GRADIENTS, views_of(build_run(run_path, steps(10, None, captured=["fc.weight"]))))
-    assert told[:7] == [""] * 7
-    assert told[7] == "statistics of gradients never came (needed to compare layers)"
+    reasons = seen(GRADIENTS, views_of(build_run(run_path, steps(10, None, captured=["fc.weight"]))))
+    assert reasons[:7] == [""] * 7
+    assert reasons[7] == "statistics of gradients never came (needed to compare layers)"
 
 
-def test_what_is_planned_and_does_not_come_is_told_after_a_few_captures(run_path: Path) -> None:
-    told = seen(GRADIENTS, views_of(build_run(run_path, steps(8, plan(), captured=["fc.weight"]))))
-    assert [bool(reason) for reason in told] == [False] * 3 + [True] * 5
-    assert "never came" in told[-1]
+def test_what_is_planned_and_does_not_come_is_reported_after_a_few_captures(run_path: Path) -> None:
+    reasons = seen(GRADIENTS, views_of(build_run(run_path, steps(8, plan(), captured=["fc.weight"]))))
+    assert [bool(reason) for reason in reasons] == [False] * 3 + [True] * 5
+    assert "never came" in reasons[-1]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_what_is_planned_and_does_not_come_is_told_after_a_few_captures(run_path
     ],
 )
 def test_what_is_planned_for_later_is_waited_for(run_path: Path, settings: dict[str, Any]) -> None:
-    told = seen(GRADIENTS, views_of(build_run(run_path, steps(3, plan(**settings), captured=["fc.weight"]))))
-    assert told == [""] * 3
+    reasons = seen(GRADIENTS, views_of(build_run(run_path, steps(3, plan(**settings), captured=["fc.weight"]))))
+    assert reasons == [""] * 3
 
 
 def test_a_loss_comes_at_every_step_and_a_scalar_of_a_script_may_be_rare(run_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_facts_and_units_are_waited_for(run_path: Path) -> None:
     assert set(seen(Needs(facts=("first_bad_module",)), views_of(run))) == {""}
 
 
-def test_a_fact_that_is_switched_off_is_told_at_once(run_path: Path) -> None:
+def test_a_fact_that_is_switched_off_is_reported_at_once(run_path: Path) -> None:
     run = build_run(run_path, steps(1, plan(facts=("calls",))))
     assert seen(Needs(facts=("batch",)), views_of(run)) == [
         "the fact batch is not recorded: the facts of this run are calls; add batch or leave facts to the rules"
@@ -152,7 +152,7 @@ def test_evaluations_come_any_time_but_not_where_none_is_captured(run_path: Path
     )
 
 
-def test_an_interval_that_is_too_long_is_told(run_path: Path) -> None:
+def test_an_interval_that_is_too_long_is_reported(run_path: Path) -> None:
     needs = Needs(role=Role.GRADIENT, max_interval=4)
     planned = plan(collections=[Collection("gradients", save_interval=8)])
     assert seen(needs, views_of(build_run(run_path, steps(1, planned)))) == [
@@ -160,17 +160,17 @@ def test_an_interval_that_is_too_long_is_told(run_path: Path) -> None:
     ]
 
 
-def test_a_budget_that_cannot_pay_is_told_as_soon_as_it_shows(run_path: Path) -> None:
+def test_a_budget_that_cannot_pay_is_reported_as_soon_as_it_shows(run_path: Path) -> None:
     needs = Needs(role=Role.GRADIENT, max_interval=4)
     made = [
         *steps(3, plan(), captured=["gradient/fc.weight"]), *steps(8, None),
         *steps(5, None, captured=["gradient/fc.weight"]),
     ]  # fmt: skip
-    told = seen(needs, views_of(build_run(run_path, made)))
-    assert [bool(reason) for reason in told] == [False] * 7 + [True] * 5 + [False] * 4
-    # It is told once, and not anew at every step for as long as it lasts.
-    assert set(told[7:11]) == {"statistics of gradients last came more than 4 steps ago; at most 4 are useful"}
-    assert told[11] == "statistics of gradients came every 9 steps; at most 4 are useful"
+    reasons = seen(needs, views_of(build_run(run_path, made)))
+    assert [bool(reason) for reason in reasons] == [False] * 7 + [True] * 5 + [False] * 4
+    # The reason is reported once, not again at every step.
+    assert set(reasons[7:11]) == {"statistics of gradients last came more than 4 steps ago; at most 4 are useful"}
+    assert reasons[11] == "statistics of gradients came every 9 steps; at most 4 are useful"
 
 
 def test_intervals_are_those_of_one_worker(run_path: Path) -> None:
@@ -234,17 +234,17 @@ def test_a_plan_that_makes_no_sense_says_nothing(run_path: Path, damaged: dict[s
 
 def test_a_collection_of_a_rule_is_known_by_its_name_and_its_tag(run_path: Path) -> None:
     run = build_run(run_path, steps(1, plan(collections=["weights"])))
-    (told,) = seen(Needs(collection="attention"), views_of(run))
-    assert told.startswith("statistics of attention are not captured")
-    assert "add collection attention" in told
+    (reason,) = seen(Needs(collection="attention"), views_of(run))
+    assert reason.startswith("statistics of attention are not captured")
+    assert "add collection attention" in reason
     assert seen(Needs(collection="saved by hand"), views_of(run)) == [""]
     assert seen(Needs(collection="weights"), views_of(run)) == [""]
 
 
 def test_workers_that_keep_no_tensors_say_so(run_path: Path) -> None:
     planned = {**plan(), "keeps_tensors": False}
-    (told,) = seen(GRADIENTS, views_of(build_run(run_path, steps(1, planned))))
-    assert told == "statistics of gradients are not captured: only one worker of this run keeps tensors"
+    (reason,) = seen(GRADIENTS, views_of(build_run(run_path, steps(1, planned))))
+    assert reason == "statistics of gradients are not captured: only one worker of this run keeps tensors"
 
 
 @pytest.mark.parametrize("collections", [["weights"], ["losses"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,22 @@ import pytest
 from moments import FollowedCase
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, PluginFileError
-from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
+from watchglass.evaluate import Follower, PartialEvaluation, merge, replay, replay_part
 from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import ROW_KINDS, Field, Observation, RowKey, RowKind, Status
 from watchglass.rules import Rule, Windows
 from watchglass.run import open_run
-from watchglass.store import FrameKind, StreamWriter, encode_frame, encode_header
-from watchglass.store.encoding import codec
+from watchglass.store import (
+    FrameKind,
+    JournalWriter,
+    LocalStore,
+    StreamWriter,
+    encode_frame,
+    encode_header,
+    layout,
+    scan,
+)
 from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
 
@@ -82,9 +92,13 @@ class Raises(Rule):
 
 
 @pytest.fixture(autouse=True)
-def declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ROW_KINDS, SAMPLES.number, SAMPLES)
-    monkeypatch.setitem(ROW_KINDS, SPANS.number, SPANS)
+def declared() -> Iterator[None]:
+    """Two kinds by time, of which this release declares none."""
+    kinds = {kind.number: kind for kind in (SAMPLES, SPANS)}
+    ROW_KINDS.update(kinds)
+    yield
+    for number in kinds:
+        del ROW_KINDS[number]
 
 
 @pytest.fixture
@@ -100,6 +114,15 @@ def samples(*seconds_and_values: tuple[float, float], seconds: float = 10.0, str
 
 def steps(count: int, seconds: float = 5.0, **more: Any) -> list[Step]:
     return [Step(scalars={"loss": 1.0}, seconds=seconds, **more) for _ in range(count)]
+
+
+def alone(path: Path, *given: Step | Batch) -> Path:
+    """A stored run of two workers that train by themselves."""
+    with RunBuilder(path, modules={"fc": "Linear"}, workers=2, alone=True) as builder:
+        for each in given:
+            builder.batch(each) if isinstance(each, Batch) else builder.step(each)
+        builder.leave()
+    return path
 
 
 def noted(path: Path) -> list[tuple[Any, ...]]:
@@ -134,7 +157,7 @@ def test_what_windows_show_ahead_of_all_steps_is_a_status_soon(run_path: Path, r
     case = FollowedCase(run_path, rules("Busy"))
     case.write()
     case.write(samples((0, 1)))
-    case.evaluator._liveness._looked_s = 0.0
+    case.clock.advance(case.store.policy.intervals().liveness_s)
     case.write()
     assert [status.status for status in open_run(run_path).journal.statuses] == [Status.ISSUES_FOUND]
     assert len(case.evaluator.snapshot().findings) == 1
@@ -149,7 +172,7 @@ def test_a_window_without_rows_is_left_out_and_rows_of_other_kinds_are_not_shown
     ]  # fmt: skip
 
 
-def test_windows_of_a_run_that_nobody_followed_come_in_the_order_of_the_clocks(run_path: Path, rules: Any) -> None:
+def test_windows_of_a_run_that_was_not_followed_come_in_the_order_of_the_clocks(run_path: Path, rules: Any) -> None:
     """Whatever came first: streams behind all steps, or ahead of them."""
     batches = [samples((1, float(n))) for n in range(5)]
     late = build_run(run_path, [*steps(8), *batches], workers=2)
@@ -213,6 +236,116 @@ def test_the_rows_that_a_rule_sees_at_a_step_do_not_depend_on_the_other_rules(ru
     assert len(alone.findings) == 3
 
 
+def rows_at_steps(case: FollowedCase) -> dict[str, list[str]]:
+    """What each worker saw of streams at its steps, in their order."""
+    found: dict[str, list[str]] = {}
+    for each in case.evaluator.evaluation().findings:
+        if each.rule == "Views":
+            found.setdefault(each.worker, []).append(each.message)
+    return found
+
+
+def test_a_worker_that_trains_by_itself_sees_rows_up_to_the_watermark_noted_before_its_step(
+    run_path: Path, rules: Any
+) -> None:
+    """Wherever the others are, for an evaluator that begins again in the middle, and for a worker that comes late."""
+    case = FollowedCase(run_path, rules("Views", "Busy"), workers=3, alone=True)
+    case.write(*steps(2, workers=[0]))
+    case.write(samples((1, 1)))  # 1 to 11 s
+    case.write(*steps(1, workers=[0]), *steps(1, workers=[1]))
+    case.again()
+    case.write(samples((1, 2)), *steps(1, seconds=20, workers=[0]))  # to 21 s
+    case.write(*steps(1, workers=[1]))
+    case.again()
+    case.write(*steps(1, workers=[2]))
+    first, second = "[(0.0, 11.0, [1.0])]", "[(10.0, 21.0, [2.0])]"
+    assert rows_at_steps(case) == {
+        "worker_0": ["[]", "[]", first, second], "worker_1": [first, second], "worker_2": [second],
+    }  # fmt: skip
+    assert case.messages("Busy") == ["system 0 to 10: [1.0] None", "system 10 to 20: [2.0] None"]
+    case.end()
+    seen = open_run(run_path).journal.observations
+    places: dict[str, int] = {}
+    at_marks = []
+    for each in seen:
+        assert all(places.get(worker, 0) < steps for worker, steps in each.data.get("alone", {}).items())
+        places |= each.data.get("alone", {})
+        at_marks += [{**places}] * (each.kind in ("watermark", "streams_ended"))
+    assert at_marks == [
+        {"worker_0": 2}, {"worker_0": 3, "worker_1": 1}, {"worker_0": 4, "worker_1": 2, "worker_2": 1},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_rows_that_come_late_are_not_shown_before_steps_at_which_an_earlier_evaluator_found_something(
+    run_path: Path, rules: Any, together: bool
+) -> None:
+    """Whatever the clocks say, since what it found is in the journal."""
+    case = FollowedCase(run_path, rules("Views", "Busy"), workers=2, alone=not together)
+    case.write(*steps(4))
+    case.builder.batch(samples((1, 1)))  # to 11 s; the steps go on to 21 s
+    case.again()
+    case.write(*steps(1))
+    expected = [*["[]"] * 4, "[(0.0, 11.0, [1.0])]"]
+    assert rows_at_steps(case) == {"worker_0": expected, "worker_1": expected}
+    case.end()
+    found = case.evaluator.evaluation().findings
+    assert {each.id: each for each in open_run(run_path).journal.findings} == {each.id: each for each in found}
+
+
+def test_workers_that_train_by_themselves_see_rows_in_the_order_of_the_clocks_without_a_follower(
+    run_path: Path, rules: Any
+) -> None:
+    """Whatever was written first, and in whatever pieces it is read; windows come once, not for each worker."""
+    large = {"more": {"text": "x" * 60_000}}  # so that a poll reads few steps
+    slow, fast = steps(2, seconds=24, workers=[1], facts=large), steps(6, workers=[0], facts=large)
+    batches = [samples((1, float(n))) for n in range(2)]  # to 11 and 21 s
+    first, second = "[(0.0, 11.0, [0.0])]", "[(10.0, 21.0, [1.0])]"
+    for number, given in enumerate(([*slow, *fast, *batches], [*batches, *fast, *slow])):
+        path = alone(run_path.with_name(f"run_{number}"), *given)
+        whole = replay(path, rules("Views", "Busy")).findings
+        assert [(each.worker, each.message) for each in whole if each.rule == "Views"] == [
+            ("worker_0", "[]"), ("worker_1", second), ("worker_0", first), ("worker_1", second), ("worker_0", first),
+            *[("worker_0", second)] * 3,
+        ]  # fmt: skip
+        assert [each.message for each in whole if each.rule == "Busy"] == [
+            "system 0 to 10: [0.0] None", "system 10 to 20: [1.0] None",
+        ]  # fmt: skip
+        follower = Follower(LocalStore(path))
+        engine = Engine(rules("Views", "Busy"), run_id=follower.run_id)
+        follower.cut(engine.windows)
+        for _ in range(20):  # one worker at a time
+            for moment in follower.poll(full=True, max_bytes=1):
+                engine.show(moment)
+        for moment in follower.drain():
+            engine.show(moment)
+        for moment in follower.ends():
+            engine.show(moment)
+        assert [each.to_json() for each in engine.findings] == [each.to_json() for each in whole]
+
+
+def test_a_worker_that_trains_by_itself_sees_no_rows_of_a_lost_stream_or_of_another_attempt(
+    run_path: Path, rules: Any
+) -> None:
+    case = FollowedCase(run_path, rules("Views"), workers=2, alone=True)
+    with StreamWriter(case.store, 0, "disk") as disk:
+        disk.write({SAMPLES: [(2 * SECOND, "cpu", 2.0)]}, 11 * SECOND)
+        case.write(samples((1, 1)), *steps(1, seconds=20))
+    case.wait(1.0, 1.0)
+    case.write(*steps(1))
+    case.evaluator.close()
+    case.builder.close()
+    case.builder = RunBuilder(run_path, workers=2, alone=True)
+    case.builder.step(steps(1)[0])
+    case.builder.batch(samples((1, 3)))
+    case.again()
+    case.write(*steps(1))
+    of_system, of_disk = "(0.0, 11.0, [1.0])", "(0.0, 11.0, [2.0])"
+    expected = [f"[{of_disk}, {of_system}]", f"[{of_system}]", "[]", "[(0.0, 11.0, [3.0])]"]
+    assert rows_at_steps(case) == {"worker_0": expected, "worker_1": expected}
+    case.end()
+
+
 def test_what_comes_after_the_last_word_of_the_evaluator_changes_nothing(run_path: Path, rules: Any) -> None:
     case = FollowedCase(run_path, rules("Busy"))
     case.write(samples((1, 1)), *steps(2))
@@ -223,7 +356,7 @@ def test_what_comes_after_the_last_word_of_the_evaluator_changes_nothing(run_pat
     case.builder.batch(samples((1, 2), seconds=30, stream="disk"))
     case.builder.close()
     case.assert_replay_equals_live()
-    assert case.messages("Busy") == ["system 0 to 10: [1.0] None"]
+    assert case.messages("Busy") == ["system 0 to 10: [1.0] JointStep(TRAIN step 0 of 1 views)"]
 
 
 def test_an_open_window_of_a_run_that_goes_on_is_not_shown(run_path: Path, rules: Any) -> None:
@@ -255,16 +388,16 @@ def test_where_an_evaluator_was_killed_the_clocks_order_the_rest(run_path: Path,
     assert found[2] == "step 0 [], step 1 [], step 2 [], step 3 [], window 0 2 0, step 4 [0]"
 
 
-def test_a_stream_that_goes_on_by_another_clock_is_lost_by_the_one_before(
-    run_path: Path, rules: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_goes_on_by_another_clock_is_lost_by_the_one_before(run_path: Path, rules: Any) -> None:
     case = FollowedCase(run_path, rules("Busy"))
     case.write(samples((1, 1)), samples((1, 2), seconds=5))
-    case.builder._streams["system"][0].close()
-    case.builder._streams.clear()
-    with monkeypatch.context() as patched:
-        patched.setattr(codec, "encode_header", lambda header: encode_header({**header, "host": "other"}))
-        case.write(samples((1, 3)))
+    with RunBuilder(run_path.with_name("other")) as other:
+        other.batch(samples((1, 3)))
+        written = other.store.read(layout.numbered(layout.stream("system"), 0))
+    header, after = scan(written).frames[:2]
+    moved = encode_header({**json.loads(header.payload), "host": "other"}) + written[after.offset :]
+    case.store.write(layout.numbered(layout.stream("system"), 1), moved)
+    case.write()
     assert case.messages("Busy") == [
         "system 0 to 10: [1.0] None", "system 10 to 16: [2.0] lost None", "system 0 to 10: [3.0] None",
     ]  # fmt: skip
@@ -275,21 +408,21 @@ def test_a_stream_that_goes_on_by_another_clock_is_lost_by_the_one_before(
 @pytest.mark.parametrize("released", [True, False])
 def test_a_stream_is_lost_once_its_writer_has_ended_and_may_go_on(run_path: Path, rules: Any, released: bool) -> None:
     case = FollowedCase(run_path, rules("Busy"))
-    case.write(samples((1, 1), (13, 2), seconds=15))
-    writer, until_ns = case.builder._streams["system"]
+    writer = StreamWriter(case.store, 0, "system")
+    writer.write({SAMPLES: [(2 * SECOND, "cpu", 1.0), (14 * SECOND, "cpu", 2.0)]}, 16 * SECOND)
+    case.wait()
     if released:
         writer.close()
     else:
         claim = run_path / "streams/system/claim"
         claim.write_text(json.dumps({**json.loads(claim.read_text()), "process_start": 1}))
-    judging = case.evaluator._judging
-    judging._look_at_streams()
+    case.wait(1.0)
     assert len(case.messages("Busy")) == 1
-    for _ in range(3):
-        judging._look_at_streams()
+    case.wait(1.0, 1.0)
     assert case.messages("Busy")[1:] == ["system 10 to 16: [2.0] lost None"]
-    case.builder._streams["system"] = StreamWriter(case.store, 0, "system"), until_ns
-    case.write(samples((1, 3), (5, 4)))  # 16 to 26 s
+    with StreamWriter(case.store, 0, "system") as goes_on:
+        goes_on.write({SAMPLES: [(17 * SECOND, "cpu", 3.0), (21 * SECOND, "cpu", 4.0)]}, 26 * SECOND)
+    case.write()
     assert case.messages("Busy")[2:] == ["system 10 to 20: [3.0] None"]
     case.again()
     case.write(*steps(1))
@@ -309,13 +442,15 @@ def test_a_rule_that_raises_at_a_window_is_stopped_there(run_path: Path, rules: 
     assert "raised at window 2 of stream system" in status.reason
 
 
+@pytest.mark.parametrize("together", [True, False])
 def test_parts_with_windows_are_the_whole_and_read_no_statistics(
-    run_path: Path, rules: Any, monkeypatch: pytest.MonkeyPatch
+    run_path: Path, rules: Any, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
     weights = {"fc.weight": [[1.0]]}
-    given = [*steps(5, statistics=weights), samples((1, 1), seconds=20), Silence(3.0), *steps(2, statistics=weights)]
+    given = [*steps(5, statistics=weights), samples((1, 1), seconds=20), *steps(2, statistics=weights)]
     specs = (*rules("Busy"), RuleSpec("ExplodingTensor"), *rules("Views", "Both"))
-    run = build_run(run_path, given, workers=2, modules={"fc": "Linear"})
+    ranks = [*given, Silence(3.0)]
+    run = build_run(run_path, ranks, workers=2, modules={"fc": "Linear"}) if together else str(alone(run_path, *given))
     engine, config = Engine(specs), EvaluatorConfig(run, None, specs)
     assert engine.whole == (0, 2, 3)
     read: list[int] = []
@@ -328,13 +463,18 @@ def test_parts_with_windows_are_the_whole_and_read_no_statistics(
     assert [f.to_json() for f in merged.findings] == [f.to_json() for f in whole.findings]
     assert merged.statuses == whole.statuses
     assert {f.rule for f in whole.findings} == {"Busy", "Views", "Both"}
+    assert {f.worker for f in whole.findings if f.rule == "Views" and "1.0" in f.message} == {"worker_0", "worker_1"}
 
 
-def test_no_stream_is_read_where_no_rule_looks_at_windows(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_stream_is_read_where_no_rule_looks_at_windows(run_path: Path) -> None:
+    class NoStreams(LocalStore):
+        def folders(self, prefix: str = "") -> Any:
+            assert prefix != layout.STREAMS
+            return super().folders(prefix)
+
     run = build_run(run_path, [samples((1, 1)), *steps(2)])
-    monkeypatch.delattr("watchglass.store.RunReader.streams")
-    assert replay(run).train_steps == 2
-    case = FollowedCase(run_path.with_name("live"), ())
+    assert replay(NoStreams(run)).train_steps == 2
+    case = FollowedCase(run_path.with_name("live"), (), store=NoStreams(run_path.with_name("live")))
     case.write(samples((1, 1)), *steps(2))
     assert case.evaluator.evaluation().train_steps == 2
     case.end()
@@ -357,6 +497,26 @@ def test_what_a_journal_or_a_stream_says_wrongly_holds_nothing_back(run_path: Pa
     assert [f.message for f in evaluation.findings if f.rule == "Busy"] == ["system 0 to 10: [1.0, 2.0] None"]
     assert len(evaluation.problems) == 1
     assert evaluation.train_steps == 2
+
+
+def test_no_place_that_a_journal_names_wrongly_holds_back_a_worker_that_trains_by_itself(
+    run_path: Path, rules: Any
+) -> None:
+    rows: list[tuple[int, Any]] = [
+        (0, {"worker_0": 10**9}), (0, {"worker_7": 1}), (0, {"worker_0": "x"}), (0, [1]), (10**9, {"worker_1": 1}),
+    ]  # fmt: skip
+    data = {"stream": "system", "clock": 0, "time_ns": 11 * SECOND}
+    wrong = [Observation("watermark", 0, None, {**data, "alone": each}, "worker_1", place) for place, each in rows]
+    run = alone(run_path, samples((1, 1)), *steps(3))
+    with JournalWriter(LocalStore(run)) as writer:
+        writer.write(wrong)
+    assert len(replay(run, rules("Views")).findings) == 6
+    case = Evaluator(EvaluatorConfig(str(run), None, rules("Views")), store=LocalStore(run))
+    case.open(lambda seconds: False, patience_s=0.0)
+    while case.turn():
+        pass
+    assert len(case.evaluation().findings) == 6
+    case.close()
 
 
 def test_wrong_declarations_are_refused(tmp_path: Path) -> None:

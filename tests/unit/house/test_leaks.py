@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -97,29 +98,28 @@ LEAKS = [value for name, value in sorted(globals().items()) if name.startswith("
 
 @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
 def test_names_each_leak_and_is_silent_once_it_is_mended(
-    leak: Callable[[Path], tuple[str, Undo]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    leak: Callable[[Path], tuple[str, Undo]], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("leaks.PATIENCE_S", 0.05)
     before = snapshot(tmp_path)
     sentence, undo = leak(tmp_path)
     try:
-        (found,) = differences(before, tmp_path)
+        (found,) = differences(before, tmp_path, patience_s=0.05)
         assert sentence in found
     finally:
         undo()
     assert differences(before, tmp_path) == []
 
 
-def test_waits_for_a_thread_that_was_told_to_end(tmp_path: Path) -> None:
+def test_waits_for_a_thread_that_was_asked_to_end(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     threading.Timer(0.2, lambda: None).start()
     assert differences(before, tmp_path) == []
 
 
-def test_what_importing_third_parties_sets_is_no_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_importing_third_parties_sets_is_no_leak(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
-    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
-    assert differences(before, tmp_path) == []
+    with patch.dict(os.environ, KMP_INIT_AT_FORK="FALSE"):
+        assert differences(before, tmp_path) == []
 
 
 def test_a_leaking_test_fails(repository: Path, tmp_path: Path) -> None:

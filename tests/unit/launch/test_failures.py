@@ -1,4 +1,4 @@
-"""The launcher learns which exception ended a training from the processes of the launch."""
+"""The launcher learns which exception ended a training run from the processes of the launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from watchglass.records import Failure
 MAIN, RANK, HELPER = "main", "rank", "helper"
 
 
-def told(failures: Failures, process: str, message: str, *, trains: bool, wall_ns: int) -> None:
+def report(failures: Failures, process: str, message: str, *, trains: bool, wall_ns: int) -> None:
     failure = Failure("exception", "ValueError", message, wall_ns=wall_ns)
     line = {**failure.to_json(), "first": process == MAIN, "trains": trains}
     with Path(failures.path).open("a") as file:
@@ -21,7 +21,7 @@ def told(failures: Failures, process: str, message: str, *, trains: bool, wall_n
 
 def test_the_exception_of_the_process_that_was_started() -> None:
     failures = Failures()
-    told(failures, MAIN, "bad batch", trains=True, wall_ns=1)
+    report(failures, MAIN, "bad batch", trains=True, wall_ns=1)
     found = failures.take(1)
     assert found is not None
     assert (found.message, found.exit_status) == ("bad batch", 1)
@@ -30,8 +30,8 @@ def test_the_exception_of_the_process_that_was_started() -> None:
 
 def test_a_rank_is_the_reason_why_the_one_that_started_it_fails() -> None:
     failures = Failures()
-    told(failures, MAIN, "ChildFailedError", trains=False, wall_ns=9)
-    told(failures, RANK, "bad batch", trains=True, wall_ns=5)
+    report(failures, MAIN, "ChildFailedError", trains=False, wall_ns=9)
+    report(failures, RANK, "bad batch", trains=True, wall_ns=5)
     found = failures.take(1)
     assert found is not None
     assert found.message == "bad batch"
@@ -39,19 +39,19 @@ def test_a_rank_is_the_reason_why_the_one_that_started_it_fails() -> None:
 
 def test_what_a_helper_process_died_of_says_nothing() -> None:
     failures = Failures()
-    told(failures, HELPER, "no such option", trains=False, wall_ns=1)
+    report(failures, HELPER, "no such option", trains=False, wall_ns=1)
     assert failures.take(3) == Failure("exit", exit_status=3)
 
 
 def test_an_exception_before_a_kill_is_not_what_killed() -> None:
     failures = Failures()
-    told(failures, RANK, "bad batch", trains=True, wall_ns=1)
+    report(failures, RANK, "bad batch", trains=True, wall_ns=1)
     assert failures.take(137) == Failure("signal", exit_status=137)
 
 
 def test_a_run_that_ended_well_has_no_failure() -> None:
     failures = Failures()
-    told(failures, HELPER, "no such option", trains=True, wall_ns=1)
+    report(failures, HELPER, "no such option", trains=True, wall_ns=1)
     assert failures.take(0) is None
     assert not os.path.lexists(failures.path)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,22 +21,15 @@ from watchglass.records import Mode, Role
 from watchglass.run import Run
 from watchglass.stats import of_array
 from watchglass.store import (
+    Content,
     LocalStore,
     Rings,
     SegmentWriter,
     claim_worker,
-    locked_files,
     read_claims,
     rings_exist,
     scan,
 )
-
-
-@pytest.fixture(autouse=True)
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows lie below the test's folder."""
-    (tmp_path / "memory").mkdir()
-    monkeypatch.setattr(locked_files, "MEMORY", tmp_path / "memory")
 
 
 def assert_whole(path: Path, numbers: range, *, captured: range | None = None) -> Run:
@@ -127,45 +118,60 @@ def test_a_flush_that_was_cut_off_anywhere_is_completed_and_nothing_counts_twice
         assert_whole(tmp_path / str(cut), range(7))
 
 
-def test_a_harvest_that_was_interrupted_is_done_again_without_doubles(
-    run_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class StoreOfSegments(LocalStore):
+    """A folder that does something before or after a segment is written, and notes what is read."""
+
+    def __init__(self, root: Path, before: Callable[[], None] = int, after: Callable[[], None] = int) -> None:
+        super().__init__(root)
+        self.before, self.after = before, after
+        self.asked: list[str] = []
+
+    def write(self, path: str, data: Content, *, replace: bool = False) -> None:
+        segment = "segments" in path
+        if segment:
+            self.before()
+        super().write(path, data, replace=replace)
+        if segment:
+            self.after()
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        self.asked.append(path)
+        return super().read(path, start, end)
+
+
+def test_a_harvest_that_was_interrupted_is_done_again_without_doubles(run_path: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
     worker = DeadWorker(run_path)
     worker.train(range(5))
     worker.die()
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "watchglass.store.rings.ring.LeftBehind.discard", lambda self: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
-        with pytest.raises(KeyboardInterrupt):
-            harvest(worker.store, by="test")
+    with pytest.raises(KeyboardInterrupt):
+        harvest(StoreOfSegments(run_path, after=interrupt), by="test")
+    assert rings_exist(worker.store, worker.rings.names)
     assert harvest(worker.store, by="test") == []
     assert_whole(run_path, range(5))
     assert not rings_exist(worker.store, worker.rings.names)
 
 
-def test_a_store_that_is_full_keeps_the_rings_for_another_time(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_full_keeps_the_rings_for_another_time(run_path: Path) -> None:
+    def full() -> None:
+        raise StoreError("full")
+
     worker = DeadWorker(run_path)
     worker.train(range(5))
     worker.die()
-    with monkeypatch.context() as patch:
-
-        def full(*args: Any) -> None:
-            raise StoreError("full")
-
-        patch.setattr(SegmentWriter, "write", full)
-        with pytest.raises(StoreError):
-            harvest(worker.store, by="test")
+    with pytest.raises(StoreError):
+        harvest(StoreOfSegments(run_path, before=full), by="test")
     assert read_claims(worker.store, 0)["worker_0"].released
     assert [found.steps for found in harvest(worker.store, by="test")] == [5]
     assert_whole(run_path, range(5))
 
 
 def test_steps_of_all_segments_since_the_oldest_kept_one_are_known(run_path: Path) -> None:
-    worker = DeadWorker(run_path)
+    worker = DeadWorker(run_path, rotate_bytes=1)  # each flush begins a segment, as on an object store
     worker.flush(worker.train(range(3)), TENSORS)
     for begin in range(3, 30, 3):
-        worker.writer._path = None  # each flush begins a segment, as on an object store
         worker.flush(worker.train(range(begin, begin + 3)), [])
     worker.train(range(30, 32))
     worker.die()
@@ -173,25 +179,17 @@ def test_steps_of_all_segments_since_the_oldest_kept_one_are_known(run_path: Pat
     assert_whole(run_path, range(32))
 
 
-def test_old_segments_are_not_read(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_segments_are_not_read(run_path: Path) -> None:
     """A long run is not read as a whole for the sake of its last steps."""
-    worker = DeadWorker(run_path)
+    worker = DeadWorker(run_path, rotate_bytes=1)
     for number in range(40):
         worker.clock.now = step(number).end_ns + 50
-        worker.writer._path = None  # each flush begins a segment, as on an object store
         worker.flush([step(number)], TENSORS)
     worker.train(range(40, 42))
     worker.die()
-    read: list[str] = []
-    original = LocalStore.read
-
-    def noted(self: LocalStore, path: str, *args: Any) -> bytes:
-        read.append(path)
-        return original(self, path, *args)
-
-    monkeypatch.setattr(LocalStore, "read", noted)
-    assert [found.steps for found in harvest(worker.store, by="test")] == [2]
-    assert sum("segments" in path for path in read) <= 3
+    store = StoreOfSegments(run_path)
+    assert [found.steps for found in harvest(store, by="test")] == [2]
+    assert 1 <= sum("segments" in path for path in store.asked) <= 3
 
 
 @pytest.mark.parametrize("where", [{"pid": os.getpid()}, {"host": "elsewhere"}])
@@ -203,35 +201,11 @@ def test_a_worker_that_lives_or_cannot_be_seen_is_left_alone(run_path: Path, whe
     worker.rings.close(discard=True)
 
 
-HARVEST = """
-import sys
-from watchglass.record import harvest
-from watchglass.store import open_store
-sys.stdin.readline()
-print(sum(found.steps for found in harvest(open_store(sys.argv[1]), by="test")))
-"""
-
-
-def test_of_several_harvesters_one_does_it(run_path: Path) -> None:
-    worker = DeadWorker(run_path)
-    worker.train(range(300))
-    worker.die()
-    command = [sys.executable, "-c", textwrap.dedent(HARVEST), str(run_path)]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    steps = [int(process.communicate()[0]) for process in processes]
-    assert sorted(steps) == [0, 0, 0, 300]
-    assert_whole(run_path, range(300))
-
-
 def test_two_dead_owners_of_one_place_are_harvested_in_their_order(run_path: Path) -> None:
     worker = DeadWorker(run_path)
     worker.train(range(3))
     worker.die()
-    rings = Rings(worker.store, worker.label)
+    rings = Rings(worker.store, worker.label, worker.memory)
     claim_worker(worker.store, 0, "worker_0", dead(rings, DEAD + 1))
     worker.flight = FlightRecorder()
     for tensor in TENSORS:
@@ -281,12 +255,9 @@ def test_names_that_stand_in_an_old_segment_are_not_written_again(run_path: Path
     assert open_run(run_path).tensor("loss").info.dtype == "float32"
 
 
-def test_rows_keep_their_numbers_where_there_is_no_memory_for_a_ring(
-    run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_keep_their_numbers_where_there_is_no_memory_for_a_ring(run_path: Path, tmp_path: Path) -> None:
     """As on macOS, which has no file system in memory."""
-    monkeypatch.setattr(locked_files, "MEMORY", tmp_path / "nowhere")
-    worker = DeadWorker(run_path)
+    worker = DeadWorker(run_path, memory=tmp_path / "nowhere")
     assert worker.rings.rows is None
     worker.flight.keep([SteadyRow(n, n, 1000 * n + 10, 1000 * n + 900, 1.0 / (n + 1), 0.1, 4.0) for n in range(5)], [])
     worker.die()

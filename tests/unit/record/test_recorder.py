@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +18,7 @@ from watchglass.config import Timing
 from watchglass.control import Commit, Stop
 from watchglass.errors import ForkedError, NoRoomError, NotARunError, RunExistsError, StoreError
 from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
+from watchglass.record.backlog import Backlog
 from watchglass.record.flight_recorder import FlightRecorder
 from watchglass.record.step_encoding import ROW_BYTES, row_bytes
 from watchglass.record.step_queue import StepQueue
@@ -24,11 +28,13 @@ from watchglass.store import RawTensor, Rings, scan
 from watchglass.tables import WorkerTables
 
 LOSS, WEIGHT = 1, 2
+#: Looks for changes all the time.
+QUICK = Timing(flight_copy_s=0.001, recorder_look_s=0.001)
 TENSORS = [TensorInfo(LOSS, "loss", Role.LOSS, dtype="float64"), TensorInfo(WEIGHT, "w", Role.WEIGHT, shape=(4,))]
 
 
 class Writer:
-    """Takes frames, unless it is told to refuse."""
+    """Takes frames, unless the test lets it refuse."""
 
     rings: Rings | None = None
     flush_s = 600.0
@@ -37,12 +43,13 @@ class Writer:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.raw: list[int] = []
-        self.refuses = 0
+        self.refuses = self.tries = 0
         self.closed = False
         self.threads: set[str] = set()
 
     def write(self, frames: list[bytes]) -> None:
         self.threads.add(threading.current_thread().name)
+        self.tries += 1
         if self.refuses:
             self.refuses -= 1
             raise StoreError("the disk is full; free some space")
@@ -118,6 +125,16 @@ def holds(tables: WorkerTables, number: int) -> set[str]:
     return {name for name, there in found.items() if there}
 
 
+def is_let_go(give: Callable[[Any], object], make: Callable[[], Any]) -> bool:
+    """Whether what a recorder got is in memory no longer; of a step: what was recorded of it."""
+    what = make()
+    reference = weakref.ref(what.records.units[0][2] if isinstance(what, OpenStep) else what)
+    give(what)
+    del what
+    gc.collect()
+    return reference() is None
+
+
 STATISTICS = {"statistics", "reductions", "units"}
 EVERYTHING = {"raw", "scalars", "facts", "end", *STATISTICS}
 
@@ -149,7 +166,7 @@ def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_a
     made = recorder(writer, queue_bytes=8 * full)
     kept: list[set[str]] = []
     for number in range(60):
-        all_share = made._queue.waiting_bytes / (8 * full)
+        all_share = made.peak_bytes / (8 * full)
         # Each step that kept its raw tensor waits with it.
         share = all_share - sum("raw" in each for each in kept) * (full - light) / (8 * full)
         made.put(step(number))
@@ -190,9 +207,7 @@ def test_there_is_pressure_while_statistics_are_being_dropped_and_no_longer() ->
     assert pressed == [False] * 7 + [True] * 5
     made.start()
     made.urgent()
-    while made._queue.waiting_bytes:
-        time.sleep(0.001)
-    assert not made.pressure
+    until(lambda: not made.pressure)
     made.close("finished", {})
 
 
@@ -227,8 +242,8 @@ def test_there_is_room_again_once_records_were_taken() -> None:
     made.start()
     for number in range(40):
         made.put(step(number))
-        while made._queue.waiting_bytes:
-            made.urgent()
+        made.urgent()
+        until(lambda at=number: at in writer.raw)
     assert not made.pressure
     made.close("finished", {})
     assert not any(made.dropped.values())
@@ -239,11 +254,14 @@ def test_there_is_room_again_once_records_were_taken() -> None:
 def test_what_a_store_refuses_is_written_when_it_takes_it_again(refusals: int) -> None:
     writer = Writer()
     writer.refuses = refusals
-    made = recorder(writer)
+    made = recorder(writer, timing=Timing(write_backoff_s=0.001))
     made.put(step(0))
-    flushed = [made._flush(writer, None) for _ in range(refusals + 1)]
-    assert flushed == [False] * refusals + [True]
+    made.start()
+    made.urgent()
+    until(lambda: writer.frames)
+    assert (writer.refuses, writer.tries) == (0, refusals + 1)
     assert holds(writer.tables(), 0) == EVERYTHING
+    made.close("finished", {})
     assert not any(made.dropped.values())
 
 
@@ -253,13 +271,15 @@ def test_what_a_store_refuses_for_long_is_bounded_and_what_ids_mean_survives(
 ) -> None:
     writer = Writer()
     writer.refuses = 200
-    made = recorder(writer, queue_bytes=bound)
+    backlog = Backlog(bound)
     for number in range(200):
-        made.put(step(number))
-        assert not made._flush(writer, None)
-        assert made._backlog.waiting_bytes <= bound
-    made.put(step(200))
-    assert made._flush(writer, None)
+        backlog.add_steps([step(number)], TENSORS if number == 0 else [], writer, (0, 0))
+        with pytest.raises(StoreError) as refused:
+            backlog.write(writer)
+        backlog.keep_what_fits(refused.value)
+        assert backlog.waiting_bytes <= bound
+    backlog.add_steps([step(200)], [], writer, (0, 0))
+    backlog.write(writer)
     tables = writer.tables()
     assert {row.name for row in tables.catalog} == {"loss", "w"}
     assert holds(tables, 200) == EVERYTHING
@@ -273,7 +293,7 @@ def test_what_a_store_refuses_for_long_is_bounded_and_what_ids_mean_survives(
     assert (ends < 200) == (bound < 10_000)
     # The oldest go first.
     assert all(("end" in each) == (number >= 200 - ends) for number, each in enumerate(held))
-    lost = made.dropped
+    lost = backlog.lost
     assert lost["raw"] == 200 - raw
     assert lost["statistics"] == sum(3 - len(STATISTICS & each) for each in held)
     assert (lost["scalars"], lost["facts"], lost["steps"]) == (200 - scalars, 200 - facts, 200 - ends)
@@ -288,41 +308,47 @@ def test_a_recorder_that_has_failed_keeps_nothing_and_counts(caplog: pytest.LogC
     made.put(step(0))
     made.start()
     assert made.close("finished", {})
-    made.put(step(1))
+    assert is_let_go(made.put, lambda: step(1))
     made.put_row(SteadyRow(2, 2, 30, 35, 0.25, 0.1, 1.0))
-    assert not made._queue._steps
-    assert not made._queue.waiting_bytes
     assert made.dropped["steps"] == 3
     assert ["recording stopped" in message for message in caplog.messages] == [False, True]
     assert "records are buffered in memory" in caplog.messages[0]
 
 
-def test_a_recorder_that_breaks_counts_what_had_not_arrived_and_holds_nothing_of_it() -> None:
+def test_a_recorder_that_breaks_counts_what_had_not_arrived_and_holds_nothing_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL, "watchglass")  # a kept message has the error, and with it the steps
+
     class Breaking(Writer):
         def write(self, frames: list[bytes]) -> None:
-            raise StoreError("away") if self.refuses else RuntimeError("injected")
+            self.tries += 1
+            raise StoreError("unreachable") if self.refuses else RuntimeError("injected")
 
     writer = Breaking()
     writer.refuses = 1
-    made = recorder(writer)
+    made = recorder(writer, timing=QUICK)
+    held = []
     for number in range(3):
-        made.put(step(number))
-    assert not made._flush(writer, None)
-    for number in range(3, 5):
-        made.put(step(number))
-    made._keep()
-    made.put(step(5))
-    writer.refuses = 0
+        made.put(found := step(number))
+        held.append(weakref.ref(found.records.units[0][2]))
     made.start()
+    made.urgent()
+    until(lambda: writer.tries)
+    for number in range(3, 6):
+        made.put(found := step(number))
+        held.append(weakref.ref(found.records.units[0][2]))
+    del found
+    writer.refuses = 0
     assert made.close("finished", {})
     assert (made.dropped["steps"], made.dropped["statistics"]) == (6, 18)
-    made.add_tensor(TENSORS[0])
-    made.add_fact(Fact("resumed", -1, "given", {}))
-    made.put(step(6))
+    assert is_let_go(made.add_tensor, lambda: TensorInfo(3, "other", Role.WEIGHT))
+    assert is_let_go(made.add_fact, lambda: Fact("resumed", -1, "given", {}))
+    assert is_let_go(made.put, lambda: step(6))
     assert made.dropped["steps"] == 7
     assert not made.pressure
-    assert not any((made._queue._steps, made._queue._tensors, made._queue._facts, *made._kept))
-    assert not made._backlog.waiting_bytes
+    gc.collect()
+    assert [number for number, reference in enumerate(held) if reference() is not None] == []
 
 
 def test_raw_tensors_that_are_larger_than_the_queue_cost_no_step_its_numbers() -> None:
@@ -380,7 +406,7 @@ def test_one_thread_from_the_start_to_the_end() -> None:
     assert writer.threads == {"watchglass-recorder"}
 
 
-def test_a_stop_is_told_once_with_the_last_step_seen() -> None:
+def test_a_stop_is_reported_once_with_the_last_step_seen() -> None:
     asked: list[int] = []
 
     class Control:
@@ -391,26 +417,27 @@ def test_a_stop_is_told_once_with_the_last_step_seen() -> None:
         def close(self) -> None:
             asked.append(99)
 
-    told: list[Commit] = []
-    made = recorder(Writer(), on_commit=told.append)
+    commits: list[Commit] = []
+    made = recorder(Writer(), on_commit=commits.append, timing=QUICK)
     made.listen(Control())
-    made._look()
-    made.put(step(0))
+    made.start()
+    until(lambda: asked)
     made.put_row(SteadyRow(1, 1, 30, 35, 0.25, 0.1, 1.0))
-    made._look()
-    made._look()
-    assert told == [Commit(99, Stop("asked for"))]
-    assert asked == [-1, 1, 99], "nobody looks once it is known"
+    until(lambda: 99 in asked)
+    made.close("finished", {})
+    assert commits == [Commit(99, Stop("asked for"))]
+    assert asked == [-1] * (len(asked) - 2) + [1, 99], "there is no look once it is known"
 
 
-def test_a_store_that_is_away_for_a_while_ends_no_stopping(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_is_unreachable_for_a_while_ends_no_stopping(caplog: pytest.LogCaptureFixture) -> None:
     answers: list[Any] = [
-        StoreError("away"), ValueError("half a file"), [], StoreError("away"), [Commit(5, Stop("asked for"))],
+        StoreError("unreachable"), ValueError("half a file"), [], StoreError("unreachable"),
+        [Commit(5, Stop("asked for"))],
     ]  # fmt: skip
 
     class Control:
         def poll(self, train_step: int) -> list[Commit]:
-            answer = answers.pop(0)
+            answer = answers.pop(0) if answers else []
             if isinstance(answer, Exception):
                 raise answer
             return answer  # type: ignore[no-any-return]
@@ -418,12 +445,13 @@ def test_a_store_that_is_away_for_a_while_ends_no_stopping(caplog: pytest.LogCap
         def close(self) -> None:
             pass
 
-    told: list[Commit] = []
-    made = recorder(Writer(), on_commit=told.append)
+    commits: list[Commit] = []
+    made = recorder(Writer(), on_commit=commits.append, timing=QUICK)
     made.listen(Control())
-    while answers:
-        made._look()
-    assert told == [Commit(5, Stop("asked for"))]
+    made.start()
+    until(lambda: commits)
+    made.close("finished", {})
+    assert commits == [Commit(5, Stop("asked for"))]
     assert ["cannot check for stop requests" in message for message in caplog.messages] == [True, True]
 
 
@@ -458,8 +486,7 @@ def test_a_step_that_cannot_be_encoded_is_lost_alone(caplog: pytest.LogCaptureFi
                 whole.records.scalars = [(LOSS, 1.0, NeverComes())]  # type: ignore[list-item]
             made.put(whole)
         made.urgent()
-        while made._queue.waiting_bytes:
-            pass
+        until(lambda at=first: at + 2 in writer.raw)
     assert made.close("finished", {})
     tables = writer.tables()
     assert {row.name for row in tables.catalog} == {"loss", "w"}
@@ -485,11 +512,11 @@ class Failing(Opening):
         return super().__call__()
 
 
-def test_a_store_that_is_away_at_the_start_is_waited_for_and_what_fits_the_queue_is_written(
+def test_a_store_that_is_unreachable_at_the_start_is_waited_for_and_what_fits_the_queue_is_written(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     writer = Writer()
-    opening = Failing(writer, [StoreError("away")] * 5)
+    opening = Failing(writer, [StoreError("unreachable")] * 5)
     quick = Timing(open_pauses_s=(0.001, 15.0))
     made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20, timing=quick)
     for tensor in TENSORS:
@@ -501,7 +528,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for_and_what_fits_the_queue
         time.sleep(0.001)
     assert made.close("finished", {})
     assert [holds(writer.tables(), number) for number in range(10)] == [EVERYTHING] * 10
-    assert [text for text in caplog.messages if "away" in text] == [caplog.messages[0]]
+    assert [text for text in caplog.messages if "unreachable" in text] == [caplog.messages[0]]
     assert not opening.abandoned
 
 
@@ -509,7 +536,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for_and_what_fits_the_queue
 def test_a_store_that_never_comes_is_given_up_after_the_training(
     patience_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opening = Failing(Writer(), [StoreError("away")] * 10_000)
+    opening = Failing(Writer(), [StoreError("unreachable")] * 10_000)
     opening.patience_s = patience_s
     made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20, timing=Timing(silent_end_s=0.0))
     made.start()
@@ -517,9 +544,9 @@ def test_a_store_that_never_comes_is_given_up_after_the_training(
     began = time.monotonic()
     assert made.close("finished", {}, timeout_s=PATIENCE_S)
     assert patience_s <= time.monotonic() - began
-    told = [text for text in caplog.messages if "run is over" in text]
-    assert len(told) <= 1
-    assert told or not patience_s
+    messages = [text for text in caplog.messages if "run is over" in text]
+    assert len(messages) <= 1
+    assert messages or not patience_s
     assert made.dropped["steps"] == 1
     assert opening.abandoned == 1
 
@@ -527,7 +554,7 @@ def test_a_store_that_never_comes_is_given_up_after_the_training(
 def test_the_end_of_the_training_is_tried_at_once() -> None:
     """However long the pause is in which it comes."""
     writer = Writer()
-    opening = Failing(writer, [StoreError("away")])
+    opening = Failing(writer, [StoreError("unreachable")])
     made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
     made.start()
     made.put(step(0))
@@ -591,7 +618,7 @@ def opened(writer: Counting, queue_bytes: int = 1 << 24, flush_interval_s: float
     return made
 
 
-def test_the_writer_says_how_often_unless_somebody_else_does() -> None:
+def test_the_writer_says_how_often_unless_the_caller_does() -> None:
     writer = Counting(flush_s=0.05)
     written, passed_s = flushes(opened(writer), writer, least=5, seconds=0.3)
     assert written <= passed_s / 0.05 + 2
@@ -614,8 +641,8 @@ def test_what_is_urgent_is_written_soon_and_not_more_often_than_the_store_stands
 def test_what_fills_the_queue_is_written_before_its_time_so_that_nothing_is_dropped() -> None:
     writer = Counting(flush_s=600.0, urgent_s=600.0)
     made = opened(writer, queue_bytes=300 * row_bytes(step(0, raw=0).records))
-    # The training is as slow as it takes: nobody else may write what fills the queue.
-    flushes(made, writer, lambda: until(lambda: not made._queue.fills), least=2)
+    # The training thread is slow enough: no other thread may write what fills the queue.
+    flushes(made, writer, lambda: until(lambda: not made.pressure), least=2)
     assert not any(made.dropped.values())
 
 

@@ -151,7 +151,7 @@ def test_records_of_forwards_and_of_the_update_are_kept_in_order() -> None:
     assert [row[0] for row in log.steps[0].records.scalars] == [0, 1, 9]
 
 
-def test_steps_opened_by_hand_are_numbered_the_same_way() -> None:
+def test_steps_opened_manually_are_numbered_the_same_way() -> None:
     log = Log()
     for mode in (Mode.TRAIN, Mode.EVAL, Mode.TRAIN):
         log.clock.end(log.clock.begin(mode))

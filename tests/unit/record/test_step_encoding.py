@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from watchglass.errors import StoreError
-from watchglass.record import Captured, CapturedRecords, OpenStep, SteadyRow, step_encoding
+from watchglass.record import Captured, CapturedRecords, OpenStep, SteadyRow
 from watchglass.record.step_encoding import encode_steps, row_bytes
-from watchglass.records import SCALARS, Mode, Reduction, Role, TensorInfo, UnitKind
-from watchglass.stats import exact_reduction, histograms_of, merge, of_array
+from watchglass.records import SCALARS, STATISTIC_FIELDS, Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.stats import Histograms, exact_reduction, histograms_of, merge, of_array
 from watchglass.store import FrameKind, RawTensor, decode_rows, decode_statistics, scan
-from watchglass.store.encoding import json_payloads
 from watchglass.tables import WorkerTables
 
 
@@ -143,19 +142,24 @@ def test_bitmaps_need_no_statistics_beside_them():
     assert (tensor_id, flags.tolist()) == (1, [True, False, False])
 
 
-def test_a_large_flush_is_written_in_several_frames(monkeypatch):
-    monkeypatch.setattr(step_encoding, "_FRAME_ROWS", 40)
-    arrays = [np.arange(1.0, 30.0)] * 100
-    step = whole(0, statistics=[captured(*enumerate(arrays))])
-    frames = [frame for frame in scan(b"".join(encode_steps([step], [], no_tensors))).frames if frame.kind == 4]
-    assert [len(decode_statistics(frame.payload)) for frame in frames] == [25, 25, 25, 25]
-    monkeypatch.setattr(step_encoding, "_FRAME_ROWS", 1000)
-    monkeypatch.setattr(step_encoding, "_FRAME_BINS", 600)
-    encoded = encode_steps([step], [], no_tensors)
-    assert max(len(decode_statistics(f.payload).histograms.keys) for f in scan(b"".join(encoded)).frames[:-1]) <= 600
-    tables = read(encoded, range(100))
-    assert tables.statistics.at(0).ids.tolist() == list(range(100))
-    assert same(tables.statistics.at(0).histograms.get(), histograms_of(arrays))
+def test_a_large_flush_is_written_in_several_frames():
+    count = (2 << 16) + 4
+    rows = Captured(list(range(count)), np.zeros((count, len(STATISTIC_FIELDS))))
+    frames = scan(b"".join(encode_steps([whole(0, statistics=[rows])], [], no_tensors))).frames
+    assert [len(decode_statistics(frame.payload)) for frame in frames[:-1]] == [count // 4] * 4
+    # The same for bins: of 1,200 rows with all 4,000 keys.
+    bins, rows = 4000, 1200
+    offsets, keys = bins * np.arange(rows + 1), np.arange(2, bins + 2)
+    given = Histograms(
+        np.full(rows, bins, np.uint64), offsets, np.tile(keys, rows).astype(np.int16), np.ones(rows * bins, np.uint64)
+    )
+    wide = Captured(list(range(rows)), np.zeros((rows, len(STATISTIC_FIELDS))), False, given)
+    encoded = encode_steps([whole(0, statistics=[wide])], [], no_tensors)
+    decoded = [decode_statistics(frame.payload) for frame in scan(b"".join(encoded)).frames[:-1]]
+    assert [len(batch.histograms.keys) for batch in decoded] == [rows * bins // 2] * 2
+    tables = read(encoded, range(rows))
+    assert tables.statistics.at(0).ids.tolist() == list(range(rows))
+    assert same(tables.statistics.at(0).histograms.get(), given)
 
 
 def test_raw_tensors_go_to_the_store_as_they_are():
@@ -205,29 +209,28 @@ def test_histograms_of_any_number_of_calls_merge_exactly(calls):
     assert same(found, histograms_of([np.concatenate(arrays)]))
 
 
-@pytest.mark.parametrize("bound", [3_000, 400, 250])
-def test_lists_that_no_reader_would_take_are_split(monkeypatch, bound):
-    """Over a hundred thousand tensors may be named at once."""
-    monkeypatch.setattr(json_payloads, "MAX_JSON", bound)
-    tensors = [TensorInfo(number, f"layer{number}.weight", Role.WEIGHT) for number in range(100)]
-    step = whole(0, facts=[("seen", "test", {"number": number}) for number in range(100)])
+def test_lists_that_no_reader_would_take_are_split():
+    """Over a hundred thousand tensors may be named at once. Two of these rows fit a frame."""
+    long = "x" * ((32 << 20) // 3)
+    tensors = [TensorInfo(number, f"layer{number}.{long}", Role.WEIGHT) for number in range(3)]
+    step = whole(0, facts=[("seen", "test", {"number": number, "long": long}) for number in range(5)])
     frames = encode_steps([step], tensors, no_tensors)
     assert all(len(scan(frame).frames) == 1 for frame in frames)
     tables = read(frames, ids=())
     assert [row.name for row in tables.catalog] == [row.name for row in tensors]
-    assert [fact.data["number"] for fact in tables.facts(0)] == list(range(100))
+    assert [fact.data["number"] for fact in tables.facts(0)] == list(range(5))
     assert 0 in tables.steps
-    assert len(frames) > 2 * 100 * 60 / bound
+    assert len(frames) == 2 + 3 + 1
 
 
-def test_a_name_and_a_fact_that_no_frame_can_hold_are_told_and_the_others_stay(monkeypatch):
-    monkeypatch.setattr(json_payloads, "MAX_JSON", 1_000)
+def test_a_name_and_a_fact_that_no_frame_can_hold_are_reported_and_the_others_stay():
+    too_long = 32 << 20
     tensors = [
         TensorInfo(0, "a", Role.WEIGHT),
-        TensorInfo(1, "b" * 1_000, Role.WEIGHT),
+        TensorInfo(1, "b" * too_long, Role.WEIGHT),
         TensorInfo(2, "c", Role.WEIGHT),
     ]
-    facts = [("seen", "test", {"x": "x" * size}) for size in (1, 1_000, 2)]
+    facts = [("seen", "test", {"x": "x" * size}) for size in (1, too_long, 2)]
     tables = read(encode_steps([whole(4, facts=facts)], tensors, no_tensors), ids=())
     assert [row.name for row in tables.catalog] == ["a", "c"]
     assert [fact.data["x"] for fact in tables.facts(4) if fact.kind == "seen"] == ["x", "xx"]

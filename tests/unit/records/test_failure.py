@@ -25,8 +25,8 @@ def test_values_of_a_wrong_type_are_left_out():
 
 
 def test_unstepped_backwards_come_back_from_their_fact():
-    told = UnsteppedBackwards(360, "no optimizer stepped")
-    assert UnsteppedBackwards.from_fact(told.to_fact("backward")) == told
+    recorded = UnsteppedBackwards(360, "no optimizer stepped")
+    assert UnsteppedBackwards.from_fact(recorded.to_fact("backward")) == recorded
 
 
 @pytest.mark.parametrize("data", [{}, {"backwards": 0}, {"backwards": "many"}, {"backwards": True}])

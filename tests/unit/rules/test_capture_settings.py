@@ -1,4 +1,4 @@
-"""The needs of rules become what is captured: the union, no more, and less than nobody asked for."""
+"""The needs of rules become capture settings: their union, and no more."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_modes_and_how_often(needs: tuple[Needs, ...], train: str | None, evalua
     assert (in_evaluation.interval if in_evaluation is not None else None) == evaluation
 
 
-def test_an_interval_that_somebody_gives_for_the_whole_training_holds() -> None:
+def test_an_interval_that_a_user_gives_for_the_whole_run_holds() -> None:
     need = Needs(role=Role.OUTPUT, modes=(Mode.EVAL,), max_interval=8)
     config = SessionConfig(run="r", save_interval=3, **capture_of([need], intervals=False))
     (outputs,) = [collection for collection in config.collections if collection.name == "outputs"]

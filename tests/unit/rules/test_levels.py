@@ -154,7 +154,7 @@ def test_every_number_of_a_divergence_is_one_of_the_series(run_path: Path, make:
     assert finding.value >= finding.limit
 
 
-def test_a_loss_that_rises_again_is_told_with_its_windows(run_path: Path) -> None:
+def test_a_loss_that_rises_again_is_reported_with_its_windows(run_path: Path) -> None:
     losses = np.concatenate([classifier(300), 1.2 + np.abs(noise(200, 0.05))])
     (finding,) = [each for each in found(run_path, "LossNotDecreasing", steps_of(losses)) if "rises" in each.message]
     now, window, step, best = numbers(finding.message)

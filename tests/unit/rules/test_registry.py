@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,19 @@ def rule_file(tmp_path: Path) -> str:
 
 
 def test_every_built_in_rule_is_found_and_documented() -> None:
-    assert [spec.name for spec in default_rules()] == rule_names()
+    assert [spec.name for spec in default_rules()] == rule_names("default")
     for name in rule_names():
         assert documentation(find_rule(name)).name == name
+
+
+@pytest.mark.parametrize("name", rule_names())
+def test_every_built_in_rule_has_a_test_file_with_both_suites(name: str) -> None:
+    group, module = find_rule(name).__module__.rsplit(".", 2)[1:]
+    folders = Path(__file__).parent / group, Path(__file__).parents[2] / "integration"  # where it starts processes
+    (file,) = (folder / f"test_{module}.py" for folder in folders if (folder / f"test_{module}.py").exists())
+    tests = file.read_text(encoding="utf-8")
+    assert "(RuleSuite):" in tests
+    assert re.search(rf'\(RealRuns\):\n    rule = "{name}"\n', tests)
 
 
 def test_a_near_name_is_suggested() -> None:
@@ -197,7 +208,7 @@ def test_needs_take_words_and_lists() -> None:
     assert Needs(**given) == Needs(role=Role.GRADIENT, facts=("batch",), modes=(Mode.EVAL,), statistics=("l2",))
 
 
-def test_an_edited_file_is_imported_anew(tmp_path: Path) -> None:
+def test_an_edited_file_is_imported_again(tmp_path: Path) -> None:
     import os
 
     path = tmp_path / "mine.py"

@@ -1,4 +1,4 @@
-"""Rules in an attempt that goes on with a training: what has come to rest there is no fault."""
+"""Rules in an attempt that goes on with a training run: what has come to rest there is no fault."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RESTING = training(100, ratio=lambda step, layer: 0.0 if layer == 0 else 1e-3)
 @pytest.mark.parametrize(
     ("rule", "steps"), [("LossNotDecreasing", FLAT), ("WeightUpdateRatio", SMALL), ("UnchangedTensor", RESTING)]
 )
-def test_a_training_that_was_resumed_at_its_end_is_healthy(rule: str, steps: list[Step], tmp_path: Path) -> None:
+def test_a_training_run_that_was_resumed_at_its_end_is_healthy(rule: str, steps: list[Step], tmp_path: Path) -> None:
     assert found(tmp_path / "restarted", rule, steps, {"start_step": None, "source": "unknown"})
     assert found(tmp_path / "resumed", rule, steps, RESUMED) == []
 
@@ -59,7 +59,7 @@ def test_findings_of_a_resumed_attempt_name_the_steps_of_the_training(tmp_path: 
     assert "up to step 502" in messages[0]
 
 
-def test_the_distance_to_an_earlier_attempt_starves_nobody(tmp_path: Path) -> None:
+def test_the_distance_to_an_earlier_attempt_starves_no_rule(tmp_path: Path) -> None:
     found(tmp_path / "run", "DeadRelu", training(1), RESUMED, before=40)
     (status,) = replay(tmp_path / "run", [RuleSpec("DeadRelu")]).statuses
     assert (status.status, status.reason) == (Status.NO_ISSUES_FOUND, "")

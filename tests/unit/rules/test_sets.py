@@ -39,10 +39,9 @@ def test_rules_of_the_original_know_its_thresholds() -> None:
 
 
 def test_sets_combine_without_doubling() -> None:
-    assert names("trees,llm") == [
-        "ExplodingTensor", "LossNotDecreasing", "Overfit", "ExplodingGradient", "VanishingGradient",
-        "PoorWeightInitialization", "WeightUpdateRatio", "UnchangedTensor",
-    ]  # fmt: skip
+    trees, llm = rules_of_set("trees"), rules_of_set("llm")
+    assert set(trees) & set(llm)
+    assert names("trees,llm") == [*trees, *(name for name in llm if name not in trees)]
     assert names("vision,DeadRelu") == list(rules_of_set("vision"))
     assert names("DeadRelu,vision")[0] == "DeadRelu"
     assert sorted(names("DeadRelu,vision")) == sorted(rules_of_set("vision"))

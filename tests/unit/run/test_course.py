@@ -10,7 +10,7 @@ from watchglass.testing import RunBuilder
 
 
 def record(builder, first, last, attempt, *, evaluate_every=3):
-    """TRAIN steps of a training whose own numbers begin at 0; every third is followed by an evaluation."""
+    """TRAIN steps of a training run whose own numbers begin at 0; every third is followed by an evaluation."""
     for step in range(first, last):
         value = float(100 * attempt + step)
         weights = np.full(4, value)
@@ -27,10 +27,7 @@ def path(tmp_path):
     """Killed after step 9, resumed from step 6 in a second attempt that goes on to step 12."""
     with RunBuilder(tmp_path / "run") as first:
         record(first, 0, 10, 0)
-    with RunBuilder(tmp_path / "run") as second:
-        second.facts({"resumed": {"start_step": 6, "source": "optimizer"}})
-        for worker in second.workers:
-            worker._mode_steps[Mode.TRAIN] = 6
+    with RunBuilder(tmp_path / "run", resumed={"start_step": 6, "source": "optimizer"}) as second:
         record(second, 6, 13, 1)
         second.leave()
     return tmp_path / "run"
@@ -54,7 +51,7 @@ def test_steps_continue_and_replaced_ones_are_seen_once(run):
     assert run.tensor("loss").values() == dict(enumerate(VALUES))
 
 
-def test_the_seam_is_told(run):
+def test_the_seam_is_reported(run):
     (seam,) = run.seams
     assert (seam.attempt, seam.step, seam.replaced) == (1, 6, 4)
     assert "continues at step 6" in str(seam)

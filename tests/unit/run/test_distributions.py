@@ -3,13 +3,24 @@
 import numpy as np
 import pytest
 
+from calls import counted_calls
 from watchglass import records
 from watchglass.errors import InvalidValueError, UnknownNameError
-from watchglass.records import Mode, Reduction, Role
+from watchglass.records import STATISTIC_FIELDS, Mode, Reduction, Role
 from watchglass.run import open_run
-from watchglass.stats import exact_reduction, histograms_of
-from watchglass.store import LocalStore, RunReader, decode_histograms, dtype_of, encode_rows, scan
-from watchglass.tables import REDUCTIONS, History, Statistics, StepRecords, StepView, WorkerTables, sources
+from watchglass.stats import Histograms, exact_reduction, histograms_of
+from watchglass.store import (
+    LocalStore,
+    RunReader,
+    SegmentWriter,
+    StatisticsBatch,
+    decode_histograms,
+    dtype_of,
+    encode_rows,
+    encode_statistics,
+    scan,
+)
+from watchglass.tables import REDUCTIONS, History, Statistics, StepRecords, StepView, WorkerTables
 from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import Row, Step, build_run
 
@@ -162,50 +173,44 @@ def test_rules_see_the_same(run):
     assert isinstance(bare.statistics().in_layer_order(), Statistics)
 
 
-def test_histograms_are_decoded_only_when_asked_for_and_once(run, monkeypatch):
-    decoded = []
-
-    def counting(payload):
-        decoded.append(len(payload))
-        return decode_histograms(payload)
-
-    monkeypatch.setattr(sources, "decode_histograms", counting)
+def test_histograms_are_decoded_only_when_asked_for_and_once(run):
     fresh = open_run(run.location)
-    fresh.tensor("fc1.weight").reductions("mean")
-    statistics = fresh.step(2).statistics()
-    assert decoded == []
-    assert statistics.histograms.seen.tolist() == [600, 600, 0]
-    assert fresh.step(0).statistics().histograms.seen.tolist() == [600, 600, 0]
-    assert len(decoded) == 1  # both steps are of one batch
+    with counted_calls() as calls:
+        fresh.tensor("fc1.weight").reductions("mean")
+        statistics = fresh.step(2).statistics()
+        assert calls[decode_histograms.__code__] == 0
+        assert statistics.histograms.seen.tolist() == [600, 600, 0]
+        assert fresh.step(0).statistics().histograms.seen.tolist() == [600, 600, 0]
+    assert calls[decode_histograms.__code__] == 1, "both steps are of one batch"
 
 
-def test_a_loop_over_steps_reads_each_step_once(tmp_path, monkeypatch):
+def test_a_loop_over_steps_reads_each_step_once(tmp_path):
     """Not the whole course at every step: with thousands of steps that takes minutes."""
     steps = [Step({}, {"a": array(n)}, reductions={"a": exact(array(n))}) for n in range(12)]
     run = open_run(build_run(tmp_path / "run", steps, steps_per_flush=1))
-    tensor, decoded, courses = run.tensor("a"), [], []
-
-    def counting(payload):
-        decoded.append(len(payload))
-        return decode_histograms(payload)
-
-    monkeypatch.setattr(sources, "decode_histograms", counting)
-    for kind, name in ((StoredStatistics, "of_tensor"), (WorkerTables, "reduction_history")):
-        monkeypatch.setattr(kind, name, lambda *args, **more: courses.append(args))
-    for n in range(12):
-        assert tensor.histogram(n).zero == 5
-        assert tensor.reduction(n, "max") == array(n).max()
-        assert tensor.reduction(n, "median") == np.median(array(n))
-    assert len(decoded) == 12
-    assert courses == []
+    tensor = run.tensor("a")
+    with counted_calls() as calls:
+        for n in range(12):
+            assert tensor.histogram(n).zero == 5
+            assert tensor.reduction(n, "max") == array(n).max()
+            assert tensor.reduction(n, "median") == np.median(array(n))
+    assert calls[decode_histograms.__code__] == 12
+    assert calls[StoredStatistics.of_tensor.__code__] == calls[WorkerTables.reduction_history.__code__] == 0
 
 
-def test_histograms_that_make_no_sense_leave_the_rows(run, monkeypatch):
-    monkeypatch.setattr("watchglass.store.encoding.histogram_columns._MAX_KEY", 1)
-    fresh = open_run(run.location)
+def test_histograms_that_make_no_sense_leave_the_rows_and_are_found_when_they_are_asked_for(tmp_path):
+    path = build_run(tmp_path / "run", [Step({"loss": 1.0}, {"a": Row({"max": 1.0})})])
+    histograms = Histograms.none(1)
+    histograms.seen[:] = (1 << 64) - 1
+    row = StatisticsBatch(
+        np.zeros(1, np.uint64), np.ones(1, np.uint32), np.ones(1, np.uint32),
+        np.full((1, len(STATISTIC_FIELDS)), 7.0), np.zeros(1, np.uint8), np.zeros(1, bool), histograms,
+    )  # fmt: skip
+    SegmentWriter(LocalStore(path), 0, "worker_0").write([encode_statistics(row)])
+    fresh = open_run(path)
+    assert fresh.step(0).statistics().max.tolist() == [7.0]
     assert fresh.problems == []
-    assert fresh.tensor("fc1.weight").histograms() == {}
-    assert fresh.step(2).statistics().max[0] == array(2).max()
+    assert fresh.tensor("a").histograms() == {}
     assert "histogram" in fresh.problems[0].what
 
 

@@ -27,7 +27,7 @@ def test_a_run_that_finished_has_not_failed(run_path: Path) -> None:
     assert ending_of(open_run(run_path)) == Ending(over=True, failure=None)
 
 
-def test_a_launcher_tells_what_came_after_the_last_step(run_path: Path) -> None:
+def test_a_launcher_reports_what_came_after_the_last_step(run_path: Path) -> None:
     build_run(run_path, STEPS)
     launched(run_path, 1, failure=BAD)
     found = ending_of(open_run(run_path)).failure
@@ -67,7 +67,7 @@ def test_a_worker_that_was_killed_is_lost(run_path: Path) -> None:
     assert state_of(open_run(run_path)) == "lost"
 
 
-def test_a_launcher_tells_by_which_signal_a_process_ended_without_a_word(run_path: Path) -> None:
+def test_a_launcher_reports_by_which_signal_a_process_ended_without_a_word(run_path: Path) -> None:
     """SIGTERM, from a scheduler at its limit."""
     build_run(run_path, STEPS, status=None)
     launched(run_path, 143, pid=os.getpid())

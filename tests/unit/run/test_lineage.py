@@ -5,11 +5,10 @@ import pytest
 
 from watchglass.records import STEPS, Fact, Mode, StepEnd
 from watchglass.run import Worker
-from watchglass.run.numbering.lineage import Part, Seam, Start, evaluations, join, matching_step, start_of, trace
+from watchglass.run.numbering.lineage import Seam, Start, StepRange, evaluations, join, matching_step, start_of, trace
 from watchglass.store import LocalStore, RunReader, step_rows, table_of
 from watchglass.tables import WorkerTables
 from watchglass.tables.row_log import StepEnds
-from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import RunBuilder
 
 
@@ -56,13 +55,13 @@ def trained(lineage, tables):
 
 def test_one_attempt_is_the_whole_course():
     starts = {0: Start(0, 10)}
-    assert join(starts)[0] == [Part(0, 0, None)]
+    assert join(starts)[0] == [StepRange(0, 0, None)]
     assert join(starts)[1] == []
 
 
 def test_a_resumed_attempt_replaces_the_steps_from_its_start_on():
     starts = {0: Start(0, 100), 1: Start(90, 95, "optimizer")}
-    assert join(starts)[0] == [Part(0, 0, 90), Part(1, 90, None)]
+    assert join(starts)[0] == [StepRange(0, 0, 90), StepRange(1, 90, None)]
     assert join(starts)[1] == [Seam(1, 90, "optimizer", 0, replaced=10)]
     assert str(join(starts)[1][0]) == (
         "attempt 1 continues at step 90 (by the optimizer); it replaces 10 steps that were made before"
@@ -71,32 +70,32 @@ def test_a_resumed_attempt_replaces_the_steps_from_its_start_on():
 
 def test_an_attempt_that_was_resumed_before_the_last_one_began_replaces_that_whole():
     starts = {0: Start(0, 100), 1: Start(90, 95, "optimizer"), 2: Start(50, 60, "optimizer")}
-    assert join(starts)[0] == [Part(0, 0, 50), Part(2, 50, None)]
+    assert join(starts)[0] == [StepRange(0, 0, 50), StepRange(2, 50, None)]
     assert join(starts)[1][1] == Seam(2, 50, "optimizer", 0, replaced=45)
 
 
-def test_a_training_resumed_twice_has_three_parts():
+def test_a_training_run_resumed_twice_has_three_parts():
     starts = {0: Start(0, 100), 1: Start(90, 200, "optimizer"), 2: Start(180, 300, "optimizer")}
-    assert join(starts)[0] == [Part(0, 0, 90), Part(1, 90, 180), Part(2, 180, None)]
+    assert join(starts)[0] == [StepRange(0, 0, 90), StepRange(1, 90, 180), StepRange(2, 180, None)]
     assert [seam.replaced for seam in join(starts)[1]] == [10, 20]
 
 
 def test_a_restart_replaces_the_whole_course():
     starts = {0: Start(0, 100), 1: Start(90, 95, "optimizer"), 2: Start(0, 5, "unknown")}
-    assert join(starts)[0] == [Part(2, 0, None)]
+    assert join(starts)[0] == [StepRange(2, 0, None)]
     assert join(starts)[1][1] == Seam(2, 0, "unknown", 1, replaced=95)
 
 
-def test_steps_that_nobody_recorded_are_a_gap_that_the_seam_tells():
+def test_steps_that_were_not_recorded_are_a_gap_that_the_seam_shows():
     starts = {0: Start(0, 80), 1: Start(100, 120, "optimizer")}
-    assert join(starts)[0] == [Part(0, 0, 80), Part(1, 100, None)]
+    assert join(starts)[0] == [StepRange(0, 0, 80), StepRange(1, 100, None)]
     assert join(starts)[1] == [Seam(1, 100, "optimizer", 0, missing=20)]
     assert str(join(starts)[1][0]).endswith("; 20 steps before it were never recorded")
 
 
 def test_an_attempt_of_unknown_begin_is_a_restart_that_replaces_everything():
     starts = {0: Start(0, 80), 1: Start(0, 5, "unknown")}
-    assert join(starts)[0] == [Part(1, 0, None)]
+    assert join(starts)[0] == [StepRange(1, 0, None)]
     assert join(starts)[1] == [Seam(1, 0, "unknown", 0, replaced=80)]
     assert str(join(starts)[1][0]) == (
         "attempt 1 begins again at step 0, by its own count: where it was resumed is unknown; "
@@ -104,15 +103,15 @@ def test_an_attempt_of_unknown_begin_is_a_restart_that_replaces_everything():
     )
 
 
-def test_a_training_that_begins_with_somebody_elses_checkpoint_counts_from_there():
+def test_a_training_run_that_begins_with_another_runs_checkpoint_counts_from_there():
     starts = {0: Start(500, 600, "optimizer"), 1: Start(550, 700, "optimizer")}
-    assert join(starts)[0] == [Part(0, 500, 550), Part(1, 550, None)]
+    assert join(starts)[0] == [StepRange(0, 500, 550), StepRange(1, 550, None)]
     assert [seam.attempt for seam in join(starts)[1]] == [1]
 
 
-def test_own_numbers_are_moved_by_what_weights_tell():
+def test_own_numbers_are_moved_by_what_weights_show():
     starts = {0: Start(0, 80), 1: Start(0, 50, "weights", shift=40), 2: Start(60, 61, "optimizer")}
-    assert join(starts)[0] == [Part(0, 0, 40), Part(1, 40, 60, shift=40), Part(2, 60, None)]
+    assert join(starts)[0] == [StepRange(0, 0, 40), StepRange(1, 40, 60, shift=40), StepRange(2, 60, None)]
     assert join(starts)[1][1] == Seam(2, 60, "optimizer", 1, replaced=30)
 
 
@@ -123,7 +122,7 @@ def resumed(start_step, source="optimizer"):
     return Fact("resumed", -1, "PyTorch", {"start_step": start_step, "source": source})
 
 
-def test_the_fact_tells_where_an_attempt_begins():
+def test_the_fact_says_where_an_attempt_begins():
     assert start_of([resumed(90)], (90, 91), 1) == Start(90, 92, "optimizer")
 
 
@@ -142,7 +141,7 @@ def test_an_attempt_that_says_nothing_is_of_unknown_begin_unless_it_is_the_first
 
 
 @pytest.mark.parametrize("nonsense", ["90", -1, True, 1 << 60, 90.5, [90]])
-def test_nonsense_in_a_fact_leaves_the_steps_to_tell(nonsense):
+def test_nonsense_in_a_fact_leaves_the_steps_to_decide(nonsense):
     assert start_of([resumed(nonsense)], (90, 90), 1) == Start(90, 91, "unknown")
 
 
@@ -154,15 +153,19 @@ def test_a_source_of_a_later_release_passes_for_unknown():
 
 
 def test_evaluations_after_replaced_steps_are_replaced_and_all_others_are_numbered_on():
-    parts = [Part(0, 0, 90), Part(1, 90, None)]
+    parts = [StepRange(0, 0, 90), StepRange(1, 90, None)]
     ends = {0: evaluated(49, 89, 99), 1: evaluated(89, 99)}
-    assert evaluations(parts, ends, Mode.EVAL) == [Part(0, 0, 2), Part(1, 2, None, shift=2)]
+    assert evaluations(parts, ends, Mode.EVAL) == [StepRange(0, 0, 2), StepRange(1, 2, None, shift=2)]
 
 
 def test_evaluations_of_a_part_with_numbers_of_its_own_are_cut_by_these():
-    parts = [Part(0, 0, 40), Part(1, 40, 60, shift=40), Part(2, 60, None)]
+    parts = [StepRange(0, 0, 40), StepRange(1, 40, 60, shift=40), StepRange(2, 60, None)]
     ends = {1: evaluated(9, 19, 29), 2: evaluated(60)}
-    assert evaluations(parts, ends, Mode.EVAL) == [Part(0, 0, 0), Part(1, 0, 2), Part(2, 2, None, shift=2)]
+    assert evaluations(parts, ends, Mode.EVAL) == [
+        StepRange(0, 0, 0),
+        StepRange(1, 0, 2),
+        StepRange(2, 2, None, shift=2),
+    ]
 
 
 # Weights
@@ -193,7 +196,7 @@ def test_of_steps_in_a_row_with_the_same_weights_the_first_is_meant():
     assert match({"w": 3.0}, w=history([0, 4, 8], [1, 3, 3])) == 4
 
 
-def test_weights_that_came_back_tell_nothing():
+def test_weights_that_came_back_show_nothing():
     assert match({"w": 3.0}, w=history([0, 4, 8], [3, 1, 3])) is None
 
 
@@ -227,13 +230,13 @@ def test_an_attempt_that_has_not_trained_yet_replaces_nothing(tmp_path):
     assert [step for step, _, _ in trained(trace(tables), tables)] == [0, 1, 2]
 
 
-def test_where_nothing_tells_the_weights_are_looked_for_in_earlier_attempts(tmp_path):
+def test_where_nothing_shows_it_the_weights_are_looked_for_in_earlier_attempts(tmp_path):
     arrays = [np.random.default_rng(n).normal(size=(3, 2)).astype(np.float32) for n in range(8)]
     write(tmp_path / "run", weights(arrays))
     write(tmp_path / "run", weights([arrays[5], arrays[0] + 1]), resumed={"start_step": None, "source": "unknown"})
     tables = tables_of(tmp_path / "run")
     lineage = trace(tables)
-    assert lineage.parts == (Part(0, 0, 5), Part(1, 5, None, shift=5))
+    assert lineage.parts == (StepRange(0, 0, 5), StepRange(1, 5, None, shift=5))
     assert lineage.seams == (Seam(1, 5, "weights", 0, replaced=3),)
     assert [row[:2] for row in trained(lineage, tables)] == [(n, 0) for n in range(5)] + [(5, 1), (6, 1)]
 
@@ -242,7 +245,11 @@ def test_weights_are_also_found_in_an_attempt_that_was_found_so_itself(tmp_path)
     arrays = [np.random.default_rng(n).normal(size=(3, 2)) for n in range(9)]
     for steps in (arrays[:6], arrays[4:9], [arrays[7]]):
         write(tmp_path / "run", weights(steps))
-    assert trace(tables_of(tmp_path / "run")).parts == (Part(0, 0, 4), Part(1, 4, 7, 4), Part(2, 7, None, 7))
+    assert trace(tables_of(tmp_path / "run")).parts == (
+        StepRange(0, 0, 4),
+        StepRange(1, 4, 7, 4),
+        StepRange(2, 7, None, 7),
+    )
 
 
 def test_other_weights_are_a_restart(tmp_path):
@@ -250,19 +257,22 @@ def test_other_weights_are_a_restart(tmp_path):
     write(tmp_path / "run", weights(arrays[:3]))
     write(tmp_path / "run", weights(arrays[3:]))
     lineage = trace(tables_of(tmp_path / "run"))
-    assert lineage.parts == (Part(1, 0, None),)
+    assert lineage.parts == (StepRange(1, 0, None),)
     assert lineage.seams[0].source == "unknown"
 
 
-def test_weights_are_looked_for_once(tmp_path, monkeypatch):
+def test_weights_are_looked_for_once(tmp_path):
     arrays = [np.random.default_rng(n).normal(size=(3, 2)) for n in range(4)]
     write(tmp_path / "run", weights(arrays))
     write(tmp_path / "run", weights(arrays[2:3]))
     tables, matches = tables_of(tmp_path / "run"), {}
     first = trace(tables, matches)
     assert matches == {1: 2}
-    monkeypatch.setattr(StoredStatistics, "read", None)
-    assert trace(tables, matches) == first
+    write(tmp_path / "without", losses([1.0] * 4))
+    write(tmp_path / "without", losses([1.0]))
+    without_weights = tables_of(tmp_path / "without")
+    assert trace(without_weights, matches) == first
+    assert trace(without_weights, {}) != first
 
 
 def test_weights_that_were_not_captured_yet_are_looked_for_again(tmp_path):

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-import pyarrow.parquet as pq
-
+from parquet_files import read_parquet
 from watchglass.records import Mode
 from watchglass.run import leaders_of, open_run
 from watchglass.store import LocalStore, compact
@@ -46,8 +45,8 @@ def test_tables_and_exported_files_have_the_models(tmp_path):
     tensors = run.table("tensors").to_pandas().set_index("tensor")
     assert tensors.loc["gradient/model_2.fc.weight", "model"] == 1
     export_parquet(run, str(tmp_path / "out"))
-    assert pq.read_table(tmp_path / "out" / "steps.parquet")["model"].to_pylist() == [0, 1] * 4
-    rows = pq.read_table(tmp_path / "out" / "tensors.parquet")
+    assert read_parquet(tmp_path / "out" / "steps.parquet")["model"].to_pylist() == [0, 1] * 4
+    rows = read_parquet(tmp_path / "out" / "tensors.parquet")
     assert dict(zip(rows["tensor"].to_pylist(), rows["model"].to_pylist(), strict=True))["temperature"] is None
 
 

@@ -98,18 +98,22 @@ def test_a_store_that_is_not_mapped_gives_the_same(path):
             assert other.elements.flags.writeable
 
 
-def test_without_ml_dtypes_the_extra_is_named_and_float32_still_works(path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    tensor = open_run(path).tensor("bfloat16")
-    with pytest.raises(MissingExtraError, match=r"watchglass\[analysis\].*as_float32=True"):
-        tensor.value(0)
-    assert tensor.value(0, as_float32=True).dtype == np.float32
-
-
-def test_without_torch_it_is_named(path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtraError, match="pip install torch"):
-        open_run(path).tensor("f4").torch(0)
+@pytest.mark.parametrize(
+    ("package", "use", "message"),
+    [
+        ("ml_dtypes", lambda run: run.tensor("bfloat16").value(0), r"watchglass\[analysis\].*as_float32=True"),
+        ("torch", lambda run: run.tensor("f4").torch(0), "pip install torch"),
+        ("pandas", lambda run: run.table("scalars").to_pandas(), r"pandas.*watchglass\[analysis\]"),
+        ("polars", lambda run: run.table("scalars").to_polars(), r"polars.*watchglass\[analysis\]"),
+        ("duckdb", lambda run: run.sql("select 1"), "duckdb"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_its_extra(path, monkeypatch, package, use, message):
+    monkeypatch.setitem(sys.modules, package, None)
+    run = open_run(path)
+    with pytest.raises(MissingExtraError, match=message):
+        use(run)
+    assert run.tensor("bfloat16").value(0, as_float32=True).dtype == np.float32
 
 
 def test_a_dtype_that_this_torch_lacks_is_named(path, monkeypatch):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from parquet_files import read_parquet
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate import replay
 from watchglass.records import (
@@ -78,9 +79,9 @@ def test_a_new_kind_is_read_by_worker_and_by_sql(path: Path) -> None:
 
 def test_a_new_kind_is_exported(path: Path, tmp_path: Path) -> None:
     export_parquet(open_run(path), str(tmp_path / "out"))
-    rows = pq.read_table(tmp_path / "out/sketches.parquet").to_pylist()
+    rows = read_parquet(tmp_path / "out/sketches.parquet").to_pylist()
     assert [(row["step"], row["tensor"], row["rank"], row["error"]) for row in rows] == EXPECTED
-    assert [row["host"] for row in pq.read_table(tmp_path / "out/loads.parquet").to_pylist()] == ["a", "b"]
+    assert [row["host"] for row in read_parquet(tmp_path / "out/loads.parquet").to_pylist()] == ["a", "b"]
 
 
 def test_rows_by_time_hold_no_step_back(path: Path) -> None:

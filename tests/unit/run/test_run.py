@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from calls import counted_calls
 from watchglass.errors import InvalidValueError, MissingFileError, NotARunError, UnknownNameError
 from watchglass.records import SCALARS, Finding, Mode, Observation, Reduction, Role, RuleStatus, Severity, Status
 from watchglass.run import Run, Tensor, open_run
@@ -147,7 +148,7 @@ def test_a_run_is_followed_while_it_is_written(tmp_path):
     assert run.worker().lifecycle[-1]["status"] == "stopped"
 
 
-def test_the_newest_attempt_with_a_step_is_looked_at(tmp_path):
+def test_the_newest_attempt_with_a_step_is_examined(tmp_path):
     with RunBuilder(tmp_path / "run") as first:
         first.step(scalars={"loss": 1.0})
         first.leave("failed")
@@ -201,21 +202,17 @@ def test_names_of_a_mode_are_those_with_anything_recorded_in_it(tmp_path):
         assert run.tensor_names(mode=mode) == [n for n in run.tensor_names() if run.tensor(n).steps(mode)]
 
 
-def test_a_loop_over_names_looks_each_up_once(tmp_path, monkeypatch):
+def test_a_loop_over_names_looks_each_up_once(tmp_path):
     """With ten thousand tensors, anything else takes minutes."""
     run = open_run(build_run(tmp_path / "run", [Step({f"s{n}": 1.0 for n in range(50)})]))
-    listed = []
-    names = Catalog.names.fget
-    monkeypatch.setattr(Catalog, "names", property(lambda catalog: listed.append(1) or names(catalog)))
-    scanned = []
-    captured = WorkerTables.captured
-    monkeypatch.setattr(WorkerTables, "captured", lambda tables, i: scanned.append(1) or captured(tables, i))
-    found = run.tensor_names(mode=Mode.TRAIN)
-    assert [run.tensor(name).name for name in found] == [f"s{n}" for n in range(50)]
-    assert (listed, scanned) == ([], [])
+    with counted_calls() as calls:
+        found = run.tensor_names(mode=Mode.TRAIN)
+        assert [run.tensor(name).name for name in found] == [f"s{n}" for n in range(50)]
+    assert calls[Run.tensor.__code__] == 50
+    assert calls[Catalog.names.fget.__code__] == calls[WorkerTables.captured.__code__] == 0
 
 
-def test_what_is_no_run_is_told_in_one_line(tmp_path):
+def test_what_is_no_run_is_reported_in_one_line(tmp_path):
     with pytest.raises(MissingFileError):
         open_run(tmp_path / "none")
     (tmp_path / "file").write_text("x")

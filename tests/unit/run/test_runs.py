@@ -5,10 +5,13 @@ import math
 
 import pytest
 
+from calls import counted_calls
 from watchglass.cli import main
 from watchglass.errors import InvalidValueError, MissingFileError, NotARunError, UnknownNameError
 from watchglass.records import Finding, Mode, Severity
-from watchglass.run import Run, open_runs, runs, search
+from watchglass.run import Run, RunSearch, open_run, open_runs
+from watchglass.run.runs import runs_of
+from watchglass.store import LocalStore, read_manifest
 from watchglass.testing import Step, build_run
 
 
@@ -114,19 +117,19 @@ def test_a_run_itself_is_the_only_one(folder):
     assert found[0].steps() == [0, 1, 2]
 
 
-def test_a_folder_without_runs_and_one_that_is_too_large_are_refused(tmp_path, folder, monkeypatch):
+def test_a_folder_without_runs_and_one_that_is_too_large_are_refused(tmp_path, folder):
     with pytest.raises(MissingFileError, match="holds no runs"):
         open_runs(folder / "notes")
     with pytest.raises(MissingFileError, match="holds no runs"):
         open_runs(tmp_path / "nothing")
-    monkeypatch.setattr(search, "MOST_FOLDERS", 3)
     with pytest.raises(InvalidValueError, match="more than 3 folders"):
-        open_runs(folder)
+        runs_of(str(folder), RunSearch(LocalStore(folder), most_folders=3))
 
 
-def test_listing_opens_nothing_but_manifests(folder, monkeypatch):
-    monkeypatch.setattr(runs, "open_run", lambda *args: pytest.fail("opened"))
-    assert len(open_runs(folder)) == 4
+def test_listing_opens_nothing_but_manifests(folder):
+    with counted_calls() as calls:
+        assert len(open_runs(folder)) == 4
+    assert (calls[read_manifest.__code__], calls[open_run.__code__]) == (4, 0)
 
 
 def test_show_lists_the_runs_of_a_folder(folder, capsys):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from faulty_store import FaultyStore
+from parquet_files import read_parquet
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.evaluate import replay
 from watchglass.records import ROW_KINDS, Field, RowKey, RowKind
@@ -130,7 +130,7 @@ def test_a_stream_holds_no_step_back_and_is_in_sql_table_and_export(tmp_path: Pa
         rows = found.select(["worker", "stream", "metric", "values"]).to_pylist()
         assert [tuple(row.values()) for row in rows] == expected
     export_parquet(run, str(tmp_path / "out"))
-    rows = pq.read_table(tmp_path / "out/samples.parquet").to_pylist()
+    rows = read_parquet(tmp_path / "out/samples.parquet").to_pylist()
     assert [(row["worker"], row["stream"], row["metric"], row["values"]) for row in rows] == expected
 
 
@@ -170,11 +170,11 @@ def test_a_batch_that_was_refused_is_written_with_the_next_and_counts_once(tmp_p
 def test_what_an_unreachable_store_did_not_take_is_written_as_the_writer_closes(store: LocalStore) -> None:
     faulty = FaultyStore(store)
     with StreamWriter(faulty, 0, "system", clock=Clock()) as writer:
-        faulty.away = True
+        faulty.unreachable = True
         for second in (98, 99):
             with pytest.raises(StoreError):
                 writer.write({SAMPLES: [sample(second)]}, (second + 1) * SECOND)
-        faulty.away = False
+        faulty.unreachable = False
     assert (rows_of(open_run(str(store.root))), writer.lost) == ([(98, 0), (99, 0)], 0)
 
 
@@ -182,21 +182,20 @@ def test_a_stream_says_what_its_writer_lost(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     faulty = FaultyStore(store)
-    with StreamWriter(faulty, 0, "system", clock=Clock()) as writer:
+    with StreamWriter(faulty, 0, "system", clock=Clock(), most_waiting_bytes=0) as writer:
         writer.write({SAMPLES: [sample(90)]}, 91 * SECOND)
-        monkeypatch.setattr("watchglass.store.writer._MOST_WAITING", 0)  # the newest batch waits all the same
-        faulty.away = True
+        faulty.unreachable = True
         for second in (95, 96, 97):
             with pytest.raises(StoreError):
                 writer.write({SAMPLES: [sample(second)]}, (second + 1) * SECOND)
-        faulty.away = False
+        faulty.unreachable = False
         writer.write({SAMPLES: [sample(98)]}, 99 * SECOND)
         run = open_run(str(store.root))
         assert [second for second, _ in rows_of(run)] == [90, 98]
         assert [str(problem) for problem in run.problems] == [
             "streams/system at byte 0: 3 batches of rows were lost by its writer"
         ]
-        faulty.away = True
+        faulty.unreachable = True
         with pytest.raises(StoreError):
             writer.write({SAMPLES: [sample(99)]}, 100 * SECOND)
     assert writer.lost == 4, "what waited as the writer was closed is lost, too"
@@ -294,8 +293,8 @@ def test_nonsense_in_a_stream_is_a_problem_and_the_rest_is_read(tmp_path: Path) 
     with StreamWriter(store, 0, "system", clock=Clock()) as writer:
         writer.write({SAMPLES: [sample(1, 7)]})
     nonsense = [encode_header({"attempt": "9"}), *(encode_frame(kind, b"[") for kind in (FrameKind.WATERMARK, 92))]
-    with StreamWriter(store, 0, "system", clock=Clock()) as writer:
-        writer._segments.write(nonsense)
+    segments = [each for each in store.list(layout.stream("system")) if "claim" not in each.path]
+    store.append(segments[-1].path, b"".join(nonsense))
     with StreamWriter(store, 0, "system", clock=Clock()) as writer:
         writer.write({SAMPLES: [sample(150, 8)]})
     run = open_run(tmp_path / "run")

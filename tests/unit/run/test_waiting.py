@@ -48,7 +48,7 @@ ACCESSORS = [
 
 
 @pytest.mark.parametrize("ask", ACCESSORS)
-def test_every_accessor_tells_the_three_apart(tmp_path, ask):
+def test_every_accessor_distinguishes_the_three(tmp_path, ask):
     with RunBuilder(tmp_path / "run") as builder:
         for _ in range(3):
             builder.step(scalars={"loss": 1.0})
@@ -159,7 +159,7 @@ def test_a_step_is_complete_when_every_worker_has_ended_it(tmp_path):
         Clock(lambda: builder.step(scalars={"loss": 1.0}, workers=[1])).wait(run, 0, mode=Mode.EVAL)
 
 
-def test_a_worker_that_left_early_holds_nobody_up(tmp_path):
+def test_a_worker_that_left_early_delays_no_other(tmp_path):
     with RunBuilder(tmp_path / "run", workers=2) as builder:
         builder.step(scalars={"loss": 1.0})
         builder.leave("failed", ranks=[1])

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import inspect
 import math
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,8 @@ from watchglass.stats import native, of_array, pure
 from watchglass.stats.elements import DTYPE_CODES, numbers, read
 
 SIZES = [0, 1, 15, 16, 17, 2047, 2048, 2049, 65_536, 65_537, 200_003]
+#: The library itself: what it has beside the functions of the module.
+LIBRARY = ctypes.CDLL(str(Path(native.__file__).with_name("libsummaries.so")))
 REAL = [name for name in DTYPE_CODES if not name.startswith("complex")]
 
 
@@ -134,13 +140,13 @@ def test_any_instructions_give_the_same_bits(dtype: str) -> None:
     generator = np.random.default_rng(0)
     array, older = (stored(generator.standard_normal(100_003), dtype) for _ in range(2))
     results = []
-    highest = native._library.watchglass_limit(2)
+    highest = LIBRARY.watchglass_limit(2)
     try:
         for level in range(highest + 1):
-            native._library.watchglass_limit(level)
+            LIBRARY.watchglass_limit(level)
             results.append(summaries([array, older[:5000]], dtype, before=[older, array[:5000]], scale=3.0))
     finally:
-        native._library.watchglass_limit(2)
+        LIBRARY.watchglass_limit(2)
     for result in results[1:]:
         assert_same_bits(result, results[0])
 
@@ -149,14 +155,14 @@ def test_any_instructions_give_the_same_bits(dtype: str) -> None:
 def test_any_number_of_threads_gives_the_same_bits(dtype: str) -> None:
     generator = np.random.default_rng(0)
     arrays = [stored(generator.standard_normal(n), dtype) for n in (300_000, 10, 65_536, 65_537, 5, 1_000_000)]
-    # In turns, so that memory of the call before does not hold the right answer to a task that nobody did.
+    # In turns, so that memory of the call before does not hold the right answer to a task that was skipped.
     turns = [arrays, arrays[::-1]]
     alone = [summaries(turn, dtype, seed=3) for turn in turns]
     for threads in (2, 3, 2, 1):
         native.set_threads(threads)
         for i in range(20):
             assert_same_bits(summaries(turns[i % 2], dtype, seed=3), alone[i % 2])
-    assert native._library.watchglass_threads_started() >= 2
+    assert LIBRARY.watchglass_threads_started() >= 2
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**63, 2**70 + 5])
@@ -165,22 +171,33 @@ def test_samples_are_drawn_alike(seed: int) -> None:
     assert_same(summaries([array], "float32", seed=seed), summaries([array], "float32", kernel=pure, seed=seed))
 
 
-def test_without_the_library_the_same_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def another(folder: Path, code: str) -> Any:
+    """The module, with this code, as it is where it lies in another folder."""
+    (folder / "another.py").write_text(code)
+    spec = importlib.util.spec_from_file_location("another", folder / "another.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_without_the_library_the_same_comes_out(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     arrays = [generator.standard_normal(n).astype(np.float32) for n in (5, 3000, 70_000)]
+    without = another(tmp_path, inspect.getsource(native))
+    assert not without.available
     expected = summaries(arrays, "float32", scale=2.0)
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: (_ for _ in ()).throw(OSError(path)))
-    assert native._load() is None
-    monkeypatch.setattr(native, "_workspace", None)
-    assert_same(summaries(arrays, "float32", scale=2.0), expected)
-    native.set_threads(2)
-    assert_same((rows_of([a.ctypes.data for a in arrays], [a.size for a in arrays], [0] * 3), None),
-                (summaries(arrays, "float32", kernel=pure)[0], None))  # fmt: skip
+    assert_same(summaries(arrays, "float32", kernel=without, scale=2.0), expected)
+    without.set_threads(2)
+    assert_same(summaries(arrays, "float32", kernel=without), summaries(arrays, "float32", kernel=pure))
 
 
-def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_VERSION", 10**6)
-    assert native._load() is None
+def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
+    shutil.copy(Path(native.__file__).with_name("libsummaries.so"), tmp_path)
+    code = inspect.getsource(native)
+    assert another(tmp_path, code).available
+    assert not another(tmp_path, code.replace("\n_VERSION = 2\n", "\n_VERSION = 1_000_000\n")).available
 
 
 def test_the_bound_of_sums_is_not_idle() -> None:

@@ -17,7 +17,7 @@ def test_small_tensors_are_not_sampled() -> None:
 
 
 @pytest.mark.parametrize("count", [65_537, 66_000, 100_000, 131_073, 1_000_000, 50_000_001])
-def test_about_16384_elements_are_looked_at_in_runs_that_begin_at_multiples(count: int) -> None:
+def test_about_16384_elements_are_examined_in_runs_that_begin_at_multiples(count: int) -> None:
     found = sample(count, 7)
     assert found is not None
     assert STRATA * RUN * 0.99 <= len(found) <= STRATA * RUN * 1.27

@@ -1,13 +1,10 @@
 """A claim names a process beyond doubt."""
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
-from waiting import until
 from watchglass.errors import DamagedDataError, RunExistsError
 from watchglass.store import (
     Claim,
@@ -28,19 +25,6 @@ def store(tmp_path):
     return LocalStore(tmp_path)
 
 
-@pytest.fixture
-def child():
-    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    yield process
-    process.communicate()
-
-
-def claim_of(pid):
-    from watchglass.store.claim import _process_start
-
-    return replace(this_process(), pid=pid, process_start=_process_start(pid) or 0)
-
-
 def test_this_process_lives():
     assert is_alive(this_process()) is True
     assert is_alive({"event": "joined", "worker": "worker_0", **this_process().to_json()}) is True
@@ -58,30 +42,12 @@ def test_another_host_cannot_be_judged():
     assert is_alive(replace(this_process(), host="elsewhere")) is None
 
 
-def test_a_zombie_is_dead(child):
-    claim = claim_of(child.pid)
-    assert is_alive(claim) is True
-    child.kill()
-    until(lambda: not is_alive(claim))  # killed but not yet waited for
-    assert is_alive(claim) is False
-
-
-def test_a_worker_held_by_a_living_process_is_refused(store, child):
-    claim_worker(store, 0, "worker_0", claim_of(child.pid))
-    with pytest.raises(RunExistsError, match=f"process {child.pid}, which is running"):
+def test_a_worker_held_by_a_living_process_is_refused(store):
+    claim_worker(store, 0, "worker_0", replace(this_process(), pid=os.getppid(), process_start=0))
+    with pytest.raises(RunExistsError, match=f"process {os.getppid()}, which is running"):
         claim_worker(store, 0, "worker_0")
     claim_worker(store, 0, "worker_1")
     assert list(read_claims(store, 0)) == ["worker_0", "worker_1"]
-
-
-def test_a_worker_of_a_dead_process_is_taken_over(store, child):
-    claim_worker(store, 0, "worker_0", claim_of(child.pid))
-    child.kill()
-    child.wait()
-    claim_worker(store, 0, "worker_0")
-    assert read_claims(store, 0)["worker_0"].pid == os.getpid()
-    with pytest.raises(RunExistsError):
-        claim_worker(store, 0, "worker_0")
 
 
 def test_a_worker_of_another_host_is_refused_with_the_file_to_remove(store):

@@ -238,12 +238,18 @@ def test_columns_of_histograms_that_are_none_are_damaged_data():
             store.decode_statistics(rewritten(frame, **{**sound, name: column}))
 
 
-def test_more_bins_than_are_read_are_refused_on_both_sides(monkeypatch):
+def test_more_bins_than_are_read_are_refused_on_both_sides():
+    import pyarrow as pa
+
+    most = 1 << 23
     given = with_histograms(3)
-    frame = payload(store.encode_statistics(given))
-    monkeypatch.setattr(store.encoding.histogram_columns, "MAX_BINS", 10)
-    with pytest.raises(DamagedDataError, match="at most 10"):
-        store.decode_statistics(frame)
+    ones = pa.array(np.ones(most + 1, np.uint8))
+    bins = pa.StructArray.from_arrays([ones, ones], ["gap", "count_0"])
+    many = pa.ListArray.from_arrays(pa.array([0, 0, 0, most + 1], pa.int32()), bins)
+    with pytest.raises(DamagedDataError, match=f"at most {most} are read"):
+        store.decode_statistics(rewritten(store.encode_statistics(given), histogram_bins=many))
+    keys, counts = np.ones(most + 1, np.int16), np.ones(most + 1, np.uint64)
+    given.histograms = Histograms(np.ones(3, np.uint64), np.array([0, 0, 0, most + 1]), keys, counts)
     with pytest.raises(InvalidValueError, match="fewer rows"):
         store.encode_statistics(given)
 

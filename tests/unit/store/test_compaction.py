@@ -1,11 +1,10 @@
-"""Compaction keeps every bit, loses nothing when it is interrupted, and takes nothing away from who reads."""
+"""Compaction keeps every bit, loses nothing when it is interrupted, and takes nothing from readers."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from buckets import in_memory
 from compacted_runs import CrashingStore, Interrupted, content, small_run
 from watchglass.config import Timing
 from watchglass.errors import DamagedDataError, NotARunError, RunExistsError, StoreError
@@ -32,18 +32,26 @@ from watchglass.store import (
     encode_step_ends,
     layout,
     newest_generation,
-    open_store,
     pin,
     release_worker,
     this_process,
 )
-from watchglass.store.compaction import compaction, pins, segment_compactor
+from watchglass.store.compaction import pins
 from watchglass.store.compaction.lease import CompactionLease
 from watchglass.testing import RunBuilder
 
 
 def segments(store: Store, attempt: int = 0) -> list[str]:
     return [entry.path for entry in store.list(layout.segments(attempt))]
+
+
+def change_holders(store: Store, prefix: str, **changes: Any) -> None:
+    """Rewrite the claims and pins below a path as if another process had made them."""
+    for entry in store.list(prefix.rpartition("/")[0]):
+        if entry.path.startswith(prefix):
+            data = json.loads(store.read(entry.path))
+            data.get("holder", data).update(changes)
+            store.write(entry.path, json.dumps(data).encode(), replace=True)
 
 
 def test_everything_reads_as_before_and_segments_are_gone(tmp_path: Path) -> None:
@@ -59,9 +67,9 @@ def test_everything_reads_as_before_and_segments_are_gone(tmp_path: Path) -> Non
     assert done.after_bytes == sum(entry.size for entry in store.list(layout.generation(1)))
 
 
-def test_a_run_in_an_object_store(tmp_path: Path, s3_location: str) -> None:
+def test_a_run_in_an_object_store(tmp_path: Path) -> None:
     local = small_run(tmp_path / "run")
-    remote = open_store(s3_location)
+    remote = in_memory("runs/demo")
     try:
         for entry in local.list():
             remote.write(entry.path, local.read(entry.path))
@@ -74,13 +82,10 @@ def test_a_run_in_an_object_store(tmp_path: Path, s3_location: str) -> None:
         remote.close()
 
 
-def test_blocks_of_steps_become_files_before_the_ends_of_their_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segment_compactor, "BLOCK_ROWS", 20)
+def test_blocks_of_steps_become_files_before_the_ends_of_their_steps(tmp_path: Path) -> None:
     store = small_run(tmp_path / "run", workers=1)
     before = content(store)
-    compact(store)
+    compact(store, block_rows=20)
     assert content(store) == before  # which checks the order
     files = [frame for _, _, frame in RunReader(store).poll() if frame.kind == FrameKind.COMPACTED]
     steps = [compacted_file(frame).global_steps for frame in files]
@@ -106,7 +111,7 @@ def test_compacted_again_with_a_new_attempt_one_generation_holds_all(tmp_path: P
     assert (again.generation, again.written, again.deleted) == (2, False, (0, 0))
 
 
-def test_a_training_that_goes_on_is_refused_and_its_earlier_attempts_are_compacted(tmp_path: Path) -> None:
+def test_a_training_run_that_goes_on_is_refused_and_its_earlier_attempts_are_compacted(tmp_path: Path) -> None:
     with RunBuilder(tmp_path / "run") as builder:
         builder.step(scalars={"loss": 1.0})
         with pytest.raises(RunExistsError, match=rf"worker_0 is process {this_process().pid}, which is running"):
@@ -126,7 +131,7 @@ def test_a_training_that_goes_on_is_refused_and_its_earlier_attempts_are_compact
         assert len(content(builder.store)[1, "worker_0"]["ends"]) == 2
 
 
-def test_a_process_of_another_machine_counts_as_running_until_somebody_says_otherwise(tmp_path: Path) -> None:
+def test_a_process_of_another_machine_counts_as_running_until_its_record_says_otherwise(tmp_path: Path) -> None:
     store = small_run(tmp_path / "run", workers=1)
     claim_worker(store, 0, "worker_0", replace(this_process(), host="elsewhere"))
     with pytest.raises(RunExistsError, match=r"on elsewhere, which is not visible from this machine.*--force"):
@@ -169,7 +174,7 @@ def test_a_missing_segment_may_still_come(tmp_path: Path) -> None:
     assert first in segments(store)
 
 
-def test_columns_of_a_newer_release_are_not_thrown_away(tmp_path: Path) -> None:
+def test_columns_of_a_newer_release_are_not_discarded(tmp_path: Path) -> None:
     import pyarrow as pa
 
     store = small_run(tmp_path / "run", workers=1)
@@ -287,9 +292,7 @@ def test_a_process_that_lost_its_lease_stops_before_it_makes_anything_valid(tmp_
     assert content(store) == before
 
 
-def test_a_process_that_slept_while_another_compacted_takes_nothing_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_slept_while_another_compacted_removes_nothing(tmp_path: Path) -> None:
     """Both have chosen the same number: the first had written nothing yet when it fell asleep."""
     store = small_run(tmp_path / "run", workers=1)
     for _ in range(3):
@@ -300,21 +303,13 @@ def test_a_process_that_slept_while_another_compacted_takes_nothing_away(
     def other_compacts() -> None:
         if not others:
             others.append(0)
-            with monkeypatch.context() as patched:
-                patched.setattr(compaction, "CompactionLease", lambda _: nullcontext(_NoLease()))
-                others.append(compact(store).generation)
+            change_holders(store, layout.COMPACTION_LEASE, process_start=1)
+            others.append(compact(store).generation)
 
     with pytest.raises((RunExistsError, StoreError)):
         compact(store, tick=other_compacts)
     assert others == [0, 1]
     assert content(store) == before
-
-
-class _NoLease:
-    def tick(self) -> None:
-        pass
-
-    check = tick
 
 
 def test_the_lease_is_renewed_within_an_object_of_many_frames(tmp_path: Path) -> None:
@@ -427,7 +422,7 @@ def test_a_pinned_reader_keeps_what_it_reads(tmp_path: Path) -> None:
     assert content(store) == before
 
 
-def test_a_reader_of_the_newest_generation_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_reader_of_the_newest_generation_blocks_no_other(tmp_path: Path) -> None:
     store = small_run(tmp_path / "run", workers=1)
     compact(store)
     with pin(store) as held:
@@ -435,16 +430,13 @@ def test_a_reader_of_the_newest_generation_is_in_nobodys_way(tmp_path: Path) -> 
         assert compact(store).kept == []
 
 
-def test_pins_end_with_their_process_or_when_nobody_renews_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pins_end_with_their_process_or_when_they_are_not_renewed(tmp_path: Path) -> None:
     store = small_run(tmp_path / "run", workers=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(pins, "this_process", lambda: replace(this_process(), process_start=1))
-        pin(store)
-    with monkeypatch.context() as patched:
-        patched.setattr(pins, "this_process", lambda: replace(this_process(), host="elsewhere"))
-        pin(store, Timing(pin_expiry_s=-100.0))
+    pin(store, Timing(pin_expiry_s=-100.0))
+    change_holders(store, layout.PINS, host="elsewhere")
+    pin(store)
+    (path,) = (each.path for each in pins.pins(store) if each.holder.host != "elsewhere")
+    change_holders(store, path, process_start=1)
     assert len(store.list(layout.PINS)) == 2
     assert compact(store).kept == []
     assert segments(store) == []
@@ -466,9 +458,8 @@ def test_a_pin_is_renewed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("done", [False, True])
 def test_after_a_crash_at_any_operation_everything_is_there_and_the_next_compaction_finishes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+    tmp_path: Path, done: bool
 ) -> None:
-    monkeypatch.setattr(segment_compactor, "BLOCK_ROWS", 30)
     template = tmp_path / "template"
     small_run(template, workers=1, steps=12)
     compact(LocalStore(template))
@@ -480,20 +471,17 @@ def test_after_a_crash_at_any_operation_everything_is_there_and_the_next_compact
         folder = tmp_path / str(operations)
         shutil.copytree(template, folder)
         store = CrashingStore(folder, operations, done=done)
-        # The process is this one, which lives: so that its lease counts as left behind, it is one that has died.
-        dead = replace(this_process(), process_start=1)
-        monkeypatch.setattr("watchglass.store.claim.this_process", lambda dead=dead: dead)
         try:
-            compact(store)
+            compact(store, block_rows=30)
         except Interrupted:
             finished = False
         else:
             finished = True
-        monkeypatch.undo()
-        monkeypatch.setattr(segment_compactor, "BLOCK_ROWS", 30)
         after = LocalStore(folder)
+        # This process is alive; the holder of the lease counts as dead.
+        change_holders(after, layout.COMPACTION_LEASE, process_start=1)
         assert content(after) == before
-        compact(after)
+        compact(after, block_rows=30)
         assert content(after) == before
         assert segments(after, 0) == segments(after, 1) == []
         generation = newest_generation(after)

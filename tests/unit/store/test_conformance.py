@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
-import pytest
-from obstore.store import MemoryStore
-
-from watchglass.store import LocalStore, Store, open_store
-from watchglass.store.media.objects import ObjectStore
+from buckets import in_memory
+from watchglass.store import LocalStore, Store
 from watchglass.testing.store_suite import StoreSuite
 
 
@@ -20,20 +16,9 @@ class TestLocalStore(StoreSuite):
 
 class TestObjectStoreInMemory(StoreSuite):
     def make_store(self, folder: Path) -> Store:
-        memory = MemoryStore()
-        return ObjectStore("memory://bucket/runs/demo", "runs/demo", lambda request_s, tries: memory)
+        return in_memory("runs/demo")
 
 
 class TestWholeBucketInMemory(StoreSuite):
     def make_store(self, folder: Path) -> Store:
-        memory = MemoryStore()
-        return ObjectStore("memory://bucket", "", lambda request_s, tries: memory)
-
-
-class TestObjectStoreOnAServer(StoreSuite):
-    @pytest.fixture(autouse=True)
-    def _below(self, s3_location: str) -> None:
-        self.location = s3_location
-
-    def make_store(self, folder: Path) -> Store:
-        return open_store(f"{self.location}/{uuid.uuid4().hex[:8]}")
+        return in_memory()

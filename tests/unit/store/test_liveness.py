@@ -1,18 +1,20 @@
-"""Who is at work on a run, told from what is written, with few requests."""
+"""Which processes write a run, known from its files with few requests."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from watchglass.config import TIMING
 from watchglass.store import (
     Attendance,
+    LeaseWatch,
     LocalStore,
     Renewal,
-    RenewalWatch,
     claim_worker,
     create_attempt,
     create_run,
@@ -99,22 +101,42 @@ def test_the_end_of_one_launcher_is_that_of_its_workers(store: Counting) -> None
     assert attendance.launch_ended(1, "worker_7") == attendance.launch_ended(1)
 
 
-def test_a_lease_is_renewed_in_time_and_its_silence_is_measured_by_ones_own_clock(
-    store: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0.0
-    watch = RenewalWatch(store, monotonic=lambda: now)
-    renewal = Renewal(store, every_s=10.0)
-    monkeypatch.setattr("watchglass.store.liveness.time.time_ns", lambda: 5)  # a wall clock that stands still
-    assert renewal.tick(now_s=0.0)
-    now = 4.0
-    assert watch.look() == (True, 0.0)
-    assert not renewal.tick(now_s=9.0)
-    now = 9.0
-    assert watch.look() == (False, 5.0)
-    assert renewal.tick(now_s=10.0)
-    now = 12.0
-    assert watch.look() == (True, 0.0)
+class Clocks:
+    """A monotonic clock that a test moves, and a wall clock that stands still."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def monotonic_ns(self) -> int:
+        return int(self.now_s * 1e9)
+
+    def time_ns(self) -> int:
+        return 5
+
+
+def test_a_lease_is_renewed_in_time_and_its_silence_is_measured_by_ones_own_clock(store: Counting) -> None:
+    holder, watcher = Clocks(), Clocks()
+    store.write(layout.LEASE, json.dumps({**this_process().to_json(), "host": "elsewhere"}).encode())
+    watch = LeaseWatch(store, watcher)
+    renewal = Renewal(store, every_s=10.0, clock=holder)
+    assert renewal.tick()
+    assert watch.holds()
+    assert watch.elsewhere
+    holder.now_s, watcher.now_s = 9.0, TIMING.lease_expiry_s - 1
+    assert not renewal.tick()
+    assert not watch.renewed()
+    assert watch.holds()
+    holder.now_s = 10.0
+    assert renewal.tick()
+    assert watch.renewed()
+    watcher.now_s += TIMING.lease_expiry_s - 1
+    assert not watch.renewed()
+    assert watch.holds()
+    watcher.now_s += 1
+    assert not watch.holds()
+    assert watch.gone == watch.holder
 
 
 def test_what_is_written_of_launches_is_no_claim(store: Counting) -> None:

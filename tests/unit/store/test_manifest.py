@@ -32,7 +32,7 @@ def test_a_folder_with_other_things_is_not_made_a_run(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_nothing_and_something_else_are_told_apart(tmp_path):
+def test_nothing_and_something_else_are_distinguished(tmp_path):
     with pytest.raises(MissingFileError, match="nope"):
         read_manifest(LocalStore(tmp_path / "nope"))
     (tmp_path / "x").write_text("x")

@@ -36,17 +36,14 @@ def test_charges_go_with_the_steps_they_are_for_and_with_their_owner() -> None:
 
 
 @pytest.mark.parametrize("text", ["no", "-1", "1e9", "1000"])
-def test_a_budget_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(environment.READ_MEMORY, text)
+def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidValueError, match="WATCHGLASS_READ_MEMORY must be a number of bytes"):
-        environment.read_memory_bytes()
+        environment.read_memory_bytes({environment.READ_MEMORY: text})
 
 
-def test_the_budget_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(environment.READ_MEMORY, " 100000000 ")
-    assert environment.read_memory_bytes() == 100_000_000
-    monkeypatch.delenv(environment.READ_MEMORY)
-    assert environment.read_memory_bytes() is None
+def test_the_budget_comes_from_the_environment() -> None:
+    assert environment.read_memory_bytes({"WATCHGLASS_READ_MEMORY": " 100000000 "}) == 100_000_000
+    assert environment.read_memory_bytes({}) is None
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -33,11 +31,3 @@ def test_a_failure_is_raised_once(error: type[Exception]) -> None:
     with pytest.raises(error):
         at_once(2, call, [1, 2, 3])
     assert len(calls) == len(set(calls))
-
-
-@pytest.mark.parametrize("imported", ["", "import concurrent.futures.thread\n"], ids=["new", "imported"])
-def test_a_process_that_ends_does_one_after_another(imported: str) -> None:
-    code = "import atexit\nfrom watchglass.store.media.parallel import at_once\n" + imported
-    code += "atexit.register(lambda: print(at_once(4, abs, [-1, -2, -3])))\n"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (ended.stdout, ended.stderr) == ("[1, 2, 3]\n", "")

@@ -20,7 +20,7 @@ from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileEr
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import Histograms, histograms_of
 from watchglass.store import LocalStore, ParquetStatistics, StatisticsBatch
-from watchglass.store.parquet import columns as parquet_columns, count_matrices
+from watchglass.store.parquet import count_matrices, file_schema
 from watchglass.store.parquet.index import add_index, end_bytes, end_crc
 from watchglass.store.parquet.page_bounds import check_pages
 from watchglass.store.parquet.writing import encode_block, sorted_rows
@@ -43,9 +43,9 @@ def batch(rows: list[tuple[int, int, int]], seed: int = 0, *, histograms: bool =
     )  # fmt: skip
 
 
-def written(store: LocalStore, of: StatisticsBatch) -> ParquetStatistics:
+def written(store: LocalStore, of: StatisticsBatch, **bounds: int) -> ParquetStatistics:
     path = f"{next(_numbers)}.parquet"
-    data = encode_block(sorted_rows(of))
+    data = encode_block(sorted_rows(of), **bounds)
     store.write(path, data)
     return ParquetStatistics(store, path, size=len(data), footer_crc=end_crc(data))
 
@@ -89,18 +89,18 @@ def test_histograms_of_some_rows_and_of_none(store: LocalStore) -> None:
     assert written(store, batch(GRID, histograms=False)).read(histograms=True).histograms is None
 
 
-def test_one_tensor_of_many_takes_little(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written(store, batch([(step, tensor, 0) for step in range(100) for tensor in range(300)]))
+def test_one_tensor_of_many_takes_little(tmp_path: Path) -> None:
     read: list[int] = []
-    real = store.read_many
 
-    def counting(ranges: Any) -> Any:
-        read.extend(stop - start for _, start, stop in ranges)
-        return real(ranges)
+    class Counting(LocalStore):
+        def read_many(self, ranges: Any) -> Any:
+            read.extend(stop - start for _, start, stop in ranges)
+            return super().read_many(ranges)
 
-    monkeypatch.setattr(store, "read_many", counting)
+    store = Counting(tmp_path)
+    file = written(store, batch([(step, tensor, 0) for step in range(100) for tensor in range(300)]))
     assert len(file.read(tensor_ids=[150], fields=("l2",))) == 100
-    assert sum(read) < 0.25 * (store.size(file._path) or 0)
+    assert 0 < sum(read) < 0.25 * sum(entry.size for entry in store.list())
 
 
 def test_rows_that_were_written_twice_and_rows_of_findings(store: LocalStore) -> None:
@@ -138,14 +138,17 @@ def test_any_rows_and_histograms(store: LocalStore, data: st.DataObject) -> None
     assert rows_of(written(store, given).read(histograms=True)) == rows_of(sorted_rows(given))
 
 
-def test_wide_histograms_are_split_into_matrices_of_bounded_size(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(count_matrices, "MAX_CELLS", 256)
-    monkeypatch.setattr(count_matrices, "MAX_GROUP_CELLS", 1024)
+def test_wide_histograms_are_split_into_matrices_of_bounded_size(store: LocalStore) -> None:
     given = batch(GRID)
-    file = written(store, given)
-    assert len(file._groups) > 1
+    file = written(store, given, most_cells=256, most_group_cells=1024)
+    (entry,) = store.list()
+    table = pq.ParquetFile(io.BytesIO(store.read(entry.path)))
+    assert table.num_row_groups > 1
+    for group in range(table.num_row_groups):
+        columns = table.read_row_group(group, ["histogram_steps", "histogram_keys"]).to_pydict()
+        cells = [n * len(k) // 2 for n, k in zip(*columns.values(), strict=True)]
+        assert sum(cells) <= 1024
+        assert all(size <= 64 or steps == 1 for size, steps in zip(cells, columns["histogram_steps"], strict=True))
     assert rows_of(file.read(histograms=True)) == rows_of(given)
 
 
@@ -165,8 +168,8 @@ def test_a_store_that_is_unreachable_is_no_damage(store: LocalStore) -> None:
     written(store, batch(GRID))
     (entry,) = store.list()
     faulty = FaultyStore(store)
-    faulty.away = True
-    with pytest.raises(StoreError, match="away"):
+    faulty.unreachable = True
+    with pytest.raises(StoreError, match="unreachable"):
         ParquetStatistics(faulty, entry.path, size=entry.size)
 
 
@@ -212,7 +215,7 @@ def test_no_flipped_bit_gives_other_numbers(store: LocalStore) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_hostile_files_are_errors_within_bounded_memory(store: LocalStore, data: st.DataObject) -> None:
-    """Without the footer's checksum, as if whoever wrote the file had also written the frame that names it."""
+    """Without the footer's checksum, as if one writer had written the file and the frame that names it."""
     whole = encode_block(sorted_rows(batch(GRID[:30])))
     changed = bytearray(whole)
     length = end_bytes(whole, len(whole))
@@ -273,11 +276,11 @@ def test_matrices_that_cannot_be(matrix: count_matrices.Matrix) -> None:
 
 
 def test_rows_that_are_not_sorted_are_damage(store: LocalStore) -> None:
-    table = pq.read_table(io.BytesIO(encode_block(sorted_rows(batch(GRID)))), schema=parquet_columns.schema())
+    table = pq.read_table(io.BytesIO(encode_block(sorted_rows(batch(GRID)))), schema=file_schema.schema())
     with pq.ParquetWriter(
-        tmp := io.BytesIO(), parquet_columns.schema(), store_schema=False, use_dictionary=False
+        tmp := io.BytesIO(), file_schema.schema(), store_schema=False, use_dictionary=False
     ) as writer:
-        writer.write_table(table.take(list(range(120))[::-1]).cast(parquet_columns.schema()))
+        writer.write_table(table.take(list(range(120))[::-1]).cast(file_schema.schema()))
     content = add_index(tmp.getvalue())
     store.write("x.parquet", content)
     with pytest.raises(DamagedDataError, match="not sorted"):

@@ -1,4 +1,4 @@
-"""Only runs are removed, only when nobody uses them, and of them only what is theirs."""
+"""Only runs are removed, only unused ones, and only their own objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore
 
+from buckets import in_memory
 from compacted_runs import CrashingStore, Interrupted, small_run
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError
 from watchglass.records import Observation
@@ -27,7 +29,6 @@ from watchglass.store import (
     create_run,
     encode_lifecycle,
     layout,
-    open_store,
     pin,
     plan_removal,
     read_manifest,
@@ -164,9 +165,9 @@ def test_a_removal_that_was_interrupted_can_be_done_again(tmp_path: Path) -> Non
     assert operations == len(plan_removal(LocalStore(tmp_path / "template")).paths)
 
 
-def test_a_run_in_an_object_store(tmp_path: Path, s3_location: str) -> None:
+def test_a_run_in_an_object_store(tmp_path: Path) -> None:
     local = small_run(tmp_path / "run", workers=1, steps=3)
-    remote = open_store(s3_location)
+    remote = in_memory("runs/demo")
     try:
         for entry in local.list():
             remote.write(entry.path, local.read(entry.path))
@@ -179,9 +180,10 @@ def test_a_run_in_an_object_store(tmp_path: Path, s3_location: str) -> None:
         remote.close()
 
 
-def test_a_run_whose_prefix_begins_another_ones(tmp_path: Path, s3_location: str) -> None:
+def test_a_run_whose_prefix_begins_another_ones(tmp_path: Path) -> None:
     local = complete_run(tmp_path / "run")
-    stores = [open_store(s3_location), open_store(f"{s3_location}2")]
+    bucket = MemoryStore()
+    stores = [in_memory("runs/demo", bucket), in_memory("runs/demo2", bucket)]
     try:
         for remote in stores:
             for entry in local.list():
@@ -196,9 +198,9 @@ def test_a_run_whose_prefix_begins_another_ones(tmp_path: Path, s3_location: str
             remote.close()
 
 
-def test_a_whole_bucket_is_no_run_although_it_holds_some(tmp_path: Path, s3_location: str) -> None:
-    remote = open_store(f"{s3_location}/runs/a")
-    above = open_store(s3_location)
+def test_a_whole_bucket_is_no_run_although_it_holds_some(tmp_path: Path) -> None:
+    bucket = MemoryStore()
+    remote, above = in_memory("runs/a", bucket), in_memory("", bucket)
     try:
         for entry in complete_run(tmp_path / "run").list():
             remote.write(entry.path, LocalStore(tmp_path / "run").read(entry.path))
@@ -236,7 +238,7 @@ def test_nothing_grows_where_a_run_was_removed_under_its_writers(tmp_path, step)
 
 
 def test_what_is_no_file_stays_and_is_said(tmp_path):
-    """It keeps the next run from beginning there, so whoever removes one has to hear of it."""
+    """It keeps the next run from beginning there, so the user who removes one must be notified."""
     store = LocalStore(tmp_path / "run")
     create_run(store, command=["train.py"])
     os.mkfifo(store.root / "pipe")

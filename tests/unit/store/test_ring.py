@@ -1,40 +1,41 @@
-"""What stands in a ring is read whole or not at all, whoever reads it and whenever its writer died."""
+"""Entries of a ring are read whole or not at all, by any reader and whenever the writer died."""
 
 from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from watchglass.errors import RunExistsError
-from watchglass.store import ABSENT, ABSENT_BITS, LocalStore, Rings, RowWriter, locked_files, read_rings, rings_exist
+from faulty_stores import spools
+from watchglass.store import ABSENT, ABSENT_BITS, LocalStore, Rings, RowWriter, read_rings, rings_exist
 from watchglass.store.locked_files import HEADER_BYTES
 from watchglass.store.rings import ring
 from watchglass.store.rings.ring import ENTRY_BYTES, ROWS, EntryRing, RowRing
+
+__all__ = ["spools"]
+
 
 LABEL = {"run": "r", "attempt": 0, "worker": "worker_0"}
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
-    """A run with an attempt; memory and temporary folder lie below the test's."""
+def store(tmp_path: Path, spools: Path) -> LocalStore:
+    """A run with an attempt; the temporary folder lies below the test's."""
     (tmp_path / "run" / "attempts" / "0000").mkdir(parents=True)
-    for name in ("memory", "temporary"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(locked_files, "MEMORY", tmp_path / "memory")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "memory").mkdir()
     return LocalStore(tmp_path / "run")
 
 
+def rings_of(store: LocalStore) -> Rings:
+    """Rings whose memory lies beside the run."""
+    return Rings(store, LABEL, store.root.parent / "memory")
+
+
 def rows_of(store: LocalStore, count: int) -> tuple[str, ...]:
-    rings = Rings(store, LABEL)
+    rings = rings_of(store)
     writer = RowWriter()
     writer.name_ids(3, 4)
     writer.open(rings.rows)
@@ -79,8 +80,8 @@ def test_a_row_over_which_the_writer_died_is_left_out(store: LocalStore) -> None
         )
 
 
-def test_a_number_that_is_not_known_is_told_from_nan(store: LocalStore) -> None:
-    rings = Rings(store, LABEL)
+def test_a_number_that_is_not_known_is_distinguished_from_nan(store: LocalStore) -> None:
+    rings = rings_of(store)
     writer = RowWriter()
     writer.open(rings.rows)
     writer.write(0, 0, 0, 0, ABSENT, float("nan"), 0.0)
@@ -94,7 +95,7 @@ def test_rows_before_the_last_one_and_after_the_ring_go_nowhere(store: LocalStor
     writer = RowWriter()
     for step in range(5000):
         writer.write(step, step, 0, 0, 0.0, 0.0, 0.0)
-    rings = Rings(store, LABEL)
+    rings = rings_of(store)
     writer.open(rings.rows)
     writer.write(7, 7, 0, 0, 0.0, 0.0, 0.0)
     writer.close()
@@ -134,62 +135,9 @@ def test_an_entry_that_is_torn_anywhere_takes_no_other_with_it(store: LocalStore
         assert read_rings(store, [name], LABEL).entries == (b"first", b"third")
 
 
-HOLD = """
-import sys
-from watchglass.store import LocalStore, Rings
-rings = Rings(LocalStore(sys.argv[1]), {"run": "r", "attempt": 0, "worker": "worker_0"})
-print(*rings.names, *rings.refused, sep="\\n", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_the_rings_of_a_living_writer_are_not_read(store: LocalStore) -> None:
-    command = [sys.executable, "-c", HOLD, str(store.root)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        names = [process.stdout.readline().strip() for _ in range(2)]
-        with pytest.raises(RunExistsError, match="is being written"):
-            read_rings(store, names, LABEL)
-        process.kill()
-        process.wait()
-    left = read_rings(store, names, LABEL)
-    assert len(left.paths) == 2
-    left.discard()
-
-
-def test_a_child_of_the_writer_does_not_keep_its_rings(store: LocalStore) -> None:
-    """A data worker outlives the training it was forked from, and inherits what is open there."""
-    code = HOLD.replace(
-        "sys.stdin.read()", "import os\nif os.fork() == 0: sys.stdin.read()\nelse: os.kill(os.getpid(), 9)"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", code, str(store.root)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        names = [process.stdout.readline().strip() for _ in range(2)]
-        process.wait()
-        left = read_rings(store, names, LABEL)
-        assert len(left.paths) == 2
-        left.discard()
-
-
-def test_where_no_room_can_be_reserved_there_is_no_ring_and_no_bus_error(store: LocalStore) -> None:
-    """A limit on the size of files stands in for a full disk: the system refuses, here with EFBIG instead of ENOSPC."""
-    code = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n" + HOLD
-    command = [sys.executable, "-c", code, str(store.root)]
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-    lines = result.stdout.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["rows", "entries"]
-    assert "space cannot be reserved" in lines[0]
-    assert store.list("attempts") == []
-    assert list((store.root / "attempts/0000").iterdir()) == []
-
-
-def test_entries_go_to_the_temporary_folder_where_the_run_has_no_room(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_entries_go_to_the_temporary_folder_where_the_run_has_no_room(store: LocalStore, tmp_path: Path) -> None:
     (store.root / "attempts" / "0000").rmdir()
-    rings = Rings(store, LABEL)
+    rings = rings_of(store)
     assert rings.refused == ()
     assert all(Path(name).is_relative_to(tmp_path) for name in rings.names)
     assert (tmp_path / "temporary" / f"watchglass-{os.getuid()}").stat().st_mode & 0o777 == 0o700
@@ -198,7 +146,7 @@ def test_entries_go_to_the_temporary_folder_where_the_run_has_no_room(
 
 
 def test_the_room_is_reserved(store: LocalStore) -> None:
-    rings = Rings(store, LABEL)
+    rings = rings_of(store)
     for name in rings.names:
         found = (store.root / name).stat()
         assert found.st_blocks * 512 >= found.st_size > ENTRY_BYTES * name.endswith("entries")
@@ -211,7 +159,7 @@ def test_a_system_that_cannot_reserve_still_has_entries(store: LocalStore, monke
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
     monkeypatch.setattr(os, "posix_fallocate", unsupported)
-    rings = Rings(store, LABEL)
+    rings = rings_of(store)
     assert rings.rows is None
     assert rings.entries is not None
     rings.close(discard=True)
@@ -249,29 +197,3 @@ def test_a_file_that_is_no_ring_of_this_worker_is_left_alone(store: LocalStore, 
     left = read_rings(store, names, LABEL)
     assert left.paths == ()
     assert len(left.rows) == 0
-
-
-def test_rings_that_nobody_comes_for_are_removed_after_a_week_unless_their_writer_lives(
-    store: LocalStore, tmp_path: Path
-) -> None:
-    ours = Rings(store, LABEL)
-    old = tmp_path / "memory" / f"watchglass-{os.getuid()}" / "worker_0-12-abc.rows"
-    RowRing(old, LABEL).close(discard=False)
-    long_ago = time.time() - 8 * 86400
-    for path in (old, Path(ours.names[0])):
-        os.utime(path, (long_ago, long_ago))
-    command = [sys.executable, "-c", f"from pathlib import Path\nfrom watchglass.store import locked_files\n"
-               f"locked_files.MEMORY = Path({str(tmp_path / 'memory')!r})\n" + HOLD, str(store.root)]  # fmt: skip
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        living = Path(process.stdout.readline().strip())
-        process.stdout.readline()
-        assert not old.exists()
-        os.utime(living, (long_ago, long_ago))
-        Rings(store, LABEL).close(discard=True)
-        assert living.exists()
-        process.kill()
-    Rings(store, LABEL).close(discard=True)
-    assert not living.exists()
-    assert rings_exist(store, ours.names[:1])
-    ours.close(discard=True)

@@ -6,7 +6,18 @@ import pytest
 
 from store_segments import fact, numbers
 from watchglass.errors import StoreError
-from watchglass.store import LocalStore, RunReader, SegmentWriter, create_attempt, create_run, layout
+from watchglass.store import (
+    FrameKind,
+    LocalStore,
+    RunReader,
+    SegmentWriter,
+    StoredObject,
+    create_attempt,
+    create_run,
+    encode_frame,
+    layout,
+)
+from watchglass.store.segment_discovery import SegmentDiscovery
 
 MINUTE, DAY = 60, 86_400
 
@@ -126,7 +137,7 @@ def test_what_a_store_gave_before_it_refused_is_not_asked_for_again(objects, clo
 
     def read(path, start=0, end=None):
         if left[0] <= 0:
-            raise StoreError("away")
+            raise StoreError("unreachable")
         left[0] -= 1
         reads.append(path) if path.startswith("attempts/0000/segments") else None
         return Counting.read(objects, path, start, end)
@@ -154,11 +165,11 @@ def test_a_store_that_has_just_refused_is_not_asked_again_in_the_same_poll(objec
 
     def refuse(ranges):
         asked.append(len(ranges))
-        raise StoreError("away")
+        raise StoreError("unreachable")
 
     objects.read_many = refuse
     objects.taken()
-    with pytest.raises(StoreError, match="away"):
+    with pytest.raises(StoreError, match="unreachable"):
         RunReader(objects, clock=clock).poll()
     assert asked == [4]
     assert not [path for path in objects.taken("read") if path.startswith("attempts/0000/segments")]
@@ -181,7 +192,7 @@ def test_workers_of_attempts_that_are_over_make_no_poll_of_a_quiet_folder_dearer
     assert Counter(what for what, _ in store.asked) == {"size": 20}
 
 
-def test_a_worker_whose_clock_is_a_day_ahead_hides_nobody(objects, clock):
+def test_a_worker_whose_clock_is_a_day_ahead_hides_no_other(objects, clock):
     late, early = writer_of(objects, 0, clock), writer_of(objects, 1, clock.ahead(DAY))
     reader = RunReader(objects, clock=clock)
     seen = []
@@ -225,20 +236,26 @@ def test_a_clock_far_behind_is_found_within_half_a_minute(objects, clock):
     assert numbers(reader.poll()) == [2]  # once it is known, like everybody's
 
 
-def test_listings_of_everything_become_rarer_the_more_there_is_to_list(objects, clock, monkeypatch):
-    monkeypatch.setattr("watchglass.store.segment_discovery.PAGE", 1)
-    writer, reader = writer_of(objects, 0, clock), RunReader(objects, clock=clock)
-    for number in range(40):
-        writer.write([fact(number)])
-    reader.poll()
-    objects.taken()
+class Long(Objects):
+    """A store with so many old segments that a listing of all takes 41 requests."""
+
+    def list(self, prefix="", after=""):
+        old = [layout.segment(0, 999_000, "worker_0", number) for number in range(40_000)] if not after else []
+        return super().list(prefix, after) + [StoredObject(path, 100) for path in old]
+
+
+def test_listings_of_everything_become_rarer_the_more_there_is_to_list(tmp_path, clock):
+    store = begun(Long(tmp_path))
+    discovery = SegmentDiscovery(store, clock=clock)
+    assert len(discovery.find()) == 40_000
+    store.taken()
     for _ in range(4):
         clock.pass_s(30)
-        reader.poll()
-    assert objects.taken("list").count("") == 0
+        discovery.find()
+    assert store.taken("list").count("") == 0
     clock.pass_s(30)
-    reader.poll()
-    assert objects.taken("list").count("") == 1
+    discovery.find()
+    assert store.taken("list").count("") == 1
 
 
 def test_the_next_attempt_is_found_while_nothing_comes(objects, clock):
@@ -255,7 +272,7 @@ def test_the_next_attempt_is_found_while_nothing_comes(objects, clock):
     assert numbers(reader.poll()) == [1]
 
 
-def test_a_quiet_folder_is_only_looked_at(tmp_path, clock):
+def test_a_quiet_folder_is_only_checked(tmp_path, clock):
     store = begun(Counting(tmp_path))
     writer, reader = writer_of(store, 0, clock), RunReader(store, clock=clock)
     writer.write([fact(0)])
@@ -279,15 +296,14 @@ def test_a_quiet_folder_is_only_looked_at(tmp_path, clock):
     assert numbers(reader.poll()) == [3]
 
 
-def test_every_worker_gets_its_share_of_a_poll(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr("watchglass.store.reader._SHARE", 200)
+def test_every_worker_gets_its_share_of_a_poll(tmp_path, clock):
     store = begun(Counting(tmp_path))
     for rank in range(4):
-        writer = SegmentWriter(store, 0, f"worker_{rank}", clock=clock, rotate_bytes=300)
+        writer = SegmentWriter(store, 0, f"worker_{rank}", clock=clock, rotate_bytes=70_000)
         for number in range(20):
-            writer.write([fact(100 * rank + number)])
+            writer.write([encode_frame(FrameKind.FACTS, b"%30000d" % (100 * rank + number))])
     reader, taken = RunReader(store, clock=clock), dict.fromkeys(range(4), 0)
-    while found := reader.poll(max_bytes=400):
+    while found := reader.poll(max_bytes=130_000):
         for number in numbers(found):
             taken[number // 100] += 1
         assert max(taken.values()) - min(taken.values()) < 20

@@ -163,12 +163,6 @@ def test_a_key_that_is_not_there_is_named(store, key):
         read_tensor(store, file_of(store, {"k": F64, "__metadata__": {"a": "b"}}), key)
 
 
-def test_a_system_without_gathered_writes(store, monkeypatch):
-    monkeypatch.setattr("watchglass.store.new_files._PARTS", 1)
-    path = written(store, RawTensor(1, np.arange(3)), RawTensor(2, np.arange(4)))
-    assert read_tensor(store, path, "7/2").tolist() == [0, 1, 2, 3]
-
-
 def test_what_is_loaded_is_its_readers_own(store):
     path = written(store, RawTensor(1, np.arange(4.0)))
     before = store.read(path)

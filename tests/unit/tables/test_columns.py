@@ -1,4 +1,4 @@
-"""What a rule sees of a step are columns: worked out once, its own step's, and nobody's to change."""
+"""A rule sees a step as columns: computed once, of this step, and read-only."""
 
 from __future__ import annotations
 

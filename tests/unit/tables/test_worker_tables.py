@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import threading
 
 import numpy as np
@@ -10,8 +11,18 @@ import pytest
 from watchglass.errors import CompactedError
 from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Origin, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import column, of_array
-from watchglass.store import Frame, FrameKind, LocalStore, RunReader, SegmentWriter, compact, encode_frame
-from watchglass.tables import WorkerTables, payloads, problems, sources
+from watchglass.store import (
+    Frame,
+    FrameKind,
+    LocalStore,
+    RunReader,
+    SegmentWriter,
+    compact,
+    decode_columns,
+    encode_frame,
+)
+from watchglass.store.encoding.frames import HEADER_BYTES
+from watchglass.tables import WorkerTables
 from watchglass.tables.payloads import Decoded, new_token
 from watchglass.testing import Row, Step, build_run
 
@@ -227,24 +238,33 @@ def test_only_what_belongs_to_a_range_of_train_steps_is_kept(tmp_path, compacted
     assert len(left_in(path, steps=(50, 60)).statistics.read()) == 0
 
 
-def test_statistics_outside_a_range_are_not_decoded(tmp_path, monkeypatch):
+def test_statistics_outside_a_range_are_not_decoded(tmp_path):
     path = build_run(tmp_path / "run", captures(30), steps_per_flush=3)
-    decoded = []
-    real = sources.decode_columns
-    monkeypatch.setattr(sources, "decode_columns", lambda payload, names: decoded.append(names) or real(payload, names))
+    expected = left_in(path, steps=(3, 6)).statistics.read()
     tables = left_in(path, steps=(3, 6))
-    assert decoded == []
-    tables.statistics.read()
-    assert len(decoded) <= 2 * 2  # two batches hold these steps: which steps they have, and their columns
+    batches = [frame for _, _, frame in RunReader(LocalStore(path)).poll() if frame.kind == FrameKind.STATISTICS]
+    for frame in batches[:1] + batches[3:]:  # two batches hold these steps
+        with (tmp_path / "run" / frame.source).open("r+b") as segment:
+            segment.seek(frame.offset + HEADER_BYTES)
+            segment.write(bytes(len(frame.payload)))
+    np.testing.assert_array_equal(tables.statistics.read().values, expected.values)
+    assert tables.problems == []
 
 
-def test_only_the_columns_that_are_asked_for_are_decoded(tmp_path, monkeypatch):
+def test_only_the_columns_that_are_asked_for_are_decoded(tmp_path):
     path = build_run(tmp_path / "run", captures(4))
     decoded = []
-    real = sources.decode_columns
-    monkeypatch.setattr(sources, "decode_columns", lambda payload, names: decoded.extend(names) or real(payload, names))
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code is decode_columns.__code__:
+            decoded.extend(frame.f_locals["names"])
+
     tables = left_in(path)
-    tables.statistics.of_tensor(ids(tables, "a.weight")[0], fields=("max",))[:2]
+    sys.setprofile(note)
+    try:
+        tables.statistics.of_tensor(ids(tables, "a.weight")[0], fields=("max",))[:2]
+    finally:
+        sys.setprofile(None)
     assert set(decoded) & set(STATISTIC_FIELDS) == {"max"}
 
 
@@ -263,23 +283,25 @@ def test_what_is_kept_decoded_is_bounded_and_shared_by_the_readers_of_a_store():
     assert cache.get(tokens[0], "values") == 0
 
 
-def test_payloads_beyond_the_bound_are_fetched_again(tmp_path, monkeypatch):
+def test_payloads_beyond_the_bound_are_fetched_again(tmp_path):
     """On an object store nothing is left behind when it is read; what is too much to keep is asked for again."""
+    fetched = []
 
     class Objects(LocalStore):
         appends = False
 
+        def read_many(self, ranges):
+            fetched.append(len(ranges))
+            return super().read_many(ranges)
+
     path = build_run(tmp_path / "run", captures(30), steps_per_flush=3)
     expected = left_in(path).statistics.read(histograms=True)
-    monkeypatch.setattr(payloads, "KEPT_BYTES", 10_000)
     store = Objects(path)
-    tables, fetched = WorkerTables(store), []
+    tables = WorkerTables(store, kept_bytes=10_000)
     for _, _, frame in RunReader(store, leave=(FrameKind.STATISTICS,)).poll():
         assert frame.left == 0
         tables.ingest(frame)
-    monkeypatch.setattr(
-        store, "read_many", lambda ranges: fetched.append(len(ranges)) or LocalStore.read_many(store, ranges)
-    )
+    fetched.clear()
     found = tables.statistics.read(histograms=True)
     assert sum(fetched) > 3
     np.testing.assert_array_equal(found.values, expected.values)
@@ -297,7 +319,7 @@ def test_statistics_that_were_compacted_and_removed_meanwhile_ask_for_a_new_begi
     assert "removed" in removed.problems[0].what
 
 
-def test_statistics_that_make_no_sense_are_told_and_their_neighbours_are_read(tmp_path):
+def test_statistics_that_make_no_sense_are_reported_and_their_neighbours_are_read(tmp_path):
     path = build_run(tmp_path / "run", captures(6), steps_per_flush=3)
     frames = [frame for _, _, frame in RunReader(LocalStore(path)).poll()]
     payload = bytearray(next(frame.payload for frame in frames if frame.kind == FrameKind.STATISTICS))
@@ -315,7 +337,7 @@ def test_statistics_that_make_no_sense_are_told_and_their_neighbours_are_read(tm
     assert all("worker_0" in str(problem) for problem in tables.problems)
 
 
-def test_what_is_disposed_of_while_the_cache_is_at_work_waits_for_nobody():
+def test_what_is_disposed_of_while_the_cache_is_at_work_is_not_waited_for():
     """The garbage collector runs anywhere, and tables forget what they kept when they are collected."""
     cache = Decoded(limit=100)
     gone, kept = new_token(), new_token()
@@ -338,8 +360,7 @@ def test_what_is_disposed_of_while_the_cache_is_at_work_waits_for_nobody():
     assert (cache.get(kept, "b"), cache.get(kept, "c")) == ("more", "last")
 
 
-def test_problems_without_end_are_counted(monkeypatch):
-    monkeypatch.setattr(problems, "MOST", 3)
+def test_problems_without_end_are_counted():
     tables = WorkerTables()
 
     def damaged(first, last):
@@ -347,7 +368,7 @@ def test_problems_without_end_are_counted(monkeypatch):
             tables.ingest(Frame(FrameKind.HEADER, 1, b"{", offset, "segment"))
         return [str(problem) for problem in tables.problems]
 
-    told = [f"segment at byte {offset}: a header is not JSON" for offset in range(1000)]
-    assert damaged(0, 3) == told[:3]
-    assert damaged(3, 4) == told[:4]
-    assert damaged(4, 1000) == [*told[:3], f"{told[999]} (and 996 more problems before it)"]
+    problems = [f"segment at byte {offset}: a header is not JSON" for offset in range(10_997)]
+    assert damaged(0, 10_000) == problems[:10_000]
+    assert damaged(10_000, 10_001) == problems[:10_001]
+    assert damaged(10_001, 10_997) == [*problems[:10_000], f"{problems[-1]} (and 996 more problems before it)"]

@@ -16,7 +16,7 @@ from watchglass.testing import AdapterCase, AdapterSuite
 
 
 class Trainer:
-    """A framework with one hook point: something that is told of every update."""
+    """A framework with one hook point: a listener to every update."""
 
     def __init__(self) -> None:
         self.weights = np.linspace(-1.0, 1.0, 4)

@@ -14,23 +14,23 @@ COUNTERS = {
 }  # fmt: skip
 
 
-def test_the_bound_is_told_in_seconds_with_what_is_allowed_and_what_was_observed() -> None:
+def test_the_bound_is_reported_in_seconds_with_what_is_allowed_and_what_was_observed() -> None:
     first, second = capture_lines(COUNTERS)
-    assert first == "watching took at most 90 ms of 10 s, 0.9 %; allowed 0.5 s + 1 %; captured steps show 1 %"
+    assert first == "capture cost at most 90 ms of 10 s (0.9 %); budget 0.5 s + 1 %; measured slowdown 1 %"
     assert second == (
-        "statistics of 125 of 1,000 steps, 2.0 MB written, at most 5.0 MB held, at most 1.0 MB held on cuda:0"
+        "statistics of 125 of 1,000 steps, 2.0 MB written, at most 5.0 MB of memory, at most 1.0 MB of memory on cuda:0"
     )
 
 
 def test_what_one_of_several_workers_cost_is_said_of_that_one() -> None:
     first, second = capture_lines({**COUNTERS, "worker": "worker_0"})
-    assert first.startswith("on worker_0: watching took at most 90 ms of 10 s")
+    assert first.startswith("on worker_0: capture cost at most 90 ms of 10 s")
     assert second.startswith("on worker_0: statistics of 125 of 1,000 steps")
 
 
 def test_an_uncertain_observation_and_a_fixed_interval_say_nothing_of_themselves() -> None:
     first, second = capture_lines({**COUNTERS, "observed_extra_ns": None, "fixed_interval": True})
-    assert first == "watching took at most 90 ms of 10 s, 0.9 %"
+    assert first == "capture cost at most 90 ms of 10 s (0.9 %)"
     assert second.startswith("statistics every 8 steps, ")
 
 
@@ -39,21 +39,21 @@ def test_where_every_step_has_statistics_nothing_is_said_of_it() -> None:
     assert second.startswith("2.0 MB written")
 
 
-def test_work_of_devices_is_in_the_bound_and_told() -> None:
+def test_work_of_devices_is_in_the_bound_and_reported() -> None:
     first, *_ = capture_lines({**COUNTERS, "device_ns": 110_000_000, "observed_extra_ns": None})
-    assert first == "watching took at most 0.2 s of 10 s, 2 %, 0.1 s of it on devices; allowed 0.5 s + 1 %"
+    assert first == "capture cost at most 0.2 s of 10 s (2 %), 0.1 s of it on devices; budget 0.5 s + 1 %"
     assert next(capture_lines({**COUNTERS, "device_ns": 0})) == next(capture_lines(COUNTERS))
 
 
 def test_what_launcher_and_evaluator_took_stands_beside_it() -> None:
     first, *_ = capture_lines({**COUNTERS, "observed_extra_ns": None, "beside_cpu_ns": 680_000_000})
-    assert first.endswith("allowed 0.5 s + 1 %; launcher and evaluator 0.7 s of processor time")
+    assert first.endswith("budget 0.5 s + 1 %; launcher and evaluator used 0.7 s of processor time")
 
 
 def test_a_run_of_an_earlier_release_had_no_allowance() -> None:
     earlier = {name: value for name, value in COUNTERS.items() if name not in ("allowance_ns", "captured_steps")}
     first, second = capture_lines(earlier)
-    assert first == "watching took at most 90 ms of 10 s, 0.9 %; allowed 1 %"
+    assert first == "capture cost at most 90 ms of 10 s (0.9 %); budget 1 %"
     assert second.startswith("statistics every 8 steps, ")
 
 
@@ -62,4 +62,4 @@ def test_a_run_of_an_earlier_release_had_no_allowance() -> None:
 )
 def test_very_short_steps_cost_more_than_all_of_their_time(ratio: float, said: str) -> None:
     (line,) = capture_lines({"callback_ns": ratio * 1e9, "train_ns": 1e9})
-    assert line.endswith(f" of 1.0 s, {said}")
+    assert line.endswith(f" of 1.0 s ({said})")

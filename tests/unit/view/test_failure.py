@@ -97,26 +97,25 @@ def test_a_line_says_which_workers_of_a_script_that_ended_well_ended_early(healt
 
 def test_a_line_says_how_many_updates_bypassed_the_hooks_and_why(healthy_verdict: Verdict) -> None:
     past = BypassedUpdates(21, "SGD.step was replaced by a function that calls no hooks", 19, "worker_0")
-    told = replace(healthy_verdict, bypassed=(past,))
-    end = "recorded by the weights that changed, without the learning rate"
-    line = f"were taken past PyTorch's hooks ({past.reason}), and {end}"
-    assert f"19 training steps from step 21 on {line}" in closing(told)
-    killed = replace(told, bypassed=(replace(past, steps=None), replace(past, steps=1, worker="worker_1")))
+    verdict = replace(healthy_verdict, bypassed=(past,))
+    line = f"bypassed PyTorch's hooks ({past.reason}); recorded from the changed weights, without the learning rate"
+    assert f"19 training steps from step 21 on {line}" in closing(verdict)
+    killed = replace(verdict, bypassed=(replace(past, steps=None), replace(past, steps=1, worker="worker_1")))
     assert f"training steps from step 21 on of worker_0 {line}" in closing(killed)
-    assert f"1 training step from step 21 on of worker_1 {line.replace('were', 'was')}" in closing(killed)
-    assert json.loads(json_document([told], Terms()))["bypassed"] == [
+    assert f"1 training step from step 21 on of worker_1 {line}" in closing(killed)
+    assert json.loads(json_document([verdict], Terms()))["bypassed"] == [
         {"worker": "worker_0", "since": 21, "steps": 19, "reason": past.reason}
     ]
-    assert "19 training steps from step 21 on" in markdown_document([told], Terms())
+    assert "19 training steps from step 21 on" in markdown_document([verdict], Terms())
     assert BypassedUpdates.from_fact(past.to_fact("SGD.step"), "worker_0") == past
     assert BypassedUpdates.from_fact(Fact("updates_bypassed", -1, "", {"since": "x"}), "worker_0") is None
 
 
 def test_a_run_that_was_not_judged_says_why(healthy_verdict: Verdict) -> None:
     why = "backward ran 360 times and no optimizer stepped"
-    told = replace(healthy_verdict, status="not judged", unjudged=why, train_steps=1)
-    assert headline(told) == f"not judged: {why}"
-    assert tone(told) == "warning"
-    assert outcome(told, Terms()) == outcome(told, Terms(allow_unfinished=True)) == "no answer"
-    assert f'"unjudged": "{why}"' in json_document([told], Terms())
-    assert why in junit_document([told], Terms())
+    verdict = replace(healthy_verdict, status="not judged", unjudged=why, train_steps=1)
+    assert headline(verdict) == f"not judged: {why}"
+    assert tone(verdict) == "warning"
+    assert outcome(verdict, Terms()) == outcome(verdict, Terms(allow_unfinished=True)) == "no answer"
+    assert f'"unjudged": "{why}"' in json_document([verdict], Terms())
+    assert why in junit_document([verdict], Terms())

@@ -91,7 +91,7 @@ ALL = {
     "healthy": HEALTHY, "sick": SICK, "stopped": STOPPED, "empty": EMPTY, "damaged": DAMAGED, "failed": FAILED,
     "nasty": NASTY,
 }  # fmt: skip
-each_verdict = pytest.mark.parametrize("told", ALL.values(), ids=ALL.keys())
+each_verdict = pytest.mark.parametrize("case", ALL.values(), ids=ALL.keys())
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,8 @@ def schema() -> jsonschema.Draft202012Validator:
 
 
 @each_verdict
-def test_json_is_what_the_schema_says(told: Verdict, schema: jsonschema.Draft202012Validator) -> None:
-    found = json.loads(json_document([told], TERMS), parse_constant=pytest.fail)
+def test_json_is_what_the_schema_says(case: Verdict, schema: jsonschema.Draft202012Validator) -> None:
+    found = json.loads(json_document([case], TERMS), parse_constant=pytest.fail)
     assert list(schema.iter_errors(found)) == []
 
 
@@ -135,7 +135,7 @@ def test_the_schema_refuses_what_it_does_not_know_and_misses_what_it_does(
 
 
 def test_every_part_of_the_schema_is_written(schema: jsonschema.Draft202012Validator) -> None:
-    """A key of the schema that no output has would be a promise that nobody keeps."""
+    """A key of the schema that no output has would be a false promise."""
     found = json.loads(json_document([STOPPED], TERMS))
     parts = schema.schema["$defs"]
     shown = {
@@ -167,11 +167,11 @@ def test_the_published_schema_is_the_one_that_is_shipped(repository: Path) -> No
 
 
 @each_verdict
-def test_sarif_is_what_the_standard_says(told: Verdict) -> None:
-    log = sarif_of(sarif_document([told], TERMS, rules=DOCUMENTED, version="0.1.0"))
+def test_sarif_is_what_the_standard_says(case: Verdict) -> None:
+    log = sarif_of(sarif_document([case], TERMS, rules=DOCUMENTED, version="0.1.0"))
     (run,) = log["runs"]
-    assert len(run["results"]) == len(told.findings)
-    assert run["invocations"][0]["executionSuccessful"] == (outcome(told, TERMS) != "no answer")
+    assert len(run["results"]) == len(case.findings)
+    assert run["invocations"][0]["executionSuccessful"] == (outcome(case, TERMS) != "no answer")
 
 
 DOCUMENTED = {"ExplodingTensor": RuleText("A value became NaN.", {"Looks at": "losses {x} [y](z)"})}
@@ -191,14 +191,14 @@ def test_sarif_has_levels_fingerprints_help_and_the_script_as_location() -> None
 
 
 def test_advice_has_the_numbers_of_its_diagnosis() -> None:
-    told = verdict_with_advice()
-    (run,) = sarif_of(sarif_document([told], TERMS))["runs"]
+    case = verdict_with_advice()
+    (run,) = sarif_of(sarif_document([case], TERMS))["runs"]
     assert run["results"][0]["message"]["text"].endswith(" Try: Learning rate 50: try 0.05.")
-    (suite,) = suites(junit_document([told], TERMS))
+    (suite,) = suites(junit_document([case], TERMS))
     failure = suite.find("testcase/failure")
     assert failure is not None
     assert "\ntry: Learning rate 50: try 0.05" in str(failure.text)
-    own = replace(told, diagnoses=())
+    own = replace(case, diagnoses=())
     assert "Try: Lower it." in sarif_document([own], TERMS)
 
 
@@ -265,10 +265,10 @@ def suites(text: str) -> list[ET.Element]:
 
 
 @each_verdict
-def test_junit_passes_exactly_where_check_exits_with_0(told: Verdict) -> None:
-    (suite,) = suites(junit_document([told], TERMS))
+def test_junit_passes_exactly_where_check_exits_with_0(case: Verdict) -> None:
+    (suite,) = suites(junit_document([case], TERMS))
     passes = suite.get("failures") == suite.get("errors") == "0"
-    assert passes == (outcome(told, TERMS) == "clean")
+    assert passes == (outcome(case, TERMS) == "clean")
 
 
 def test_junit_has_a_case_for_each_rule() -> None:
@@ -295,7 +295,7 @@ def test_junit_counts_what_fail_on_counts() -> None:
         assert "became NaN" in ET.tostring(case, encoding="unicode")
 
 
-def test_junit_tells_rules_that_failed_and_records_that_are_missing() -> None:
+def test_junit_shows_rules_that_failed_and_records_that_are_missing() -> None:
     failed, damaged = suites(junit_document([FAILED, DAMAGED], TERMS))
     (error,) = failed.findall("testcase/error")
     assert error.get("message") == "raised at TRAIN step 0"
@@ -348,8 +348,8 @@ def rendered(text: str) -> Page:
 
 
 @each_verdict
-def test_markdown_renders_whole(told: Verdict) -> None:
-    page = rendered(markdown_document([told], TERMS))
+def test_markdown_renders_whole(case: Verdict) -> None:
+    page = rendered(markdown_document([case], TERMS))
     widths = {len(row) for row in page.cells}
     assert widths <= {3, 5, 6}
     assert set(page.seen) <= {
@@ -376,8 +376,8 @@ def test_no_name_breaks_out_of_the_markdown_or_calls_people() -> None:
 
 @pytest.mark.parametrize("name", ["- x", "+ x", "1. x", "12) x", "===", "---", "* x", "# x", "> x", "1.5 x", "a - x"])
 def test_no_name_at_the_beginning_of_a_line_makes_a_list_or_a_heading(name: str) -> None:
-    told = verdict(finding(name=name), metrics={name: 1.0})
-    page = rendered(markdown_document([replace(told, diagnoses=())], TERMS))
+    case = verdict(finding(name=name), metrics={name: 1.0})
+    page = rendered(markdown_document([replace(case, diagnoses=())], TERMS))
     assert f"{name} 1" in page.text.replace("\u200b", "")
     assert page.seen.count("h2") == 1
     assert not {"ul", "ol", "li", "h1", "hr", "blockquote"} & set(page.seen)
@@ -390,7 +390,7 @@ def test_no_name_is_a_reference_on_gitlab() -> None:
     assert "83 %" in text
 
 
-def test_markdown_tells_the_cause_and_what_to_try() -> None:
+def test_markdown_shows_the_cause_and_what_to_try() -> None:
     page = rendered(markdown_document([STOPPED], TERMS))
     assert page.text.startswith("❌ watchglass: stopped: 1 error, 1 warning, 1 info")
     assert ["🔴 error", "It broke in fc1.weight", "step 80", "the learning rate is too high (91 %)", "Lower it"] in [
@@ -399,8 +399,8 @@ def test_markdown_tells_the_cause_and_what_to_try() -> None:
 
 
 def test_markdown_of_many_runs_has_a_row_for_each() -> None:
-    told: Mapping[str, Verdict] = {name: replace(each, run=f"runs/{name}") for name, each in ALL.items()}
-    page = rendered(markdown_document(list(told.values()), TERMS, many=True))
+    case: Mapping[str, Verdict] = {name: replace(each, run=f"runs/{name}") for name, each in ALL.items()}
+    page = rendered(markdown_document(list(case.values()), TERMS, many=True))
     marks = {row[1]: row[0].strip() for row in page.cells if row[1].startswith("runs/")}
     assert marks == {
         "runs/healthy": "✅", "runs/sick": "❌", "runs/stopped": "❌", "runs/empty": "⚠️", "runs/damaged": "⚠️",
@@ -417,4 +417,4 @@ def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(amount: int)
         assert len(text.encode("utf-16-le")) // 2 < 65_536
         rendered(text)
         if amount > 1:
-            assert re.search(r"and [\d,]+ further|left out", text)
+            assert re.search(r"and [\d,]+ further|omitted", text)

@@ -87,7 +87,7 @@ def test_settings_say_whose_they_are(run_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_line_tells_what_there_is() -> None:
+def test_a_line_says_what_there_is() -> None:
     from watchglass.view.models import model_line
 
     line = model_line(ModelSummary(4, "model_5", "Net", 30, 0.5, 0.75, 0.25, 0.9, 2))

@@ -71,11 +71,11 @@ def test_no_name_turns_the_direction_of_the_page_or_breaks_a_line(sick_run: Run,
     )
     finding = replace(sick_verdict.findings[0], rule=nasty, worker=nasty, tensors=(nasty,), message=nasty)
     status = replace(sick_verdict.statuses[0], rule=nasty, reason=nasty)
-    told = replace(
+    explained = replace(
         sick_verdict, run=nasty, diagnoses=(diagnosis,), findings=(finding,), statuses=(status,), problems=(nasty,),
         metrics={nasty: 1.0},
     )  # fmt: skip
-    body = render_report(sick_run, told).split("<body>")[1].split("<script")[0]
+    body = render_report(sick_run, explained).split("<body>")[1].split("<script")[0]
     assert "a\\u202eb\\x1b\\x00" in body
     for letter in ("\u202e", "\x1b", "\x00", "\u2028"):
         assert letter not in body
@@ -100,7 +100,7 @@ def test_it_says_what_where_since_when_why_and_what_to_try(page: Page) -> None:
         "Evidence against step 45: the loss rose in the steps before (ExplodingTensor)",
         "validation accuracy 0.2051",
         "updates were captured every 128 steps, it needs 16",
-        "watching took at most 55 ms of 6.6 s, 0.83 %",
+        "capture cost at most 55 ms of 6.6 s (0.83 %)",
     ):
         assert expected in text
 

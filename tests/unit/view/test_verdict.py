@@ -60,14 +60,14 @@ def test_plain_text_in_full(sick_verdict: Verdict) -> None:
         "stopped after 60 of 400 training steps in 6.6 s: 340 steps not run, about 37 s saved\n"
         "WeightUpdateRatio could not be evaluated: updates were captured every 128 steps, it needs 16\n"
         "2 rules evaluated, 1 of them not applicable here\n"
-        "watching took at most 55 ms of 6.6 s, 0.83 %\n"
+        "capture cost at most 55 ms of 6.6 s (0.83 %)\n"
         "statistics every 8 steps, 2.5 MB written\n"
         "3 raw tensors dropped: the disk or the machine was too slow\n"
         "each cause with its evidence: watchglass explain runs/sick\n"
     )
 
 
-def test_a_healthy_run_is_told_in_three_lines(healthy_verdict: Verdict) -> None:
+def test_a_healthy_run_is_shown_in_three_lines(healthy_verdict: Verdict) -> None:
     assert verdict_text(healthy_verdict) == (
         "no issues found\n\nvalidation accuracy 0.9812\n400 training steps in 1 min 15 s\n2 rules evaluated\n"
     )
@@ -81,19 +81,19 @@ def test_the_panel_says_the_same_as_the_text(sick_verdict: Verdict) -> None:
 
 def test_long_headlines_hang_behind_their_number(sick_verdict: Verdict) -> None:
     long = replace(sick_verdict.diagnoses[0], headline="it " + "diverges and " * 9 + "ends")
-    told = replace(sick_verdict, diagnoses=(long,))
-    lines = verdict_text(told, width=80).splitlines()
+    verdict = replace(sick_verdict, diagnoses=(long,))
+    lines = verdict_text(verdict, width=80).splitlines()
     assert lines[2].startswith("1. it diverges")
     assert lines[3].startswith("   and diverges")
-    framed = rendered(told, 80).splitlines()
+    framed = rendered(verdict, 80).splitlines()
     (first,) = [number for number, line in enumerate(framed) if line.startswith("│ 1. it diverges")]
     assert re.match(r"│    \w.* and ends +│$", framed[first + 1])
 
 
-def test_every_further_cause_is_told_to_be_one(sick_verdict: Verdict) -> None:
+def test_every_further_cause_is_labelled_as_one(sick_verdict: Verdict) -> None:
     causes = sick_verdict.diagnoses[0].causes
-    told = replace(sick_verdict.diagnoses[0], causes=(*causes, replace(causes[1], against=())))
-    text = verdict_text(replace(sick_verdict, diagnoses=(told,)))
+    diagnosis = replace(sick_verdict.diagnoses[0], causes=(*causes, replace(causes[1], against=())))
+    text = verdict_text(replace(sick_verdict, diagnoses=(diagnosis,)))
     assert text.count("\n   or       the data holds NaN (12 %") == 2
 
 
@@ -130,7 +130,7 @@ def test_nothing_in_a_name_steers_the_terminal(sick_verdict: Verdict) -> None:
     assert "fc\\x1b[31m [red]x" in text
 
 
-def test_findings_outside_of_every_diagnosis_are_told(sick_verdict: Verdict) -> None:
+def test_findings_outside_of_every_diagnosis_are_reported(sick_verdict: Verdict) -> None:
     text = verdict_text(replace(sick_verdict, diagnoses=()))
     assert "error    step 45: ExplodingTensor" in text
     assert "info     step 3: Overfit: validation loss rises" in text
@@ -164,7 +164,7 @@ def test_what_a_stop_has_saved(sick_verdict: Verdict, changes: dict[str, Any], s
     assert said in line
 
 
-def test_what_few_steps_tell_of_the_time_saved_is_called_rough(sick_verdict: Verdict) -> None:
+def test_what_few_steps_show_of_the_time_saved_is_called_rough(sick_verdict: Verdict) -> None:
     few = replace(sick_verdict, train_steps=9, price_per_hour=2.0, cost_saved=0.02)
     (line,) = [line for line in closing(few) if line.startswith("stopped after 9")]
     assert line.endswith(

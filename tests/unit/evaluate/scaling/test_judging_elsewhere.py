@@ -1,29 +1,29 @@
-"""A live run that processes of a cluster read and judge: all is said, written and told to rules as by one process."""
+"""A live run that processes of a cluster read and judge: output, journal and moments equal those of one process."""
 
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from command_line import training
+from moments import Made
 from ray_in_this_process import Processes, elsewhere
-from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
+from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import ClusterError, CompactedError, StoreError
 from watchglass.evaluate import Judging, replay
 from watchglass.evaluate.live.evaluator import Evaluator
-from watchglass.evaluate.scaling import followed_run
 from watchglass.evaluate.scaling.cluster import Cluster, Patience
 from watchglass.evaluate.scaling.judging_elsewhere import JudgingElsewhere, judging_on
 from watchglass.records import Observation, Severity
 from watchglass.rules import default_rules
 from watchglass.run import open_run
-from watchglass.store import LocalStore, RunReader
+from watchglass.store import LocalStore, StoredObject, layout
 from watchglass.testing import RunBuilder, Step, build_run
 
 OWN = """
@@ -60,9 +60,10 @@ def config_of(run: Path, *rules: RuleSpec, **more: Any) -> EvaluatorConfig:
 
 
 def turned(evaluator: Evaluator) -> None:
-    """Everything is read that is there."""
-    while evaluator.turn() or evaluator._judging.waits:
-        pass
+    """Everything is read that is there; it takes two turns to ask and to be answered, and several where it is late."""
+    quiet = 0
+    while quiet < 10:
+        quiet = 0 if evaluator.turn() else quiet + 1
 
 
 def followed(config: EvaluatorConfig, judging: Callable[..., Judging] = Judging) -> tuple[Evaluator, str]:
@@ -70,8 +71,9 @@ def followed(config: EvaluatorConfig, judging: Callable[..., Judging] = Judging)
     output = io.StringIO()
     evaluator = Evaluator(config, output=output, judging=judging)
     evaluator.open(lambda seconds: True)
-    turned(evaluator)
-    evaluator.finish()
+    with closing(evaluator):
+        turned(evaluator)
+        evaluator.finish()
     return evaluator, output.getvalue()
 
 
@@ -79,7 +81,7 @@ def same_as_here(ray: Processes, run: Path, *rules: RuleSpec) -> str:
     """Follows a run and a copy of it, elsewhere and here; returns what was printed elsewhere."""
     copy = shutil.copytree(run, run.parent / "copy")
     evaluator, printed = followed(config_of(run, *rules), elsewhere(ray))
-    here, told = followed(config_of(copy, *rules))
+    here, notices = followed(config_of(copy, *rules))
     evaluation, expected = evaluator.evaluation(), here.evaluation()
     assert [each.to_json() for each in evaluation.findings] == [each.to_json() for each in expected.findings]
     assert len(evaluation.findings) >= 3
@@ -91,7 +93,7 @@ def same_as_here(ray: Processes, run: Path, *rules: RuleSpec) -> str:
     assert [each.to_json() for each in journal.findings] == [each.to_json() for each in wanted.findings]
     assert journal.statuses == wanted.statuses
     assert sorted(map(repr, journal.observations)) == sorted(map(repr, wanted.observations))
-    assert [line for line in printed.splitlines() if "error" in line or "warning" in line] == told.splitlines()
+    assert [line for line in printed.splitlines() if "error" in line or "warning" in line] == notices.splitlines()
     return printed
 
 
@@ -128,23 +130,21 @@ def test_one_that_dies_again_and_again_is_named_and_the_lease_given_back(run: Pa
     followed(config_of(run))
 
 
-def test_a_process_whose_store_refuses_is_asked_again_and_told_all_it_was_to_know(
-    run: Path, own: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_whose_store_refuses_is_asked_again_and_gets_all_that_it_has_to_know(run: Path, own: Any) -> None:
     lost = Observation("worker_lost", 0, None, {"worker": "worker_1"}, steps=31)
     refusals = iter([StoreError("unreachable")] * 3)
-    opened = followed_run.open_store
 
-    def open_store(location: str) -> Any:
+    def opened(location: str) -> Any:
         if (error := next(refusals, None)) is not None:
             raise error
-        return opened(location)
+        return LocalStore(location)
 
-    monkeypatch.setattr(followed_run, "open_store", open_store)
-    ray = Processes()
-    evaluator = Evaluator(config_of(run, own("Losses")), output=(output := io.StringIO()), judging=elsewhere(ray))
+    ray, made = Processes(opened=opened), Made()
+    evaluator = Evaluator(
+        config_of(run, own("Losses")), output=(output := io.StringIO()), judging=made.by(elsewhere(ray))
+    )
     evaluator.open(lambda seconds: True)
-    evaluator._judging.observed([lost])
+    made.judging.observed([lost])
     for _ in range(8):
         turned(evaluator)
     evaluator.finish()
@@ -157,28 +157,26 @@ def test_a_process_whose_store_refuses_is_asked_again_and_told_all_it_was_to_kno
     ]
 
 
-def test_a_run_that_is_compacted_meanwhile_is_evaluated_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    poll, polls = RunReader.poll, []
+def test_a_run_that_is_compacted_meanwhile_is_evaluated_again(run: Path) -> None:
+    class Compacted(LocalStore):
+        lists: ClassVar[list[str]] = []
 
-    def gone(self: RunReader, *words: Any, **named: Any) -> Any:
-        polls.append(self)
-        if len(polls) == 2:
-            raise CompactedError("segments were compacted")
-        return poll(self, *words, **named)
+        def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
+            if prefix == layout.segments(0):
+                self.lists.append(prefix)
+                if len(self.lists) == 2:
+                    raise CompactedError("segments were compacted")
+            return super().list(prefix, after)
 
-    monkeypatch.setattr(RunReader, "poll", gone)
-    ray = Processes()
+    ray = Processes(opened=Compacted)
     same_as_here(ray, run)
     assert len(ray.setups) == 2
 
 
-def test_a_run_that_the_cluster_does_not_see_is_said_in_a_line(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = followed_run.open_store
-    monkeypatch.setattr(followed_run, "open_store", lambda location: opened(str(tmp_path / "other")))
+def test_a_run_that_the_cluster_does_not_see_is_said_in_a_line(run: Path, tmp_path: Path) -> None:
+    ray = Processes(opened=lambda location: LocalStore(tmp_path / "other"))
     with pytest.raises(ClusterError, match=r"the cluster cannot read .*: .*other does not exist or is empty"):
-        followed(config_of(run), elsewhere(Processes()))
+        followed(config_of(run), elsewhere(ray))
 
 
 def test_what_an_evaluator_observes_is_heard_at_the_same_step_as_in_a_replay(run_path: Path, own: Any) -> None:
@@ -190,12 +188,13 @@ def test_what_an_evaluator_observes_is_heard_at_the_same_step_as_in_a_replay(run
         for step in steps[5:]:
             builder.workers[0].step(step)
         builder.workers[0].flush()
-        evaluator = Evaluator(config, judging=elsewhere(Processes()))
+        made = Made()
+        evaluator = Evaluator(config, judging=made.by(elsewhere(Processes())))
         evaluator.open(lambda seconds: True)
         turned(evaluator)
-        worker = evaluator._judging.workers[0, "worker_1"]
+        worker = made.judging.workers[0, "worker_1"]
         assert worker.moments.shown == 5  # the other worker is waited for
-        evaluator._judging.observed([worker.observation("worker_lost")])
+        made.judging.observed([worker.observation("worker_lost")])
         assert worker.lost
         turned(evaluator)
         assert worker.moments.shown == 10
@@ -220,7 +219,7 @@ def test_attempts_come_to_their_end(run_path: Path) -> None:
     assert {found.attempt for found in open_run(run_path).journal.findings} == {0, 1, 2}
 
 
-def test_a_training_is_stopped_by_who_follows_it(run_path: Path) -> None:
+def test_a_training_run_is_stopped_by_who_follows_it(run_path: Path) -> None:
     with RunBuilder(run_path, workers=2) as builder:
         for step in training(30, broken_at=20):
             builder.step(step)
@@ -231,16 +230,6 @@ def test_a_training_is_stopped_by_who_follows_it(run_path: Path) -> None:
         (requested,) = [each for each in open_run(run_path).journal.observations if each.kind == "stop_requested"]
         assert requested.data["finding"] in {each.id for each in open_run(run_path).journal.findings}
         evaluator.close()
-
-
-def test_nothing_of_actions_goes_to_the_cluster(run: Path) -> None:
-    ray = Processes()
-    hook = ActionSpec("Webhook", {"url": "http://127.0.0.1:9/very-secret", "retries": 0})
-    evaluator, printed = followed(config_of(run, actions=(hook,)), elsewhere(ray))
-    assert "not delivered" in printed  # but accepted, and tried here
-    assert evaluator.snapshot().findings
-    assert "very-secret" not in "".join([*ray.setups, *ray.requests])
-    assert json.loads(json.loads(ray.setups[0])["config"])["actions"] == []
 
 
 def test_a_cluster_that_is_gone_ends_the_wait_for_it(run: Path) -> None:

@@ -1,4 +1,4 @@
-"""Parts as text: whoever answers them, together they say what one engine says, with the user's own rules too."""
+"""Parts as text: the merged answers of any processes equal those of one engine, also for rules of users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import ClusterError, MissingFileError, NotARunError
 from watchglass.evaluate import replay
 from watchglass.evaluate.engine.partial import merge
-from watchglass.evaluate.scaling import tasks
 from watchglass.evaluate.scaling.contents import contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.rule_files import absolute_rules, place_rule_files, read_rule_files
@@ -111,16 +110,13 @@ class Objects(LocalStore):
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_what_was_listed_for_the_plan_is_not_listed_again_by_each_part(
-    run_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
-) -> None:
+def test_what_was_listed_for_the_plan_is_not_listed_again_by_each_part(run_path: Path, compacted: bool) -> None:
     run = build_run(run_path, training(90, broken_at=60), workers=3, steps_per_flush=10)
     if compacted:
         compact(LocalStore(run))
         with RunBuilder(run_path, workers=3) as builder:  # and an attempt that is not
             for step in training(20):
                 builder.step(step)
-    monkeypatch.setattr(tasks, "open_store", Objects)
     store, settings = Objects(run), config(run)
     contents = contents_of(store, run, most_listed=1000)
     assert contents.segments is not None
@@ -134,7 +130,7 @@ def test_what_was_listed_for_the_plan_is_not_listed_again_by_each_part(
     for worker in contents.workers:
         Objects.asked.clear()
         part = Part(run, (worker,), None, 0)
-        answers.append(read_answer(answer(request_of(part, settings, {}, contents))))
+        answers.append(read_answer(answer(request_of(part, settings, {}, contents), Objects)))
         assert Objects.asked["list segments"] == 0
         # A manifest, generations, attempts, journal, claims; of what was compacted also its frames and statistics.
         others = Objects.asked["read"] + Objects.asked["list"]
@@ -152,9 +148,8 @@ def test_the_names_of_very_many_segments_are_not_handed_out(run: str) -> None:
     )
 
 
-def test_a_run_that_grows_is_evaluated_as_it_was_listed(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_grows_is_evaluated_as_it_was_listed(run_path: Path) -> None:
     """All parts see one moment of it."""
-    monkeypatch.setattr(tasks, "open_store", Objects)
     with RunBuilder(run_path) as builder:
         builder.store.appends = False
         builder.step(scalars={"loss": 1.0})
@@ -162,7 +157,7 @@ def test_a_run_that_grows_is_evaluated_as_it_was_listed(run_path: Path, monkeypa
         contents = contents_of(Objects(run_path), str(run_path), most_listed=1000)
         request = request_of(Part(str(run_path), None, None, 0), settings, {}, contents)
         builder.step(scalars={"loss": 1.0})
-        found = read_answer(answer(request))
+        found = read_answer(answer(request, Objects))
     assert found.train_steps == {(0, "worker_0"): 1}
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import nn
+
+from real_runs import RealRuns, Watch, classifier, fit
 from trainings import MODULES, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
@@ -19,3 +22,14 @@ class TestDeadRelu(RuleSuite):
 
     def healthy(self) -> Sequence[Step]:
         return training(400, dead=lambda n, i: 0.4)
+
+
+class TestDeadReluInRealRuns(RealRuns):
+    rule = "DeadRelu"
+    cause = "dying_relu"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        if sick:
+            nn.init.constant_(model[2].bias, -100.0)
+        fit(model, watch)

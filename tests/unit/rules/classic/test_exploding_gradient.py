@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from real_runs import RealRuns, Watch, classifier, fit
 from trainings import MODULES, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
@@ -22,7 +23,15 @@ class TestExplodingGradient(RuleSuite):
         )
 
     def healthy(self) -> Sequence[Step]:
-        # The gradient grows a hundredfold while the loss falls: a training that leaves a plateau. And a spike.
+        # The gradient grows a hundredfold while the loss falls: a training run that leaves a plateau. And a spike.
         return training(
             200, gradient=lambda n, i: 1e-2 * (1 + n if n < 100 else 100) * (1000 if n == 150 else 1), noise=0.3
         )
+
+
+class TestExplodingGradientInRealRuns(RealRuns):
+    rule = "ExplodingGradient"
+    cause = "learning_rate_too_high"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        fit(classifier(), watch, rate=100.0 if sick else 0.05)

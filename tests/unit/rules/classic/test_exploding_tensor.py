@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from real_runs import RealRuns, Watch, batch, classifier, update
 from trainings import ALWAYS, MODULES, training
 from watchglass.evaluate import replay
 from watchglass.records import Severity
@@ -35,6 +37,21 @@ class TestExplodingTensor(RuleSuite):
         mask = np.where(np.eye(4) > 0, 0, -np.inf).astype(np.float32)
         steps[5] = Step(scalars={"loss": 2.0}, statistics={"mask.output": mask})
         return steps
+
+
+class TestExplodingTensorInRealRuns(RealRuns):
+    rule = "ExplodingTensor"
+    cause = "bad_data"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for step in range(20):
+            inputs, labels = batch()
+            if sick and step == 10:
+                inputs[3, 4] = float("nan")
+            update(model, optimizer, inputs, labels)
 
 
 def test_the_first_bad_module_is_named_without_help(run_path: Path) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
+from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
 from trainings import MODULES, training, with_evaluations
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
@@ -30,6 +32,21 @@ class TestOverfit(RuleSuite):
     def healthy(self) -> Sequence[Step]:
         # A gap that stays, with some noise; the training loss goes on falling.
         return with_evaluations(training(800), lambda n: 0.3 + 2 * 0.97**n + 0.01 * (n % 3))
+
+
+class TestOverfitInRealRuns(RealRuns):
+    rule = "Overfit"
+    cause = "overfitting"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        few, unseen = batch(8), batch(64)
+        watch(model)
+        for step in range(60):
+            update(model, optimizer, *(few if sick else batch(64)))
+            if step % 5 == 4:
+                evaluate(model, *unseen)
 
 
 def judged(path: Path, train: Losses, evaluate: Losses, captured: int = 1) -> tuple[list[Finding], RuleStatus]:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
+from real_runs import RealRuns, Watch, classifier, fit
 from trainings import MODULES, initialization, training
 from watchglass.evaluate import replay
 from watchglass.records import Severity
@@ -26,6 +28,20 @@ class TestPoorWeightInitialization(RuleSuite):
     def healthy(self) -> Sequence[Step]:
         # A last layer of zeros is on purpose.
         return training(20, facts={0: {"initialization": initialization(same=("readout",))}})
+
+
+class TestPoorWeightInitializationInRealRuns(RealRuns):
+    rule = "PoorWeightInitialization"
+    cause = "identical_initialization"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        # A last layer of zeros is on purpose.
+        nn.init.zeros_(model[-1].weight)
+        if sick:
+            for parameter in model.parameters():
+                nn.init.constant_(parameter, 0.1)
+        fit(model, watch)
 
 
 def test_rounding_behind_dead_units_is_no_bad_scale(run_path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from torch import nn
 
+from real_runs import RealRuns, Watch, classifier, fit
 from trainings import MODULES, constant_loss, training
 from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
@@ -28,6 +30,14 @@ class TestVanishingGradient(RuleSuite):
     def healthy(self) -> Sequence[Step]:
         # A modest slope over the layers, and everything small at convergence, the first layer most of all.
         return training(600, gradient=lambda n, i: 1e-2 * 0.1 ** (2 - i) * 0.98**n)
+
+
+class TestVanishingGradientInRealRuns(RealRuns):
+    rule = "VanishingGradient"
+    cause = "deep_saturating_activations"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        fit(classifier(nn.Sigmoid if sick else nn.ReLU, depth=8), watch)
 
 
 def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:

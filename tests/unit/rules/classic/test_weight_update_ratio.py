@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from real_runs import RealRuns, Watch, classifier, fit
 from trainings import MODULES, constant, constant_loss, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
@@ -25,7 +26,13 @@ class TestWeightUpdateRatio(RuleSuite):
 
         return training(1000, rate=rate, ratio=lambda n, i: 0.02 * rate(n) * (100 if i == 2 and n < 4 else 1))
 
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return (training(600, ratio=constant(1e-7), loss=constant_loss(2.3)),)
 
-class TestWeightUpdateRatioTooSmall(TestWeightUpdateRatio):
-    def sick(self) -> Sequence[Step]:
-        return training(600, ratio=constant(1e-7), loss=constant_loss(2.3))
+
+class TestWeightUpdateRatioInRealRuns(RealRuns):
+    rule = "WeightUpdateRatio"
+    cause = "learning_rate_too_high"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        fit(classifier(), watch, rate=1e6 if sick else 0.05)

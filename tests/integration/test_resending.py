@@ -40,9 +40,9 @@ def hook(server: Receiver, **parameters: Any) -> ActionSpec:
 def letter(run: Path, number: int, by: str = "Webhook", **changed: Any) -> str:
     """Writes a dead letter as an evaluator does; returns the identifier of its event."""
     event = {**example_event().to_json(), "id": f"{number:016x}", "time_ns": 1_000 - number}
-    told = {"action": by, "event": event, "tries": 4, "reason": "answered with 503", "time_ns": 1, **changed}
+    document = {"action": by, "event": event, "tries": 4, "reason": "answered with 503", "time_ns": 1, **changed}
     path = layout.dead_letter(by, f"{number:016x}")
-    LocalStore(run).write(path, json.dumps(told).encode())
+    LocalStore(run).write(path, json.dumps(document).encode())
     return f"{number:016x}"
 
 
@@ -51,7 +51,7 @@ def letters(run: Path) -> list[dict[str, Any]]:
     return [json.loads(store.read(entry.path)) for entry in store.list(layout.DEAD_LETTERS)]
 
 
-def told(run: Path) -> list[tuple[str, str, int]]:
+def outcomes(run: Path) -> list[tuple[str, str, int]]:
     seen = [seen for seen in open_run(run).journal.observations if seen.kind.startswith("action_")]
     return [(each.kind, each.data["event"], each.data.get("tries", 0)) for each in seen]
 
@@ -75,14 +75,14 @@ def test_what_could_not_be_delivered_arrives_with_the_identifier_it_had(run_path
     first, second = (json.loads(request.body) for request in server.requests)
     assert first == second
     assert letters(run_path) == []
-    assert told(run_path) == [
+    assert outcomes(run_path) == [
         ("action_due", first["id"], 0), ("action_failed", first["id"], 1), ("action_done", first["id"], 2),
     ]  # fmt: skip
     assert sent(run_path, hook(server)) == []
     evaluator = Evaluator(config)
     evaluator.open(lambda _: False, patience_s=0.0)
     evaluator.finish()
-    assert len(server.requests) == 2, "the next evaluator tells nobody either"
+    assert len(server.requests) == 2, "the next evaluator does not deliver it again"
 
 
 def test_they_are_sent_in_the_order_of_their_events(run: Path, server: Receiver) -> None:
@@ -99,7 +99,7 @@ def test_one_that_cannot_be_delivered_now_keeps_those_behind_it_for_later(run: P
     assert became.reason.startswith("answered with 503")
     assert len(server.requests) == 1
     assert [each["tries"] for each in letters(run)] == [4, 5]
-    assert told(run) == [("action_failed", f"{2:016x}", 5)]
+    assert outcomes(run) == [("action_failed", f"{2:016x}", 5)]
 
 
 def test_one_that_never_will_be_keeps_no_other_from_arriving(run: Path, server: Receiver) -> None:

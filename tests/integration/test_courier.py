@@ -1,4 +1,4 @@
-"""A delivery in a process of its own: whatever a user's code does there, who started it goes on."""
+"""A delivery in a separate process: whatever a user's code does there, who started it goes on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from waiting import PATIENCE_S, until
-from watchglass.actions import Courier, courier as courier_module
-from watchglass.config import ActionSpec
-from watchglass.testing import delivered, example_event
+from watchglass.actions import Courier
+from watchglass.config import ActionSpec, EvaluatorTiming
+from watchglass.testing import FakeClock, delivered, example_event
 
 Write = Callable[[str], ActionSpec]
 
@@ -48,8 +48,8 @@ def test_what_raises_is_tried_again(action: Write) -> None:
 
 
 def test_undeliverable_is_not(action: Write) -> None:
-    outcome = delivered(action("raise watchglass.UndeliverableError('nobody is there')"), example_event())
-    assert (outcome.done, outcome.again, outcome.reason) == (False, False, "nobody is there")
+    outcome = delivered(action("raise watchglass.UndeliverableError('no server answers')"), example_event())
+    assert (outcome.done, outcome.again, outcome.reason) == (False, False, "no server answers")
 
 
 def test_a_pause_that_is_asked_for_is_handed_on(action: Write) -> None:
@@ -66,9 +66,10 @@ def test_one_that_hangs_is_killed_with_all_it_has_started(action: Write, tmp_pat
         while True:
             time.sleep(1)
     """)
-    courier = Courier(spec, example_event(), PATIENCE_S)
+    clock = FakeClock()
+    courier = Courier(spec, example_event(), PATIENCE_S, monotonic=clock)
     child = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
-    courier._until_s = 0.0  # all of its time has passed
+    clock.advance(PATIENCE_S)
     outcome = until(courier.poll)
     assert outcome.reason == f"took longer than {PATIENCE_S:g} s and was ended"
     assert outcome.again
@@ -76,10 +77,9 @@ def test_one_that_hangs_is_killed_with_all_it_has_started(action: Write, tmp_pat
     until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_one_that_cannot_be_killed_keeps_nobody_waiting(action: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that waits for a file server that is away."""
-    monkeypatch.setattr(courier_module, "_DEATH_S", 0.05)
-    courier = Courier(action("time.sleep(600)"), example_event(), 0.5)
+def test_one_that_cannot_be_killed_delays_no_other(action: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like a process that waits for an unreachable file server."""
+    courier = Courier(action("time.sleep(600)"), example_event(), 0.5, timing=EvaluatorTiming(death_s=0.05))
     with monkeypatch.context() as patched:
         patched.setattr(os, "killpg", lambda *_: None)
         outcome = until(courier.poll)
@@ -100,7 +100,7 @@ def test_what_it_leaves_running_ends_with_it(action: Write, tmp_path: Path) -> N
     until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_gigabytes_of_output_are_nobodys_answer(action: Write) -> None:
+def test_gigabytes_of_output_are_not_an_answer(action: Write) -> None:
     spec = action("""
         line = b'{"done": false, "reason": "printed"}\\n' * 100_000
         for _ in range(300):
@@ -120,7 +120,7 @@ def test_gigabytes_of_output_are_nobodys_answer(action: Write) -> None:
         ("os.fork()", ""),
     ],
 )
-def test_a_process_that_ends_in_its_own_way_is_told(action: Write, body: str, reason: str) -> None:
+def test_a_process_that_ends_in_its_own_way_is_reported(action: Write, body: str, reason: str) -> None:
     outcome = delivered(action(body), example_event())
     assert outcome.done == (not reason)
     assert outcome.reason == reason
@@ -133,10 +133,10 @@ def test_an_answer_that_is_none_is_a_failure(action: Write) -> None:
                 os.write(number, b"rubbish\\n")
     """)
     outcome = delivered(spec, example_event())
-    assert outcome.reason == "gave an answer that is none"
+    assert outcome.reason == "gave an invalid answer"
 
 
-def test_a_file_that_is_deleted_meanwhile_is_told(action: Write, tmp_path: Path) -> None:
+def test_a_file_that_is_deleted_meanwhile_is_reported(action: Write, tmp_path: Path) -> None:
     spec = action("pass")
     (tmp_path / "mine.py").unlink()
     outcome = delivered(spec, example_event())
@@ -144,7 +144,7 @@ def test_a_file_that_is_deleted_meanwhile_is_told(action: Write, tmp_path: Path)
     assert "there is no action file" in outcome.reason
 
 
-def test_a_large_event_that_nobody_reads_keeps_nobody_waiting(action: Write, tmp_path: Path) -> None:
+def test_a_large_event_that_is_not_read_delays_no_other(action: Write, tmp_path: Path) -> None:
     """A pipe takes 64 KiB; who starts the process goes on with its work meanwhile."""
     event = example_event(message="x" * 3_000_000)
     go = tmp_path / "go"
@@ -193,7 +193,7 @@ def test_a_file_in_the_working_directory_takes_no_modules_place(action: Write, t
     (tmp_path / "queue.py").write_text("raise SystemExit(3)")
     spec = action("pass")
     code = (
-        "from watchglass.config import ActionSpec; from watchglass.testing import delivered, example_event; "
+        "from watchglass.config import ActionSpec; from watchglass.testing import FakeClock, delivered, example_event; "
         f"outcome = delivered(ActionSpec({spec.name!r}), example_event()); assert outcome.done, outcome.reason"
     )
     (tmp_path / "elsewhere").mkdir()
@@ -208,7 +208,7 @@ def test_input_that_it_asks_for_is_empty(action: Write) -> None:
     assert delivered(action("assert sys.stdin.read() == ''"), example_event()).done
 
 
-def test_it_ends_by_itself_where_nobody_is_left_to_end_it(action: Write) -> None:
+def test_it_ends_by_itself_if_no_process_is_left_to_end_it(action: Write) -> None:
     courier = Courier(action("while True: time.sleep(1)"), example_event(), 0.5)
     process = psutil.Process(courier.pid)
     assert until(lambda: process.status() == psutil.STATUS_ZOMBIE)

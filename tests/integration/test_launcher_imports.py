@@ -25,9 +25,9 @@ def test_a_launcher_imports_nothing_that_is_slow_to_import(tmp_path: Path) -> No
     done = subprocess.run(
         [sys.executable, "-c", LAUNCH], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True
     )
-    said, told = done.stdout.splitlines()
+    said, report = done.stdout.splitlines()
     assert said == "trained"
-    status, before, after = json.loads(told)
+    status, before, after = json.loads(report)
     assert status == 0
     assert not HEAVY & set(before)
     assert not HEAVY & set(after), "not for the verdict either"
@@ -59,3 +59,9 @@ def test_a_start_imports_only_what_it_needs(command: str, heavy: tuple[str, ...]
     command = f"import sys; before = set(sys.modules); {command}; print(*set(sys.modules) - before, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=180, check=True)
     assert not set(heavy) & set(done.stderr.split())
+
+
+def test_rules_are_imported_without_reading_causes() -> None:
+    code = "import watchglass.rules, sys; print('tomllib' in sys.modules or 'tomli' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

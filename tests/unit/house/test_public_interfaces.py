@@ -1,7 +1,7 @@
-"""A room's ``__init__`` is its only door: no module imports a file inside another room.
+"""The ``__init__`` of a package is its only public interface: no module imports a file inside another package.
 
-import-linter keeps the order of the rooms; this keeps their doors. A framework's adapter is a door of its own, since
-nothing else may import the framework.
+import-linter checks the order of the packages; these tests check their interfaces. A framework's adapter has a separate
+interface, because no other package may import the framework.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 import watchglass
 from watchglass.lazy_imports import lazily
 
-FURTHER_DOORS = {"watchglass.capture.xgboost"}
+FURTHER_INTERFACES = {"watchglass.capture.xgboost"}
 
 
-def foreign_imports(source: str, room: str) -> Iterator[str]:
-    """Dotted names of files inside other rooms than ``room`` that a module's source imports."""
+def foreign_imports(source: str, own: str) -> Iterator[str]:
+    """Dotted names of files inside other packages than ``own`` that a module's source imports."""
     for node in ast.walk(ast.parse(source)):
         names = []
         if isinstance(node, ast.Import):
@@ -29,18 +29,18 @@ def foreign_imports(source: str, room: str) -> Iterator[str]:
             names = [node.module]
         for name in names:
             parts = name.split(".")
-            if parts[0] == "watchglass" and len(parts) > 2 and parts[1] != room and name not in FURTHER_DOORS:
+            if parts[0] == "watchglass" and len(parts) > 2 and parts[1] != own and name not in FURTHER_INTERFACES:
                 yield name
 
 
-def test_rooms_are_entered_by_their_doors(repository: Path) -> None:
+def test_packages_are_imported_by_their_interfaces(repository: Path) -> None:
     package = repository / "src" / "watchglass"
-    trespassing = [
+    inside = [
         f"{path.relative_to(package)} imports {name}"
         for path in sorted(package.rglob("*.py"))
         for name in foreign_imports(path.read_text(encoding="utf-8"), path.relative_to(package).parts[0])
     ]
-    assert trespassing == []
+    assert inside == []
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_rooms_are_entered_by_their_doors(repository: Path) -> None:
         ("from watchglass.records import Mode", []),
     ],
 )
-def test_finds_trespassing(source: str, found: list[str]) -> None:
-    assert list(foreign_imports(source, room="run")) == found
+def test_finds_imports_of_inner_files(source: str, found: list[str]) -> None:
+    assert list(foreign_imports(source, own="run")) == found
 
 
 def public_names(path: Path) -> list[str]:

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from watchglass.actions import Outcome, checked_actions, parse_action
+from watchglass.actions import DeliveryOutcome, checked_actions, parse_action
 from watchglass.config import ActionSpec, environment
 from watchglass.errors import InvalidValueError, WatchglassError
 from watchglass.testing import delivered, example_event
 
-TELL = """
+SAVE = """
 import json, os, sys
-told = {"arguments": sys.argv[2:], "event": json.load(sys.stdin), "environ": dict(os.environ)}
-json.dump(told, open(sys.argv[1], "w"))
+given = {"arguments": sys.argv[2:], "event": json.load(sys.stdin), "environ": dict(os.environ)}
+json.dump(given, open(sys.argv[1], "w"))
 """
 
 
-def call(*words: str, environ: dict[str, str] | None = None, **changed: Any) -> Outcome:
+def call(*words: str, environ: dict[str, str] | None = None, **changed: Any) -> DeliveryOutcome:
     return delivered(
         ActionSpec("Command", {"command": list(words)}),
         example_event(**changed),
@@ -33,40 +33,40 @@ def call(*words: str, environ: dict[str, str] | None = None, **changed: Any) -> 
 def test_each_template_fills_one_argument(tmp_path: Path) -> None:
     nasty = 'a b\'; rm -rf "$HOME" `id` {rule} $(id) \n*'
     outcome = call(
-        sys.executable, "-c", TELL, f"{tmp_path}/told", "{message}", "{rule}:{step}", "{{rule}}", "$HOME", "{env.JOB}",
+        sys.executable, "-c", SAVE, f"{tmp_path}/given", "{message}", "{rule}:{step}", "{{rule}}", "$HOME", "{env.JOB}",
         "{.items[0]}", environ={"JOB": "7 8", "WATCHGLASS": "0"}, message=nasty,
     )  # fmt: skip
     assert outcome.done, outcome.reason
-    told = json.loads((tmp_path / "told").read_text())
-    assert told["arguments"] == [nasty, "ExplodingTensor:7", "{rule}", "$HOME", "7 8", "{.items[0]}"]
-    assert told["event"]["finding"]["id"] == "abcdefabcdef"
-    assert told["environ"]["WATCHGLASS_EVENT_RULE"] == "ExplodingTensor"
-    assert told["environ"]["WATCHGLASS_EVENT_FINDING_ID"] == "abcdefabcdef"
-    assert "WATCHGLASS" not in told["environ"], "a training that the program starts may be watched"
+    given = json.loads((tmp_path / "given").read_text())
+    assert given["arguments"] == [nasty, "ExplodingTensor:7", "{rule}", "$HOME", "7 8", "{.items[0]}"]
+    assert given["event"]["finding"]["id"] == "abcdefabcdef"
+    assert given["environ"]["WATCHGLASS_EVENT_RULE"] == "ExplodingTensor"
+    assert given["environ"]["WATCHGLASS_EVENT_FINDING_ID"] == "abcdefabcdef"
+    assert "WATCHGLASS" not in given["environ"], "a training run that the program starts may be watched"
 
 
 def test_a_program_has_the_environment_of_its_user_and_not_that_of_an_evaluator(tmp_path: Path) -> None:
-    """A script finds modules beside it, and a training has all cores."""
+    """A script finds modules beside it, and a training run has all cores."""
     (tmp_path / "beside.py").write_text("")
-    (tmp_path / "tell.py").write_text("import beside\n" + TELL)
+    (tmp_path / "save.py").write_text("import beside\n" + SAVE)
     environ = environment.for_evaluator({**os.environ, "MKL_NUM_THREADS": "3", "PYTHONSAFEPATH": "1"})
-    spec = ActionSpec("Command", {"command": [sys.executable, f"{tmp_path}/tell.py", f"{tmp_path}/told"]})
+    spec = ActionSpec("Command", {"command": [sys.executable, f"{tmp_path}/save.py", f"{tmp_path}/given"]})
     outcome = delivered(spec, example_event(), environ=environ)
     assert outcome.done, outcome.reason
-    told = json.loads((tmp_path / "told").read_text())["environ"]
-    assert told["MKL_NUM_THREADS"] == "3"
-    assert not {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WATCHGLASS", "PYTHONSAFEPATH"} & set(told)
+    given = json.loads((tmp_path / "given").read_text())["environ"]
+    assert given["MKL_NUM_THREADS"] == "3"
+    assert not {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WATCHGLASS", "PYTHONSAFEPATH"} & set(given)
 
 
 def test_one_text_is_split_at_spaces_before_it_is_filled(tmp_path: Path) -> None:
-    (tmp_path / "tell.py").write_text(TELL)
-    text = f"Command:command={sys.executable} {tmp_path}/tell.py {tmp_path}/told 'two words' {{message}}"
+    (tmp_path / "save.py").write_text(SAVE)
+    text = f"Command:command={sys.executable} {tmp_path}/save.py {tmp_path}/given 'two words' {{message}}"
     (spec,) = checked_actions([parse_action(text)], [])
     assert delivered(spec, example_event()).done
-    assert json.loads((tmp_path / "told").read_text())["arguments"] == ["two words", "the loss became NaN at step 7"]
+    assert json.loads((tmp_path / "given").read_text())["arguments"] == ["two words", "the loss became NaN at step 7"]
 
 
-def test_a_program_that_fails_is_told_with_its_last_words() -> None:
+def test_a_program_that_fails_is_reported_with_its_last_words() -> None:
     outcome = call(sys.executable, "-c", "import sys; print('a\\nno such job', file=sys.stderr); sys.exit(3)")
     assert (outcome.done, outcome.again) == (False, True)
     assert "ended with exit status 3: no such job" in outcome.reason
@@ -78,11 +78,11 @@ def test_what_a_variable_holds_is_in_no_reason_where_a_program_repeats_its_argum
     assert "ended with exit status 1: bad argument: $DOOR" in outcome.reason
 
 
-def test_a_program_ended_by_a_signal_is_told() -> None:
+def test_a_program_ended_by_a_signal_is_reported() -> None:
     assert "ended with signal 9" in call(sys.executable, "-c", "import os; os.kill(os.getpid(), 9)").reason
 
 
-def test_much_output_is_nobodys_concern() -> None:
+def test_much_output_does_no_harm() -> None:
     outcome = call(
         sys.executable, "-c", "import os; [os.write(n, b'x' * 1_000_000) for n in (1, 2) for _ in range(200)]"
     )
@@ -99,7 +99,7 @@ def test_a_program_that_has_gone_meanwhile_makes_no_sense_to_try_again(tmp_path:
     assert (outcome.again, outcome.reason) == (False, f"{tmp_path}/gone cannot be called: No such file or directory")
 
 
-def test_an_argument_that_none_can_be_is_told() -> None:
+def test_an_argument_that_none_can_be_is_reported() -> None:
     outcome = call(sys.executable, "-c", "pass", "{message}", message="a\0b")
     assert (outcome.again, outcome.reason) == (False, "an argument holds a character that no argument can hold")
 
@@ -114,7 +114,7 @@ def test_an_argument_that_none_can_be_is_told() -> None:
         ("true 'open", "cannot be split into words"),
     ],
 )
-def test_what_cannot_be_is_refused_before_a_training(command: str, message: str) -> None:
+def test_what_cannot_be_is_refused_before_a_training_run(command: str, message: str) -> None:
     with pytest.raises(WatchglassError, match=message):
         checked_actions([parse_action(f"Command:command={command}")], [])
 

@@ -46,13 +46,13 @@ def test_the_process_goes_on_without_the_rule(run_path: Path, tmp_path: Path) ->
     with RunBuilder(run_path) as builder:
         for _ in range(5):
             builder.step(scalars={"loss": 1.0})
-        told = EvaluatorConfig(str(run_path), 0, specs, poll_s=0.02, rule_timeout_s=0.2).to_line()
+        config = EvaluatorConfig(str(run_path), 0, specs, poll_s=0.02, rule_timeout_s=0.2).to_line()
         process = subprocess.Popen(
             [sys.executable, "-m", "watchglass.evaluate"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "HOOK_URL": "secret"},
         )  # fmt: skip
         assert process.stdin is not None
-        process.stdin.write(told + "\n")
+        process.stdin.write(config + "\n")
         process.stdin.flush()
         builder.leave()
         try:

@@ -1,4 +1,4 @@
-"""What an evaluator does about findings and statuses: everybody is told once, and nothing harms it."""
+"""Actions of an evaluator on findings and statuses: each is delivered once, and no failure harms the evaluator."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from typing import Any
 import psutil
 import pytest
 
+from clocks import Now
+from ray_in_this_process import Processes, elsewhere
 from receivers import Receiver, receiver
 from waiting import PATIENCE_S, until
-from watchglass.actions import Outcome
+from watchglass.actions import DeliveryOutcome, build_action
 from watchglass.config import ActionSpec, EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.errors import RunExistsError
 from watchglass.evaluate.live import acting, deliveries
@@ -52,8 +54,8 @@ def server() -> Iterator[Receiver]:
         yield listening
 
 
-def opened(told: EvaluatorConfig) -> Evaluator:
-    evaluator = Evaluator(told)
+def opened(settings: EvaluatorConfig, **more: Any) -> Evaluator:
+    evaluator = Evaluator(settings, **more)
     evaluator.open(lambda _: False, patience_s=0.0)
     return evaluator
 
@@ -104,7 +106,7 @@ def test_a_finding_is_delivered_once_while_the_training_goes_on(run_path: Path, 
 
 
 def test_what_is_found_in_the_last_step_is_delivered_too(run_path: Path, server: Receiver) -> None:
-    """Most trainings that break end with it: nothing of it was read while they went on."""
+    """Most training runs that break end with it: nothing of it was read while they went on."""
     with RunBuilder(run_path) as builder:
         broken(builder, leave="failed")
     evaluator = opened(config(run_path, hook(server)))
@@ -120,14 +122,16 @@ def test_changes_of_status_are_events(run_path: Path, server: Receiver) -> None:
         turns(evaluator, lambda: server.requests)
         builder.leave()
         evaluator.finish()
-    told = [(e["data"]["rule"], e["data"]["previous"], e["data"]["status"]["status"]) for e in events(server)]
-    assert told[0] == ("ExplodingTensor", "InProgress", "IssuesFound")
-    assert [rule for rule, _, _ in told[1:]] == ["Overfit"], "it has come to its end as well"
-    assert [event["id"] for event in events(server)] == [seen.data["event"] for seen in actions_of(run_path)[::2]]
+    changes = [(e["data"]["rule"], e["data"]["previous"], e["data"]["status"]["status"]) for e in events(server)]
+    assert changes[0] == ("ExplodingTensor", "InProgress", "IssuesFound")
+    assert [rule for rule, _, _ in changes[1:]] == ["Overfit"], "it has come to its end as well"
+    assert [event["id"] for event in events(server)] == [
+        seen.data["event"] for seen in actions_of(run_path) if seen.kind == "action_due"
+    ]
 
 
 @pytest.mark.parametrize("on", ["finding", "status"])
-def test_an_evaluator_that_starts_again_tells_nobody_twice(run_path: Path, server: Receiver, on: str) -> None:
+def test_an_evaluator_that_starts_again_delivers_nothing_twice(run_path: Path, server: Receiver, on: str) -> None:
     with RunBuilder(run_path) as builder:
         first = opened(config(run_path, hook(server, on=on)))
         broken(builder, leave="")
@@ -161,24 +165,21 @@ def test_an_evaluator_that_starts_again_goes_on_with_what_was_due(run_path: Path
     assert len({event["id"] for event in events(server)}) == 1
 
 
-def test_one_whose_journal_is_anothers_delivers_nothing_any_more(
-    run_path: Path, server: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_whose_journal_is_anothers_delivers_nothing_any_more(run_path: Path, server: Receiver) -> None:
     """Its machine slept for a while, and another evaluator took over what was due."""
     server.answers = [(503, {})]
     with RunBuilder(run_path) as builder:
-        evaluator = opened(config(run_path, hook(server)))
+        clock = Now()
+        others = set(psutil.Process().children())  # of tests before
+        evaluator = opened(config(run_path, hook(server)), clock=clock)
         broken(builder, leave="")
-        (line,) = evaluator._reporting.acting._lines
-        turns(evaluator, lambda: server.requests and not line.underway)
+        turns(evaluator, lambda: server.requests and set(psutil.Process().children()) <= others)
         other = replace(this_process(), host="elsewhere", pid=1)
         LocalStore(run_path).write(f"{layout.LEASE}.1", json.dumps(other.to_json()).encode())
-        monkeypatch.setattr(evaluator._journal._renewal, "_next_s", 0.0)
-        monkeypatch.setattr(line, "_start", lambda *_, **__: pytest.fail("a delivery begins"))
-        for due in line._waiting:
-            due.not_before_s = 0.0
+        clock.advance(600.0)  # the delivery is due
         with pytest.raises(RunExistsError, match="was taken over by process 1 on elsewhere"):
             evaluator.turn()
+        assert set(psutil.Process().children()) <= others
         evaluator.close()
         builder.leave()
 
@@ -211,12 +212,12 @@ def test_findings_of_earlier_attempts_are_history(run_path: Path, server: Receiv
 
 
 def test_each_action_gets_what_it_asks_for(run_path: Path, server: Receiver) -> None:
-    told = (
+    actions = (
         hook(server, rules="Overfit"), hook(server, severity="error"), hook(server, on="status", statuses="Error"),
     )  # fmt: skip
     rules = (*RULES, RuleSpec("Overfit"))
     with RunBuilder(run_path) as builder:
-        evaluator = opened(config(run_path, *told, rules=rules))
+        evaluator = opened(config(run_path, *actions, rules=rules))
         broken(builder)
         evaluator.finish()
     assert [(seen.kind, seen.data["action"]) for seen in actions_of(run_path)] == [
@@ -224,10 +225,10 @@ def test_each_action_gets_what_it_asks_for(run_path: Path, server: Receiver) -> 
     ]  # fmt: skip
 
 
-def test_an_address_where_nobody_is_leaves_dead_letters_and_a_line(run_path: Path, capsys: Any) -> None:
+def test_an_address_without_a_server_leaves_dead_letters_and_a_line(run_path: Path, capsys: Any) -> None:
     with RunBuilder(run_path) as builder:
-        told = config(run_path, ActionSpec("Webhook", {"url": "http://127.0.0.1:9/", "retries": 1}))
-        evaluator = Evaluator(told, output=sys.stderr)
+        settings = config(run_path, ActionSpec("Webhook", {"url": "http://127.0.0.1:9/", "retries": 1}))
+        evaluator = Evaluator(settings, output=sys.stderr)
         evaluator.open(lambda _: False, patience_s=0.0)
         broken(builder)
         evaluator.finish()
@@ -243,8 +244,8 @@ def test_an_address_where_nobody_is_leaves_dead_letters_and_a_line(run_path: Pat
 
 def test_the_end_waits_no_longer_than_its_patience(run_path: Path, tmp_path: Path) -> None:
     with RunBuilder(run_path) as builder:
-        told = config(run_path, action(tmp_path, "time.sleep(600)", timeout_s=500))
-        evaluator = opened(told)
+        settings = config(run_path, action(tmp_path, "time.sleep(600)", timeout_s=500))
+        evaluator = opened(settings)
         broken(builder)
         evaluator.finish(action_patience_s=1.0)
     assert kinds(run_path) == ["action_due", "action_failed"]
@@ -292,15 +293,15 @@ class Slow:
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.clock, self.done_s = clock, clock.now_s + seconds
 
-    def poll(self) -> Outcome | None:
-        return Outcome(True) if self.clock.now_s >= self.done_s else None
+    def poll(self) -> DeliveryOutcome | None:
+        return DeliveryOutcome(True) if self.clock.now_s >= self.done_s else None
 
     def end(self) -> None:
         return
 
 
 def slow_lines(run: Path, events: int, *, each_s: float) -> tuple[dict[str, int], Clock]:
-    """What becomes of many events of one action at the end of a training."""
+    """What becomes of many events of one action at the end of a training run."""
     with RunBuilder(run) as builder:
         builder.step(scalars={"loss": 1.0})
     clock, made = Clock(), []
@@ -309,8 +310,8 @@ def slow_lines(run: Path, events: int, *, each_s: float) -> tuple[dict[str, int]
         made.append(deliveries.Deliveries(*args, start=lambda *_, **__: Slow(clock, each_s), **options))
         return made[0]
 
-    told = config(run, ActionSpec("Webhook", {"url": "http://127.0.0.1:9/", "per_hour": None}))
-    acts = acting.Acting(LocalStore(run), told, "id", clock=clock, deliveries=make)
+    settings = config(run, ActionSpec("Webhook", {"url": "http://127.0.0.1:9/", "per_hour": None}))
+    acts = acting.Acting(LocalStore(run), settings, "id", clock=clock, deliveries=make)
     finding = example_event().finding
     assert finding is not None
     acts.found([replace(finding, id=f"{number:012x}") for number in range(events)])
@@ -318,11 +319,35 @@ def slow_lines(run: Path, events: int, *, each_s: float) -> tuple[dict[str, int]
     return {name: made[0].counts[name] for name in ("done", "failed")}, clock
 
 
+class Never(Slow):
+    """A delivery that does not end."""
+
+    def __init__(self) -> None:
+        super().__init__(Clock(), 1.0)
+
+
+@pytest.fixture
+def no_process_left(tmp_path: Path) -> Iterator[None]:
+    """Deliveries of other runs are as many as this process may have."""
+    spec = ActionSpec("Webhook", {"url": "http://127.0.0.1:9/"})
+    lines = [
+        deliveries.Deliveries(
+            "Webhook", spec, build_action(spec), LocalStore(tmp_path / f"other{number}"),  # type: ignore[arg-type]
+            start=lambda *_, **__: Never(), timing=EvaluatorTiming(),
+        )
+        for number in range(deliveries.MOST_OF_ALL_RUNS)
+    ]  # fmt: skip
+    for line in lines:
+        line.add(example_event())
+        line.tick(may_start=True)
+    yield
+    deliveries.end_all()
+
+
 def test_the_end_waits_no_longer_where_no_process_may_be_started(
-    run_path: Path, server: Receiver, monkeypatch: pytest.MonkeyPatch
+    run_path: Path, server: Receiver, no_process_left: None
 ) -> None:
-    """Those of other runs are at work, and nobody looks at them meanwhile."""
-    monkeypatch.setattr(deliveries, "MOST_OF_ALL_RUNS", 0)
+    """Deliveries of other runs go on while the evaluator does not poll them."""
     pauses: list[float] = []
 
     def pause(seconds: float) -> bool:
@@ -340,8 +365,8 @@ def test_the_end_waits_no_longer_where_no_process_may_be_started(
 def test_the_end_says_for_what_and_how_long_it_waits_and_can_be_hurried(run_path: Path, tmp_path: Path) -> None:
     said = io.StringIO()
     with RunBuilder(run_path) as builder:
-        told = config(run_path, action(tmp_path, "time.sleep(600)"), timing={"reported_wait_s": 0.0})
-        evaluator = Evaluator(told, output=said)
+        settings = config(run_path, action(tmp_path, "time.sleep(600)"), timing={"reported_wait_s": 0.0})
+        evaluator = Evaluator(settings, output=said)
         evaluator.open(lambda _: False, patience_s=0.0)
         broken(builder)
         evaluator.finish(pause=lambda _: False)
@@ -363,7 +388,7 @@ def test_what_a_message_holds_steers_no_terminal(run_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "changed",
     [
         {"id": "../../../outside"},
         {"kind": "command"},
@@ -373,12 +398,14 @@ def test_what_a_message_holds_steers_no_terminal(run_path: Path) -> None:
         {"time_ns": 1e300},
     ],
 )
-def test_what_no_evaluator_would_write_is_not_delivered(run_path: Path, server: Receiver, told: dict[str, Any]) -> None:
+def test_what_no_evaluator_would_write_is_not_delivered(
+    run_path: Path, server: Receiver, changed: dict[str, Any]
+) -> None:
     """A run may come from anybody."""
     event = {**example_event("status").to_json(), "id": "0123456789abcdef"}
     data = [
         {"action": "Webhook", "event": made["id"], "kind": "status", "told": made}
-        for made in ({**event, **told}, event)
+        for made in ({**event, **changed}, event)
     ]
     data[1]["told"] = {**event, "run": "/elsewhere"}
     server.answers = [(400, {})]
@@ -394,7 +421,7 @@ def test_what_no_evaluator_would_write_is_not_delivered(run_path: Path, server: 
     assert json.loads(request.body)["data"] == {**event, "run": str(run_path), "run_id": run_id}
 
 
-def test_one_that_is_told_to_go_leaves_what_is_due_to_the_next(run_path: Path, tmp_path: Path) -> None:
+def test_an_evaluator_that_has_to_end_leaves_what_is_due_to_the_next(run_path: Path, tmp_path: Path) -> None:
     with RunBuilder(run_path) as builder:
         evaluator = opened(config(run_path, action(tmp_path, "time.sleep(600)")))
         broken(builder, leave="")
@@ -450,12 +477,12 @@ def test_killed_between_delivery_and_record_it_is_delivered_again_with_the_same_
     run_path: Path, server: Receiver
 ) -> None:
     """At least once: the receiver knows a repeat by its id."""
-    told = config(run_path, hook(server)).to_line()
+    settings = config(run_path, hook(server)).to_line()
     command = [sys.executable, "-m", "watchglass.evaluate"]
 
     def start() -> subprocess.Popen[bytes]:
         process = subprocess.Popen(command, stdin=subprocess.PIPE)
-        process.stdin.write(told.encode() + b"\n")
+        process.stdin.write(settings.encode() + b"\n")
         process.stdin.flush()
         return process
 
@@ -477,14 +504,13 @@ def test_killed_between_delivery_and_record_it_is_delivered_again_with_the_same_
     assert len({event["id"] for event in events(server)}) == 1
 
 
-def test_secrets_are_nowhere(run_path: Path, server: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOOK", server.url + "/geheim-1234")
-    monkeypatch.setenv("KEY", "geheim-5678")
+def test_secrets_are_nowhere(run_path: Path, server: Receiver) -> None:
+    environ = {**os.environ, "HOOK": server.url + "/geheim-1234", "KEY": "geheim-5678"}
     server.answers = [(400, {})]
-    told = config(run_path, ActionSpec("Webhook", {"url": "$HOOK", "secret": "$KEY"}))
-    assert "geheim" not in told.to_line()
-    process = subprocess.Popen([sys.executable, "-m", "watchglass.evaluate"], stdin=subprocess.PIPE)
-    process.stdin.write(told.to_line().encode() + b"\n")
+    settings = config(run_path, ActionSpec("Webhook", {"url": "$HOOK", "secret": "$KEY"}))
+    assert "geheim" not in settings.to_line()
+    process = subprocess.Popen([sys.executable, "-m", "watchglass.evaluate"], stdin=subprocess.PIPE, env=environ)
+    process.stdin.write(settings.to_line().encode() + b"\n")
     process.stdin.flush()
     with RunBuilder(run_path) as builder:
         broken(builder)
@@ -494,6 +520,19 @@ def test_secrets_are_nowhere(run_path: Path, server: Receiver, monkeypatch: pyte
     assert server.requests[0].verified(b"geheim-5678")
     written = b"".join(path.read_bytes() for path in run_path.rglob("*") if path.is_file())
     assert b"geheim" not in written
+
+
+def test_nothing_of_actions_goes_to_the_cluster(run_path: Path) -> None:
+    ray, said = Processes(), io.StringIO()
+    with RunBuilder(run_path) as builder:
+        broken(builder)
+    hook = ActionSpec("Webhook", {"url": "http://127.0.0.1:9/very-secret", "retries": 0})
+    evaluator = opened(config(run_path, hook), output=said, judging=elsewhere(ray))
+    evaluator.finish()
+    assert "not delivered" in said.getvalue()  # but accepted, and tried here
+    assert evaluator.snapshot().findings
+    assert "very-secret" not in "".join([*ray.setups, *ray.requests])
+    assert json.loads(json.loads(ray.setups[0])["config"])["actions"] == []
 
 
 def test_its_configuration_is_in_no_command_line(run_path: Path, server: Receiver) -> None:

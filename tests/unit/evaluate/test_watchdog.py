@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from watchglass.evaluate.engine.guard import CallTimeout, Guard, wakeable
+from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog, wakeable
 
 _SHORT_S = 0.05
 
@@ -51,20 +51,20 @@ def makes_something_else_of_it() -> None:
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_watched() -> Iterator[None]:
-    """What pytest remembers of an exception holds on to guards."""
+def nothing_is_watched() -> Iterator[None]:
+    """What pytest remembers of an exception holds on to watchdogs."""
     yield
     gc.collect()
 
 
 @pytest.mark.parametrize("question", [spins, sleeps, waits_for_a_lock, swallows, makes_something_else_of_it])
 def test_a_call_that_takes_too_long_is_ended(question: Callable[[], Any]) -> None:
-    guard = Guard(_SHORT_S)
+    watchdog = Watchdog(_SHORT_S)
     with wakeable(), pytest.raises(CallTimeout) as caught:
-        guard.call(question)
+        watchdog.call(question)
     assert f"in {question.__name__}" in caught.value.place
     assert "in call" not in caught.value.place
-    assert guard.call(lambda: 7) == 7
+    assert watchdog.call(lambda: 7) == 7
 
 
 def test_in_any_thread() -> None:
@@ -72,7 +72,7 @@ def test_in_any_thread() -> None:
 
     def work() -> None:
         try:
-            Guard(_SHORT_S).call(spins)
+            Watchdog(_SHORT_S).call(spins)
         except CallTimeout as error:
             caught.append(error)
 
@@ -83,11 +83,11 @@ def test_in_any_thread() -> None:
 
 
 def test_what_a_call_raises_is_its_own() -> None:
-    guard = Guard(_SHORT_S)
+    watchdog = Watchdog(_SHORT_S)
     with pytest.raises(ZeroDivisionError):
-        guard.call(lambda: 1 // 0)
+        watchdog.call(lambda: 1 // 0)
     with pytest.raises(KeyboardInterrupt):
-        guard.call(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        watchdog.call(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_no_exception_comes_too_late(threaded: bool) -> None:
     ended: collections.Counter[str] = collections.Counter()
 
     def work() -> None:
-        guard, chance = Guard(0.005), random.Random(7)
+        watchdog, chance = Watchdog(0.005), random.Random(7)
         with wakeable():
             # When a call is shot at depends on the machine: enough of both are waited for.
             while min(ended["in time"], ended["late"]) < 15 and ended.total() < 10_000:
@@ -118,7 +118,7 @@ def test_no_exception_comes_too_late(threaded: bool) -> None:
                         pass
 
                 try:
-                    guard.call(busy)
+                    watchdog.call(busy)
                     ended["in time"] += 1
                 except CallTimeout:
                     ended["late"] += 1
@@ -136,7 +136,7 @@ def test_no_exception_comes_too_late(threaded: bool) -> None:
     assert min(ended["in time"], ended["late"]) >= 15
 
 
-def test_one_that_nothing_ends_is_told() -> None:
+def test_one_that_nothing_ends_is_reported() -> None:
     """Not in the main thread, where no signal wakes what sleeps."""
     stuck, lock = threading.Event(), threading.Lock()
     places: list[str] = []
@@ -149,7 +149,7 @@ def test_one_that_nothing_ends_is_told() -> None:
     def work() -> None:
         lock.acquire()
         with pytest.raises(CallTimeout):
-            Guard(_SHORT_S, tell).call(lock.acquire)
+            Watchdog(_SHORT_S, tell).call(lock.acquire)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -164,7 +164,7 @@ def test_the_signal_is_given_back() -> None:
     try:
         mine = signal.getsignal(signal.SIGURG)
         with wakeable():
-            signal.raise_signal(signal.SIGURG)  # somebody else's
+            signal.raise_signal(signal.SIGURG)  # another's
         assert heard == [signal.SIGURG]
         assert signal.getsignal(signal.SIGURG) is mine
     finally:
@@ -175,7 +175,7 @@ def test_the_signal_is_given_back() -> None:
 def test_python_goes_on_as_if_nothing_had_been(question: Callable[[], Any]) -> None:
     """One version never gets any further under a profiler, where an exception for a thread was taken back."""
     with wakeable(), pytest.raises(CallTimeout):
-        Guard(_SHORT_S).call(question)
+        Watchdog(_SHORT_S).call(question)
     sys.setprofile(lambda frame, event, argument: None)
     try:
         assert [int(text) for text in ("1", "2")] == [1, 2]
@@ -183,9 +183,9 @@ def test_python_goes_on_as_if_nothing_had_been(question: Callable[[], Any]) -> N
         sys.setprofile(None)
 
 
-def test_a_call_asks_nobody_else() -> None:
+def test_a_call_asks_no_other_thread() -> None:
     """No timer, no lock, no clock, no thread: of what it calls beside the question there is one function in C."""
-    guard, called = Guard(30.0), collections.Counter[str]()
+    watchdog, called = Watchdog(30.0), collections.Counter[str]()
 
     def question() -> int:
         return 7
@@ -194,25 +194,25 @@ def test_a_call_asks_nobody_else() -> None:
         if event in ("call", "c_call"):
             called[frame.f_code.co_name if event == "call" else argument.__name__] += 1
 
-    guard.call(question)
+    watchdog.call(question)
     threads = threading.active_count()
     sys.setprofile(note)
     try:
         for _ in range(100):
-            guard.call(question)
+            watchdog.call(question)
     finally:
         sys.setprofile(None)
     assert called - collections.Counter(setprofile=1) == {"call": 100, "get_ident": 100, "question": 100}
     assert threading.active_count() == threads
 
 
-def test_nobody_watches_where_there_is_nothing_to_watch() -> None:
-    guard = Guard(30.0)
-    guard.call(object)
+def test_no_thread_watches_where_there_is_nothing_to_watch() -> None:
+    watchdog = Watchdog(30.0)
+    watchdog.call(object)
     assert any(thread.name == "watchglass-rule-watch" for thread in threading.enumerate())
-    guard.close()
+    watchdog.close()
     deadline_s = time.monotonic() + 10
     while any(thread.name == "watchglass-rule-watch" for thread in threading.enumerate()):
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
-    guard.call(object)
+    watchdog.call(object)

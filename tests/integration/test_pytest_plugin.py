@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -38,18 +41,23 @@ def train(rate=0.05, steps=60, fail_at=None):
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module with a training, which imports PyTorch."""
-    (tmp_path / "small_training.py").write_text(TRAINING)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path  # type: ignore[misc]
-    sys.modules.pop("small_training", None)
+def module(in_tmp_path: Path) -> Path:
+    """A file with a function that trains, which imports PyTorch."""
+    (in_tmp_path / "small_training.py").write_text(TRAINING)
+    return in_tmp_path
 
 
 def train(**options: object) -> None:
-    import small_training  # type: ignore[import-not-found]
+    runpy.run_path("small_training.py")["train"](**options)
 
-    small_training.train(**options)
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
 
 
 def test_a_healthy_training_passes_and_leaves_nothing_behind(module: Path, tmp_path: Path) -> None:
@@ -65,23 +73,19 @@ def test_a_sick_training_fails_with_the_verdict_and_causes(module: Path, tmp_pat
     with pytest.raises(AssertionError) as caught:
         assert_trains_healthy(lambda: train(rate=50.0), run=tmp_path / "run")
     said = str(caught.value)
-    assert said.startswith("this training is not healthy\n\nissues found: ")
+    assert said.startswith("the run is not healthy\n\nissues found: ")
     assert "learning rate is too high" in said
     assert "   try      " in said
     assert said.splitlines()[-1].startswith(f"run: {tmp_path / 'run'} (kept; ")
     assert open_run(tmp_path / "run").steps()
 
 
-def test_a_temporary_run_is_removed_where_healthy_and_kept_where_not(
-    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
-    (tmp_path / "t").mkdir()
+def test_a_temporary_run_is_removed_where_healthy_and_kept_where_not(module: Path, temporary: Path) -> None:
     assert_trains_healthy(train)
-    assert list((tmp_path / "t").iterdir()) == []
+    assert list(temporary.glob("watchglass-*")) == []
     with pytest.raises(AssertionError, match="kept"):
         assert_trains_healthy(lambda: train(rate=50.0))
-    (kept,) = (tmp_path / "t").iterdir()
+    (kept,) = temporary.glob("watchglass-*")
     assert open_run(kept / "run").steps()
 
 
@@ -97,20 +101,14 @@ def skipped() -> None:
     ],
 )  # fmt: skip
 def test_a_temporary_run_that_no_message_names_is_removed(
-    module: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    training: Callable[[], None],
-    raised: type[BaseException],
+    module: Path, temporary: Path, training: Callable[[], None], raised: type[BaseException]
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
-    (tmp_path / "t").mkdir()
     with pytest.raises(raised):
         assert_trains_healthy(training)
-    assert list((tmp_path / "t").iterdir()) == []
+    assert list(temporary.glob("watchglass-*")) == []
 
 
-def test_several_trainings_in_one_process_are_runs_of_their_own(module: Path, tmp_path: Path) -> None:
+def test_several_training_runs_in_one_process_are_separate_runs(module: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert assert_trains_healthy(train, run=tmp_path / name).train_steps == 60
 
@@ -144,7 +142,7 @@ def test_something_that_does_not_train_is_no_healthy_training(tmp_path: Path) ->
         assert_trains_healthy(lambda: None, run=tmp_path / "run")
 
 
-def test_a_training_that_could_not_be_watched_is_no_healthy_training(
+def test_a_training_run_that_could_not_be_watched_is_not_healthy(
     module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import torch  # noqa: F401
@@ -165,22 +163,22 @@ def test_a_run_is_evaluated(tmp_path: Path) -> None:
     assert assert_trains_healthy(open_run(healthy)).status == "no issues found"
     with pytest.raises(AssertionError, match=r"ExplodingTensor(.|\n)*run: .*broken"):
         assert_trains_healthy(Path(broken))
-    with pytest.raises(AssertionError, match="nothing can be said of this training"):
+    with pytest.raises(AssertionError, match="the run could not be judged"):
         assert_trains_healthy(killed)
     assert assert_trains_healthy(killed, allow_unfinished=True).status == "failed"
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="a function that trains, but got int"):
         assert_trains_healthy(3)
     with pytest.raises(InvalidValueError, match="fail_on must be one of"):
         assert_trains_healthy(tmp_path, fail_on="info")
-    with pytest.raises(InvalidValueError, match="save_interval is for a training that is called"):
+    with pytest.raises(InvalidValueError, match="save_interval needs a function that trains"):
         assert_trains_healthy(tmp_path, save_interval=5)
     with pytest.raises(MissingFileError):
         assert_trains_healthy(tmp_path / "nowhere")
-    monkeypatch.setenv("WATCHGLASS", "0")
-    with pytest.raises(InvalidValueError, match="WATCHGLASS=0 switches watching off"):
+    off = pytest.raises(InvalidValueError, match="WATCHGLASS=0 switches watching off")
+    with patch.dict(os.environ, WATCHGLASS="0"), off:
         assert_trains_healthy(lambda: None)
 
 
@@ -220,7 +218,7 @@ def test_sick(assert_trains_healthy):
 
 
 def suite(pytester: pytest.Pytester, *arguments: str, tests: str = SUITE) -> pytest.RunResult:
-    """Runs a suite in a process of its own, with warnings as errors."""
+    """Runs a suite in a separate process, with warnings as errors."""
     pytester.makepyfile(small_training=TRAINING, test_it=tests)
     return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *arguments)
 
@@ -234,7 +232,7 @@ def test_a_suite_says_what_is_wrong_without_a_traceback_of_ours(
     result.assert_outcomes(passed=1, failed=1)
     said = result.stdout.str()
     assert "E   " in said
-    assert "this training is not healthy" in said
+    assert "the run is not healthy" in said
     assert "learning rate is too high" in said
     for ours in ("healthy.py", "watched_call.py", "pytest_plugin.py"):
         assert ours not in said

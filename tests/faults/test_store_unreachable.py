@@ -1,8 +1,9 @@
-"""A store that is away, slow or forbidden costs the training nothing and the run nothing, as far as there is room."""
+"""A store that is unreachable, slow or forbidden costs the training run no time and no record, while there is room."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -13,12 +14,13 @@ import pytest
 from faulty_stores import (
     Faulty,
     FaultyBucket,
+    ObservedStore,
     Recorded,
     arrived,
     child,
     faulty,
-    hasten,
     hook_of,
+    impatient,
     kind_of_store,
     quick,
     spools,
@@ -29,11 +31,9 @@ from waiting import PATIENCE_S, until
 from watchglass import Hook
 from watchglass.capture.limits import CaptureLimits
 from watchglass.record import harvest
-from watchglass.store import layout, open_store, read_claims, spool_exists
+from watchglass.store import Content, layout, open_store, read_claims, spool_exists
 from watchglass.store.media.credentials import RequestPatience
-from watchglass.store.media.objects import ObjectStore
-from watchglass.store.policy import OBJECTS
-from watchglass.store.spool import folder as spool_folder, sending
+from watchglass.store.policy import OBJECTS, StorePolicy
 
 __all__ = ["faulty", "kind_of_store", "spools"]
 
@@ -50,7 +50,7 @@ def assert_whole(faulty: Faulty, losses: list[float]) -> None:
     assert set(faulty.threads) <= WORKERS, "the training's thread asks no store"
 
 
-def test_a_store_that_is_away_from_the_start_gets_everything_later(faulty: Faulty) -> None:
+def test_a_store_that_is_unreachable_from_the_start_gets_everything_later(faulty: Faulty) -> None:
     faulty.cut()
     with hook_of(faulty) as hook:
         losses = train(hook, range(50))
@@ -60,7 +60,7 @@ def test_a_store_that_is_away_from_the_start_gets_everything_later(faulty: Fault
     assert_whole(faulty, losses)
 
 
-def test_a_store_that_is_away_for_a_while_loses_nothing(faulty: Faulty, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_store_for_a_while_loses_nothing(faulty: Faulty, caplog: pytest.LogCaptureFixture) -> None:
     with hook_of(faulty) as hook:
         losses = train(hook, range(5))
         until(lambda: arrived(faulty))
@@ -72,10 +72,10 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(faulty: Faulty, caplog: 
         faulty.restore()
         losses += train(hook, range(100, 110))
     assert_whole(faulty, losses)
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    told = [message for message in told if "stop requests" not in message]
-    assert len(told) == 1, "one line for one time that it was away"
-    assert "buffered" in told[0]
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    messages = [message for message in messages if "stop requests" not in message]
+    assert len(messages) == 1, "one line for one time that it was unreachable"
+    assert "buffered" in messages[0]
 
 
 def test_permission_that_is_lost_and_given_back_loses_nothing(faulty: Faulty) -> None:
@@ -88,7 +88,7 @@ def test_permission_that_is_lost_and_given_back_loses_nothing(faulty: Faulty) ->
     assert_whole(faulty, losses)
 
 
-def test_a_slow_store_holds_nobody_up_and_gets_everything(faulty: Faulty) -> None:
+def test_a_slow_store_delays_no_step_and_gets_everything(faulty: Faulty) -> None:
     with hook_of(faulty) as hook:
         losses = train(hook, range(5))
         until(lambda: arrived(faulty))
@@ -115,17 +115,16 @@ def test_what_is_written_waits_on_the_disk_and_not_for_the_store(faulty: Faulty,
     assert not list(spools.glob("watchglass-*/*.spool"))
 
 
-def test_a_store_that_is_away_at_the_end_gets_the_rest_by_a_harvest(
-    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spools: Path
+def test_an_unreachable_store_at_the_end_gets_the_rest_by_a_harvest(
+    faulty: Faulty, caplog: pytest.LogCaptureFixture, spools: Path
 ) -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"
-        "import pytest, pathlib, faulty_stores\n"
+        "import faulty_stores\n"
         "from watchglass import Hook\n"
-        "patch = pytest.MonkeyPatch()\n"
-        "faulty_stores.hasten(patch)\n"
         "limits = faulty_stores.CaptureLimits(timing=faulty_stores.quick(0.2))\n"
-        "hook = Hook(sys.argv[1], save_interval=1, flush_interval_s=0.02, limits=limits)\n"
+        "settings = dict(save_interval=1, flush_interval_s=0.02)\n"
+        "hook = Hook(sys.argv[1], limits=limits, open_store=faulty_stores.impatient, **settings)\n"
         "faulty_stores.train(hook, range(5))\n"
         "print('begun', flush=True)\n"
         "sys.stdin.readline()\n"
@@ -160,11 +159,11 @@ def test_a_store_that_is_away_at_the_end_gets_the_rest_by_a_harvest(
 
 KILLED = (
     "import sys; sys.path[:0] = sys.argv[2:]\n"
-    "import time, pytest, faulty_stores\n"
+    "import time, faulty_stores\n"
     "from watchglass import Hook\n"
-    "faulty_stores.hasten(pytest.MonkeyPatch())\n"
-    "limits = faulty_stores.CaptureLimits(timing=faulty_stores.quick())\n"
-    "hook = Hook(sys.argv[1], save_interval=1, flush_interval_s=0.02, limits=limits)\n"
+    "limits = faulty_stores.CaptureLimits(timing=faulty_stores.quick(), spool_reserve_bytes=0)\n"
+    "settings = dict(save_interval=1, flush_interval_s=0.02)\n"
+    "hook = Hook(sys.argv[1], limits=limits, open_store=faulty_stores.impatient, **settings)\n"
     "faulty_stores.train(hook, range(5))\n"
     "print('begun', flush=True)\n"
     "sys.stdin.readline()\n"
@@ -173,7 +172,7 @@ KILLED = (
 
 
 @pytest.mark.parametrize("steps", [1, 400])
-def test_a_training_killed_while_its_spool_holds_data_has_lost_no_step(
+def test_a_training_run_killed_while_its_spool_holds_data_has_lost_no_step(
     faulty: Faulty, spools: Path, steps: int
 ) -> None:
     with child(KILLED, faulty.location) as process:
@@ -197,7 +196,7 @@ def test_a_training_killed_while_its_spool_holds_data_has_lost_no_step(
     assert bool(claim.spool) is not faulty.appends
     recovered = harvest(store, by="test")
     if steps > 1 and not faulty.appends:
-        assert recovered[0].objects > 0, "what was handed over is sent, not recorded anew"
+        assert recovered[0].objects > 0, "what was handed over is sent, not recorded again"
     found = Recorded(store)
     assert found.steps in (list(range(last + 1)), list(range(last + 2)))
     assert found.losses == [1.0 / (step + 1) for step in found.steps]
@@ -222,11 +221,8 @@ def test_a_spool_that_is_full_drops_raw_tensors_first_and_counts(faulty: Faulty,
     assert set(found.losses) <= set(losses)
 
 
-def test_a_disk_of_the_spool_that_is_full_is_done_without(
-    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, spools: Path
-) -> None:
-    monkeypatch.setattr(spool_folder, "RESERVE_BYTES", 1 << 60)
-    with hook_of(faulty) as hook:
+def test_a_disk_of_the_spool_that_is_full_is_done_without(faulty: Faulty, spools: Path) -> None:
+    with hook_of(faulty, reserve_bytes=1 << 60) as hook:
         losses = train(hook, range(50))
         until(lambda: arrived(faulty))
         faulty.cut()
@@ -239,16 +235,16 @@ def test_a_disk_of_the_spool_that_is_full_is_done_without(
 def test_what_waited_in_memory_at_the_end_is_recovered_from_the_rings(
     s3_location: str, s3_proxy: Proxy, spools: Path
 ) -> None:
-    """No store and no disk at the end of a training: as much as the flight recorder holds is still not lost."""
+    """No store and no disk at the end of a training run: as much as the flight recorder holds is still not lost."""
     code = KILLED.replace("1_000_000", "60").replace("quick()", "quick(0.3)")
-    code = code.replace("sys.stdin.readline()\n", "sys.stdin.readline()\nspool_folder.RESERVE_BYTES = 1 << 60\n")
-    code = code.replace("import Hook\n", "import Hook\nfrom watchglass.store.spool import folder as spool_folder\n")
     with child(code, s3_location) as process:
         assert process.stdout.readline() == "begun\n"
         until(lambda: bool(Recorded(open_store(s3_location)).segments))
         s3_proxy.cut()
-        _, told = process.communicate("\n", timeout=PATIENCE_S)
-    assert "No space left" in told
+        (folder,) = spools.glob("*/*.spool")
+        shutil.rmtree(folder)  # a disk that refuses in the middle of the run
+        _, errors = process.communicate("\n", timeout=PATIENCE_S)
+    assert "were buffered in memory, since the disk refused them" in errors
     s3_proxy.restore()
     store = open_store(s3_location)
     assert len(Recorded(store).steps) < 60
@@ -256,7 +252,7 @@ def test_what_waited_in_memory_at_the_end_is_recovered_from_the_rings(
     assert Recorded(store).steps == list(range(60))
 
 
-def test_a_fork_sends_nothing_and_takes_nothing_away(faulty: Faulty) -> None:
+def test_a_fork_sends_nothing_and_removes_nothing(faulty: Faulty) -> None:
     """A data worker has the parent's spool in its memory, and none of its threads."""
     code = KILLED.replace("1_000_000", "60").replace(
         "sys.stdin.readline()\n",
@@ -268,19 +264,16 @@ def test_a_fork_sends_nothing_and_takes_nothing_away(faulty: Faulty) -> None:
         faulty.cut()
         assert process.stdout.readline() == "forked\n"
         faulty.restore()
-        _, told = process.communicate("\n", timeout=PATIENCE_S)
-        assert process.returncode == 0, told
+        _, errors = process.communicate("\n", timeout=PATIENCE_S)
+        assert process.returncode == 0, errors
     found = Recorded(faulty.store())
     assert found.steps == list(range(60))
     assert [end["status"] for end in found.ends] == ["finished"]
 
 
-def test_answers_that_are_lost_repeat_nothing(
-    s3_location: str, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, spools: Path
-) -> None:
+def test_answers_that_are_lost_repeat_nothing(s3_location: str, s3_proxy: Proxy, spools: Path) -> None:
     """The server did what it was asked to, again and again, and could not say so."""
-    hasten(monkeypatch)
-    faulty = FaultyBucket(s3_location, s3_proxy, monkeypatch)
+    faulty = FaultyBucket(s3_location, s3_proxy)
     s3_proxy.lose_answers(4)
     with hook_of(faulty) as hook:
         losses = train(hook, range(20))
@@ -292,47 +285,49 @@ def test_answers_that_are_lost_repeat_nothing(
     assert open_store(s3_location).folders("attempts") == ["0000"]
 
 
-def test_a_stop_is_heard_while_nothing_can_be_sent(
-    s3_location: str, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, spools: Path
-) -> None:
+class OftenAsked(ObservedStore):
+    """A bucket that is asked for stop requests ten times a second."""
+
+    @property
+    def policy(self) -> StorePolicy:
+        quick = replace(OBJECTS.intervals_of_one, flush_s=0.1, control_s=0.1)
+        return replace(OBJECTS, intervals_of_one=quick)
+
+
+def test_a_stop_is_heard_while_nothing_can_be_sent(s3_location: str, s3_proxy: Proxy, spools: Path) -> None:
     """What waits to be sent and what looks for a stop do not wait for each other."""
-    hasten(monkeypatch)
-    quick = replace(OBJECTS.intervals_of_one, flush_s=0.1, control_s=0.1)
-    monkeypatch.setattr(ObjectStore, "policy", replace(OBJECTS, intervals_of_one=quick))
-    faulty = FaultyBucket(s3_location, s3_proxy, monkeypatch)
-    hook = hook_of(faulty)
+    faulty = FaultyBucket(s3_location, s3_proxy)
+    limits = CaptureLimits(timing=quick(), spool_reserve_bytes=0)
+    hook = Hook(
+        s3_location,
+        limits=limits,
+        open_store=lambda location: OftenAsked(impatient(location), faulty),
+        save_interval=1,
+        flush_interval_s=0.02,
+    )
     train(hook, range(5))
     until(lambda: arrived(faulty))
-    blocked = threading.Event()
-    write = HeldUploads(monkeypatch, blocked)
+    began, released = threading.Event(), threading.Event()
+
+    def hold(data: Content) -> None:
+        if threading.current_thread().name == "watchglass-uploader":
+            began.set()
+            released.wait(PATIENCE_S)
+
+    faulty.fault = hold
     try:
         train(hook, range(5, 10))
-        until(lambda: write.began.is_set())
+        until(began.is_set)
         store = faulty.store()
         store.write(layout.control_request("stop", 0), b"{}")
         until(lambda: store.size(layout.control_seen("stop", 0, 0, "worker_0")) is not None)
         store.write(layout.control_commit("stop", 0), b'{"at_step": 12, "reason": "asked for"}')
         until(lambda: hook.stopping)
     finally:
-        blocked.set()
+        released.set()
     with pytest.raises(SystemExit):
         train(hook, range(10, 20))
     assert Recorded(faulty.store()).steps[:10] == list(range(10))
-
-
-class HeldUploads:
-    """Uploads that take until they are let go."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> None:
-        self.began = threading.Event()
-        send = sending.write_once
-
-        def wait(*arguments: object) -> None:
-            self.began.set()
-            gate.wait(PATIENCE_S)
-            send(*arguments)
-
-        monkeypatch.setattr(sending, "write_once", wait)
 
 
 def test_a_process_ends_although_its_store_never_answers(s3_location: str, s3_proxy: Proxy, spools: Path) -> None:
@@ -341,17 +336,17 @@ def test_a_process_ends_although_its_store_never_answers(s3_location: str, s3_pr
         assert process.stdout.readline() == "begun\n"
         until(lambda: bool(Recorded(open_store(s3_location)).segments))
         s3_proxy.silence()
-        said, told = process.communicate("\n", timeout=PATIENCE_S)
-        assert process.returncode == 0, told
+        said, errors = process.communicate("\n", timeout=PATIENCE_S)
+        assert process.returncode == 0, errors
     assert said.split()[-1] == "59"
-    assert "buffered in" in told
+    assert "buffered in" in errors
     s3_proxy.restore()
     harvest(open_store(s3_location), by="test")
     assert Recorded(open_store(s3_location)).steps == list(range(60))
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1])
-def test_a_training_that_is_over_at_once_is_recorded_as_its_process_ends(faulty: Faulty, seconds: float) -> None:
+def test_a_training_run_that_is_over_at_once_is_recorded_as_its_process_ends(faulty: Faulty, seconds: float) -> None:
     """What an object store needs is imported and asked while the interpreter ends already."""
     code = (
         "import sys, time\nfrom watchglass import Hook\nhook = Hook(sys.argv[1])\n"
@@ -359,15 +354,15 @@ def test_a_training_that_is_over_at_once_is_recorded_as_its_process_ends(faulty:
         f"time.sleep({seconds})\n"
     )
     with child(code, faulty.location) as process:
-        _, told = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, told) == (0, "")
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (0, "")
     found = Recorded(faulty.store())
     assert found.steps == [0, 1, 2]
     assert [end["status"] for end in found.ends] == ["finished"]
 
 
 def test_what_a_notebook_could_not_send_its_next_training_or_anybody_sends(
-    faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+    faulty: Faulty,
 ) -> None:
     """Its process lives on for days after the training's end."""
     if faulty.appends:
@@ -396,11 +391,14 @@ def test_what_a_notebook_could_not_send_its_next_training_or_anybody_sends(
 
 
 @pytest.mark.slow
-def test_a_store_that_is_away_for_longer_than_a_call_tries_with_pauses_as_they_are(
-    s3_location: str, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, spools: Path
+def test_an_unreachable_store_for_longer_than_a_call_tries_with_pauses_as_they_are(
+    s3_location: str, s3_proxy: Proxy, spools: Path
 ) -> None:
-    faulty = FaultyBucket(s3_location, s3_proxy, monkeypatch)
-    hook = Hook(s3_location, save_interval=1, limits=CaptureLimits(timing=quick()))
+    faulty = FaultyBucket(s3_location, s3_proxy)
+    limits = CaptureLimits(timing=quick(), spool_reserve_bytes=0)
+    hook = Hook(
+        s3_location, save_interval=1, limits=limits, open_store=lambda it: ObservedStore(open_store(it), faulty)
+    )
     losses = train(hook, range(5))
     until(lambda: arrived(faulty))
     s3_proxy.cut()
@@ -411,7 +409,7 @@ def test_a_store_that_is_away_for_longer_than_a_call_tries_with_pauses_as_they_a
     s3_proxy.restore()
     hook.close()
     assert_whole(faulty, losses)
-    # A look for a request to stop that began while the server was away ends with its own time limit.
+    # A look for a request to stop that began while the server was unreachable ends with its own time limit.
     for thread in threading.enumerate():
         if thread.name == "watchglass-control":
             thread.join(PATIENCE_S)

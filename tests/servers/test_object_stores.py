@@ -1,11 +1,13 @@
-"""Object stores: what they ask of a server, what they do when it is away, slow or refuses, and what they never say."""
+"""Object stores: their requests; how they behave if they are unreachable, slow or refuse; secrets stay secret."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
+from buckets import in_memory, waiting_for
 from servers.fixtures import S3Server
 from servers.proxy import Proxy
 from waiting import PATIENCE_S, until
@@ -28,14 +31,7 @@ IMPATIENT = RequestPatience(retry_s=0.6)
 
 def impatient(location: str, patience: RequestPatience = IMPATIENT) -> ObjectStore:
     """A store that gives up within a second or two."""
-    store = open_store(location)
-    assert isinstance(store, ObjectStore)
-    store._requests.patience = patience
-    return store
-
-
-def in_memory(memory: MemoryStore, prefix: str = "") -> ObjectStore:
-    return ObjectStore(f"memory://{prefix}", prefix, lambda request_s, tries: memory)
+    return waiting_for(location, patience)
 
 
 def methods(proxy: Proxy) -> list[str]:
@@ -100,44 +96,56 @@ def test_large_objects_go_in_pieces(s3_location: str, s3_proxy: Proxy) -> None:
     assert ranges == [f"bytes=0-{PIECE - 1}", f"bytes={2 * PIECE}-{2 * PIECE + 4}", f"bytes={PIECE}-{2 * PIECE - 1}"]
 
 
-def test_an_object_replaced_between_two_pieces_is_read_anew() -> None:
-    """Not the first piece of one and the second of another."""
-    memory = MemoryStore()
-    store = in_memory(memory)
-    old, new = b"o" * (PIECE + 1), b"n" * (PIECE + 1)
-    store.write("x", old)
-    get, replaced = store._get, []
+class OddBucket:
+    """A bucket in memory whose answers to requests for objects a test changes.
 
-    def get_and_replace(*arguments: Any) -> Any:
-        found = get(*arguments)
-        if not replaced:
-            replaced.append(True)
-            store.write("x", new, replace=True)
+    Attributes:
+        ranges: What was asked for.
+        change: Called with the options of each such request; returns those that the bucket gets.
+        replaced_by: What the object is once its first piece was read; None if it stays.
+    """
+
+    def __init__(self) -> None:
+        self.memory = MemoryStore()
+        self.ranges: list[tuple[int, int]] = []
+        self.change: Callable[[dict[str, Any]], dict[str, Any]] = lambda options: options
+        self.replaced_by: bytes | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.memory, name)
+
+    def get(self, key: str, *, options: dict[str, Any]) -> Any:
+        self.ranges.append(options["range"])
+        found = self.memory.get(key, options=self.change(options))
+        if self.replaced_by is not None:
+            self.memory.put(key, self.replaced_by)
+            self.replaced_by = None
         return found
 
-    store._get = get_and_replace  # type: ignore[method-assign]
+
+def test_an_object_replaced_between_two_pieces_is_read_again() -> None:
+    """Not the first piece of one and the second of another."""
+    bucket = OddBucket()
+    store = in_memory(bucket=bucket)
+    old, new = b"o" * (PIECE + 1), b"n" * (PIECE + 1)
+    store.write("x", old)
+    bucket.replaced_by = new
     assert store.read("x") == new
 
 
 def test_an_object_that_is_never_the_same_is_no_endless_wait() -> None:
     """A server whose answers to conditional requests are wrong says so for ever."""
-    memory = MemoryStore()
-    store = in_memory(memory)
+    bucket = OddBucket()
+    store = in_memory(bucket=bucket)
     store.write("x", b"o" * (PIECE + 1))
-    get, asked = store._get, []
-
-    def never_the_same(client: Any, path: str, start: int, stop: int, tag: str | None) -> Any:
-        asked.append(start)
-        return get(client, path, start, stop, None if tag is None else "another")
-
-    store._get = never_the_same  # type: ignore[method-assign]
+    bucket.change = lambda options: {**options, "if_match": "another"} if "if_match" in options else options
     with pytest.raises(StoreError, match=r"cannot read .*x: 16 times it was replaced between two of its pieces"):
         store.read("x")
-    assert asked == [0, PIECE] * 16
+    assert [start for start, _ in bucket.ranges] == [0, PIECE] * 16
 
 
 def test_a_write_whose_answer_is_lost_has_succeeded(s3_location: str, s3_proxy: Proxy) -> None:
-    """The second try is told that the object exists, and it is its own."""
+    """The second try gets the answer that the object exists, and it is its own object."""
     store = open_store(s3_location)
     s3_proxy.lose_answers(1)
     store.write("claim", b"mine")
@@ -146,9 +154,7 @@ def test_a_write_whose_answer_is_lost_has_succeeded(s3_location: str, s3_proxy: 
         store.write("claim", b"mine")
 
 
-def test_a_lost_answer_does_not_win_a_race(
-    s3_location: str, s3_proxy: Proxy, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_answer_does_not_win_a_race(s3_location: str, s3_proxy: Proxy, s3_server: S3Server) -> None:
     """A second try that finds the object of somebody else has lost, also where the bytes are the same."""
     s3_proxy.refuse(500, "InternalError")
     store = impatient(s3_location, RequestPatience(retry_s=PATIENCE_S, first_pause_s=0.05, longest_pause_s=0.05))
@@ -163,15 +169,14 @@ def test_a_lost_answer_does_not_win_a_race(
     writer = threading.Thread(target=write)
     writer.start()
     until(lambda: s3_proxy.requests)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
-    open_store(s3_location).write("claim", b"same")
+    s3_server.client().put(f"{s3_location.rpartition('/')[2]}/claim", b"same", mode="create")
     s3_proxy.restore()
     writer.join()
     assert len(lost) == 1
 
 
-def test_a_write_that_nobody_answered_may_come_again_later(s3_location: str, s3_proxy: Proxy) -> None:
-    """The store was away; what it has got in the meantime is known by who asks for it again with the same bytes."""
+def test_a_write_without_an_answer_may_come_again_later(s3_location: str, s3_proxy: Proxy) -> None:
+    """The store was unreachable. A writer that sends the same bytes again recognises its object."""
     store = impatient(s3_location)
     s3_proxy.lose_answers(100)
     for path in ("a", "b"):
@@ -199,7 +204,7 @@ def test_a_short_failure_is_not_noticed(s3_location: str, s3_proxy: Proxy) -> No
     assert store.read_many([("x", 0, None), ("y", 0, None), ("z", 0, None)]) == [b"1", b"1", None]
 
 
-def test_a_store_that_is_away_says_so_soon_and_works_again(s3_location: str, s3_proxy: Proxy) -> None:
+def test_a_store_that_is_unreachable_says_so_soon_and_works_again(s3_location: str, s3_proxy: Proxy) -> None:
     store = impatient(s3_location)
     store.write("x", b"1")
     s3_proxy.cut()
@@ -263,12 +268,12 @@ def test_what_is_refused_is_not_tried_again(
     assert methods(s3_proxy) == ["PUT", "GET", "GET"]
 
 
-def test_no_message_holds_a_secret(
-    s3_location: str, s3_proxy: Proxy, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_message_holds_a_secret(s3_location: str, s3_proxy: Proxy, s3_server: S3Server, tmp_path: Path) -> None:
     """Neither keys nor signatures nor what the server sent, in any message or representation."""
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "not-to-be-shown")
-    store = impatient(s3_location)
+    profile = f"aws_access_key_id={s3_server.access_key}\naws_secret_access_key={s3_server.secret_key}\n"
+    (tmp_path / "keys").write_text(f"[default]\n{profile}aws_session_token=not-to-be-shown\n")
+    environ = {"AWS_ENDPOINT_URL": s3_proxy.url, "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "keys")}
+    store = waiting_for(s3_location, IMPATIENT, environ)
     said = [repr(store), str(store)]
     s3_proxy.refuse(403, "AccessDenied</Code><Message>signature=not-to-be-shown</Message><Code>")
     said += [failure(lambda: store.read("x")), failure(lambda: store.write("x", b"1"))]
@@ -287,7 +292,7 @@ def test_a_bucket_that_is_not_there(s3_location: str, s3_server: S3Server) -> No
 def test_a_prefix_holds_only_what_is_below_it() -> None:
     """Neighbours with the same beginning, a parent's objects and a console's mark of an empty folder are none of it."""
     memory = MemoryStore()
-    store = in_memory(memory, "runs/a")
+    store = in_memory("runs/a", memory)
     for key in ("runs/a", "runs/a-2/x", "runs/ab", "runs/x"):
         memory.put(key, b"1")
     assert store.is_empty()
@@ -299,7 +304,7 @@ def test_a_prefix_holds_only_what_is_below_it() -> None:
 
 
 def test_foreign_and_hidden_names_are_left_out(s3_location: str, s3_server: S3Server) -> None:
-    """They are somebody else's, and a path with them could not be read again."""
+    """They are another's, and a path with them could not be read again."""
     store = open_store(s3_location)
     bucket, _, prefix = s3_location.removeprefix("s3://").partition("/")
     foreign = _raw(s3_server)
@@ -351,9 +356,9 @@ def _look(store: Store, answers: Any) -> None:
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told_at_once(tmp_path: Path) -> None:
+def test_a_forked_child_is_reported_at_once(tmp_path: Path) -> None:
     """It would wait for ever, since the client's threads are not there; the parent goes on."""
-    store = in_memory(MemoryStore())
+    store = in_memory()
     store.write("x", b"1")
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
@@ -367,12 +372,20 @@ def test_a_forked_child_is_told_at_once(tmp_path: Path) -> None:
     assert store.size("x") == 1
 
 
-def test_a_closed_store_holds_nothing(s3_location: str) -> None:
-    store = open_store(s3_location)
+def test_a_closed_store_holds_no_client() -> None:
+    made: list[weakref.ref[OddBucket]] = []
+
+    def connect(request_s: float, tries: bool) -> Any:
+        bucket = OddBucket()
+        made.append(weakref.ref(bucket))
+        return bucket
+
+    store = ObjectStore("memory://bucket", "", connect)
     store.write("x", b"1")
+    assert made[0]() is not None
     store.close()
-    assert isinstance(store, ObjectStore)
-    assert not store._requests._clients
+    gc.collect()
+    assert made[0]() is None
 
 
 def test_deleting_and_reading_at_once(s3_location: str) -> None:

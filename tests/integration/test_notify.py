@@ -10,13 +10,15 @@ import pytest
 
 from receivers import mail_server
 from waiting import until
-from watchglass.actions import Courier, Outcome, checked_actions, parse_action
+from watchglass.actions import Courier, DeliveryOutcome, checked_actions, parse_action
 from watchglass.config import ActionSpec
 from watchglass.errors import InvalidValueError
 from watchglass.testing import delivered, example_event
 
 
-def send(*urls: str, kind: str = "finding", environ: dict[str, str] | None = None, **parameters: Any) -> Outcome:
+def send(
+    *urls: str, kind: str = "finding", environ: dict[str, str] | None = None, **parameters: Any
+) -> DeliveryOutcome:
     spec = ActionSpec("Notify", {"urls": list(urls), "on": "finding,status", **parameters})
     return delivered(spec, example_event(kind), environ={**os.environ, **(environ or {})})
 
@@ -64,7 +66,7 @@ def test_the_right_password_comes_from_a_variable() -> None:
     assert "falsch" not in refused.reason
 
 
-def test_a_server_that_refuses_is_told_in_its_words() -> None:
+def test_a_server_that_refuses_is_reported_in_its_words() -> None:
     with mail_server(refuse="550 5.1.1 no such mailbox") as server:
         outcome = send(server.url)
     assert (outcome.done, outcome.again) == (False, False)
@@ -88,13 +90,13 @@ def test_of_several_addresses_each_is_tried_and_the_one_that_failed_is_named() -
 
 def test_the_next_try_goes_to_those_alone_that_the_first_has_not_reached() -> None:
     spec = ActionSpec("Notify", {"urls": ["$ADDRESSES"]})
-    with mail_server(refuse="450 4.2.1 come again") as away, mail_server() as server, mail_server() as third:
-        environ = {**os.environ, "ADDRESSES": f"{server.url}, {away.url}, {third.url}"}
+    with mail_server(refuse="450 4.2.1 come again") as refusing, mail_server() as server, mail_server() as third:
+        environ = {**os.environ, "ADDRESSES": f"{server.url}, {refusing.url}, {third.url}"}
         first = delivered(spec, example_event(), environ=environ)
         assert (first.done, first.again, first.arrived) == (False, True, (1, 3))
         courier = Courier(spec, example_event(), 30.0, environ, arrived=first.arrived)
         second = until(courier.poll)
-    assert isinstance(second, Outcome)
+    assert isinstance(second, DeliveryOutcome)
     assert (second.done, second.arrived) == (False, (1, 3))
     assert (len(server.messages), len(third.messages)) == (1, 1)
 
@@ -103,19 +105,19 @@ def test_an_address_that_is_none_does_not_keep_others_from_theirs() -> None:
     with mail_server() as server:
         outcome = send("$ADDRESS", server.url, environ={"ADDRESS": "geheim"})
     assert len(server.messages) == 1
-    assert (outcome.again, outcome.reason) == (False, "address 1 of urls is none that apprise knows or can read")
+    assert (outcome.again, outcome.reason) == (False, "address 1 of urls is unknown to apprise or unreadable")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("Notify", "Notify needs urls"),
-        ("Notify:urls=slak://a/b/c", "address 1 of urls, of slak://, is none that apprise knows"),
-        ("Notify:urls=geheim", "address 1 of urls is none that apprise knows"),
+        ("Notify:urls=slak://a/b/c", "address 1 of urls, of slak://, is unknown to apprise"),
+        ("Notify:urls=geheim", "address 1 of urls is unknown to apprise"),
         ("Notify:urls=json://localhost,title={rul}", 'has no place {rul} .did you mean "rule"'),
     ],
 )
-def test_what_cannot_be_is_refused_before_a_training(text: str, message: str) -> None:
+def test_what_cannot_be_is_refused_before_a_training_run(text: str, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message) as refused:
         checked_actions([parse_action(text)], [])
     assert "geheim" not in str(refused.value)
@@ -130,7 +132,7 @@ def test_what_cannot_be_is_refused_before_a_training(text: str, message: str) ->
     ],
 )
 @pytest.mark.parametrize("in_variable", [True, False])
-def test_a_service_that_is_away_gives_no_part_of_its_address_away(
+def test_an_unreachable_service_reveals_no_part_of_its_address(
     address: str, secrets: tuple[str, ...], in_variable: bool
 ) -> None:
     outcome = send("$ADDRESS" if in_variable else address, environ={"ADDRESS": address})

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from waiting import PATIENCE_S, until
-from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.config import EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.errors import LaunchError
-from watchglass.supervise import EvaluatorProcess, process as module
+from watchglass.supervise import EvaluatorProcess
 
-CONFIG = EvaluatorConfig(run="run", attempt=0, rules=(RuleSpec("DeadRelu"),))
+CONFIG = EvaluatorConfig(run="run", attempt=0, rules=(RuleSpec("DeadRelu"),), timing=EvaluatorTiming(termination_s=0.2))
 
 Start = Callable[[str], EvaluatorProcess]
 
@@ -25,7 +26,7 @@ def start() -> Iterator[Start]:
     started: list[EvaluatorProcess] = []
 
     def begin(code: str) -> EvaluatorProcess:
-        started.append(EvaluatorProcess(CONFIG, os.environ, ("-c", code)))
+        started.append(EvaluatorProcess(CONFIG, os.environ, (sys.executable, "-c", code)))
         return started[-1]
 
     yield begin
@@ -74,14 +75,12 @@ def test_one_that_ends_without_reading_is_no_error(start: Start) -> None:
     assert not process.shows_life()
 
 
-def test_one_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.sys, "executable", "/nowhere/python")
+def test_one_that_cannot_be_started() -> None:
     with pytest.raises(LaunchError, match="the evaluator cannot be started: No such file"):
-        EvaluatorProcess(CONFIG, os.environ)
+        EvaluatorProcess(CONFIG, os.environ, ["/nowhere/python"])
 
 
-def test_it_is_killed_when_it_does_not_listen(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "TERMINATION_S", 0.2)
+def test_it_is_killed_when_it_does_not_listen(start: Start, tmp_path: Path) -> None:
     process = start(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         f"open({str(tmp_path / 'deaf')!r}, 'w').close(); time.sleep(600)"

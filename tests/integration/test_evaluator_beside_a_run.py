@@ -49,7 +49,7 @@ def evaluator(argument: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def close_lifeline(process: subprocess.Popen[str]) -> None:
-    """Does what the end of whoever started it does."""
+    """Closes the lifeline, as the end of the starting process does."""
     process.stdin.close()
     process.stdin = None
 
@@ -131,7 +131,7 @@ def test_signals(run_path: Path, number: int) -> None:
     assert process.returncode == 0
 
 
-def test_a_training_is_stopped_on_request(run_path: Path) -> None:
+def test_a_training_run_is_stopped_on_request(run_path: Path) -> None:
     with RunBuilder(run_path) as builder, evaluator(config(run_path, stop_on=Severity.ERROR)) as process:
         store = builder.store
         for loss in BROKEN[:5]:
@@ -236,7 +236,7 @@ def test_the_signal_to_end_is_no_error_of_a_rule(run_path: Path, tmp_path: Path)
         JournalWriter(LocalStore(run_path)).close()
 
 
-def test_a_signal_of_somebody_else_ends_one_wait_and_not_all_that_follow() -> None:
+def test_a_signal_of_another_process_ends_one_wait_and_not_all_that_follow() -> None:
     """A rule that is timed out is woken by one."""
     code = """
 import os, signal, time
@@ -268,11 +268,11 @@ def test_a_verdict_goes_into_the_file_that_waits_for_it_and_nothing_that_a_rule_
         "class Loud(Rule):\n    needs = (Needs(scalars=('loss',)),)\n"
         "    def check(self, view):\n        print('loud')\n        return ()\n"
     )
-    told = config(run, rules=(RuleSpec(f"{tmp_path / 'mine.py'}:Loud"), RuleSpec("LossNotDecreasing")))
+    settings = config(run, rules=(RuleSpec(f"{tmp_path / 'mine.py'}:Loud"), RuleSpec("LossNotDecreasing")))
     with (tmp_path / "answer").open("w+b") as answer:
         process = subprocess.run(
             [sys.executable, "-m", "watchglass.evaluate"],
-            input=told.encode() + b"\n", stdout=answer, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False,
+            input=settings.encode() + b"\n", stdout=answer, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert process.returncode == 0, process.stderr
         answer.seek(0)

@@ -1,0 +1,142 @@
+"""Real training runs for tests of rules: a small PyTorch model, watched in the test process, then evaluated."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import watchglass
+from watchglass.config import CALIBRATIONS, RuleSpec
+from watchglass.diagnose import verdict
+from watchglass.evaluate import replay
+from watchglass.records import Finding, Severity, Status
+from watchglass.rules import capture_for, default_rules
+
+#: Watches a model until its run ends.
+Watch = Callable[[nn.Module], object]
+
+
+def classifier(activation: Callable[[], nn.Module] = nn.ReLU, depth: int = 3) -> nn.Sequential:
+    """Hidden layers of 16 units with an activation each, and four classes."""
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(16, 16), activation()]
+    return nn.Sequential(*layers, nn.Linear(16, 4))
+
+
+def batch(samples: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
+    """New inputs and their classes, which a :func:`classifier` learns."""
+    inputs = torch.randn(samples, 16)
+    return inputs, inputs[:, :4].argmax(1)
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+    """One training step."""
+    loss = F.cross_entropy(model(inputs), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def evaluate(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+    """One evaluation of one batch."""
+    model.eval()
+    with torch.no_grad():
+        F.cross_entropy(model(inputs), labels)
+    model.train()
+
+
+def fit(
+    model: nn.Module,
+    watch: Watch,
+    *,
+    rate: float = 0.05,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    steps: int = 40,
+) -> None:
+    """Train a model with new batches."""
+    updater = optimizer(model.parameters(), lr=rate)
+    watch(model)
+    for _ in range(steps):
+        update(model, updater, *batch())
+
+
+class RealRuns(ABC):
+    """Tests of one rule on a real run and its healthy twin. Derive, set the class attributes, write :meth:`train`.
+
+    The recordings of a class should take less than a second together.
+    """
+
+    #: Name of the rule.
+    rule: ClassVar[str]
+    #: Likeliest cause of the first diagnosis of the sick run, by the default rules and this one.
+    cause: ClassVar[str]
+
+    @abstractmethod
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Train a model that ``watch(model)`` was called with; ``sick`` decides only what makes the run sick."""
+
+    def rules(self) -> list[RuleSpec]:
+        """The default rules and this one."""
+        return list({spec.name: spec for spec in [*default_rules(), RuleSpec(self.rule)]}.values())
+
+    def test_fires_on_the_sick_run(self, tmp_path: Path) -> None:
+        run = recorded(type(self), tmp_path.parent, sick=True)
+        evaluation = replay(run, self.rules())
+        assert [f for f in evaluation.findings if f.rule == self.rule and f.severity is not Severity.INFO]
+        diagnosis = verdict(watchglass.open_run(run), evaluation).diagnoses[0]
+        assert diagnosis.causes[0].cause.id == self.cause
+        assert diagnosis.what_to_try
+
+    def test_no_rule_fires_on_the_healthy_twin(self, tmp_path: Path) -> None:
+        evaluation = replay(recorded(type(self), tmp_path.parent, sick=False), self.rules())
+        assert [finding.message for finding in evaluation.findings if finding.severity is not Severity.INFO] == []
+        assert {status.rule: status.status for status in evaluation.statuses}[self.rule] is Status.NO_ISSUES_FOUND
+
+    @pytest.mark.parametrize("sick", [True, False], ids=["sick", "healthy"])
+    def test_its_needs_are_all_that_it_reads(self, tmp_path: Path, sick: bool) -> None:
+        """It finds the same where only its needs are captured, and nothing else on the healthy twin."""
+        everything, needs = (recorded(type(self), tmp_path.parent, sick=sick, alone=alone) for alone in (False, True))
+        for calibration in CALIBRATIONS:
+            full, own = (replay(run, [RuleSpec(self.rule)], calibration=calibration) for run in (everything, needs))
+            assert list(map(_facts, own.findings)) == list(map(_facts, full.findings)), calibration
+            assert own.statuses == full.statuses, calibration
+
+
+@functools.cache
+def recorded(suite: type[RealRuns], folder: Path, *, sick: bool, alone: bool = False) -> str:
+    """A run of a suite, recorded once for its tests.
+
+    Args:
+        suite: The suite.
+        folder: Where it writes.
+        sick: Whether it is the sick one.
+        alone: Whether only the needs of the rule are captured.
+    """
+    made = suite()
+    capture = {**capture_for([RuleSpec(made.rule)] if alone else made.rules()), "save_interval": 1}
+    run = Path(tempfile.mkdtemp(prefix="real-", dir=folder)) / "run"
+    with ExitStack() as hooks:
+
+        def watch(model: nn.Module) -> None:
+            hooks.enter_context(watchglass.watch(model, run=run, strict=True, **capture))
+
+        torch.manual_seed(0)
+        made.train(watch, sick=sick)
+    return str(run)
+
+
+def _facts(finding: Finding) -> tuple[Any, ...]:
+    """All of a finding but its message, which may name layers by what is recorded of other tensors."""
+    found = finding
+    return found.rule, found.severity, found.step, found.count, found.tensors, repr(found.value), found.causes
