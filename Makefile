@@ -1,19 +1,20 @@
-# make demo    train the example twice, broken and healthy, both watched
-# make test    unit, conformance, property and integration tests, but for slow ones (TESTS="tests/unit/rules" for some)
-# make test-all  all tests; those of object stores use Ceph's radosgw where it is installed, else moto
-#              (WATCHGLASS_TEST_S3=radosgw or moto chooses)
+# make demo    train the example twice under watch: once broken, once healthy
+# make test    unit, conformance, property and integration tests except slow ones (TESTS="tests/unit/rules" for some)
+# make test-all  all tests; those of object stores use Ceph's radosgw if it is installed, else moto
+#              (WATCHGLASS_TEST_S3=radosgw or moto overrides this)
 # make lint    ruff, mypy, import contracts
-# make check   lint, then test-all: what a change must pass
-# make bench   what watching costs (BENCH="--quick" for less)
-# make launch  what launcher and evaluator cost beside a short run
+# make format  format the code, and repair what ruff can
+# make check   lint, then test-all: a change must pass it
+# make bench   the cost of watching (BENCH="--quick" for less)
+# make launch  what launcher and evaluator cost in addition to a short run
 # make growth  whether memory grows over 20,000 watched steps
-# make store   what the run store costs: bytes, opening, following, a live run, many workers (STORE="--quick" for less)
-# make scale   what spreading an evaluation over cores brings (SCALE="--quick" for less)
-# make rules   what evaluating rules costs: rows per second, time to a finding, growth, a quiet run (RULES="--quick")
-# make fleet   what following many runs with one process costs (FLEET="--quick" for less)
-# make peers   what watching costs with other tools (PEERS="--quick" for less)
-# make fuzz    hostile files into every reader, for long (FUZZ="--seconds 600"); more orders of events at its writer
-# make clean   remove what the others made, except .venv
+# make store   the cost of the run store: bytes, opening, following, a live run, many workers (STORE="--quick" for less)
+# make scale   how much faster an evaluation is on several cores (SCALE="--quick" for less)
+# make rules   the cost of evaluating rules: rows per second, time to a finding, growth, a quiet run (RULES="--quick")
+# make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
+# make peers   the cost of watching with other tools (PEERS="--quick" for less)
+# make fuzz    hostile files for every reader and random orders of events for the writer (FUZZ="--seconds 600")
+# make clean   remove files that the other targets made, except .venv
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -28,7 +29,7 @@ FLEET ?=
 RULES ?=
 FUZZ ?= --seconds 300
 TESTS ?= tests/unit tests/conformance tests/properties tests/integration
-# Options of pytest, for both kinds of tests.
+# Options of pytest, for make test and make test-all.
 PYTEST ?=
 # Many tests wait for processes and servers, so there are twice as many workers as cores.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? 2 * cores : 8)))

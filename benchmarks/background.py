@@ -15,7 +15,7 @@ _PROCESS, _THREAD = 2, 6
 class Background:
     """Processor seconds of the threads and child processes that were started after this object was made.
 
-    Call it for the seconds so far. One that has ended keeps what it had used when it was last looked at.
+    Call it for the seconds so far. One that has ended keeps the time of the last look.
     """
 
     def __init__(self) -> None:

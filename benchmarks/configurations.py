@@ -28,7 +28,7 @@ class Configuration:
 
     Attributes:
         name: As on the command line.
-        says: What it is, for people.
+        says: Description of the configuration.
         settings: Keyword arguments of :func:`watchglass.watch`.
         targets: Most that the ratio may be, by model; these are the models it is measured with.
         interval: Steps from one capture to the next, 0 for none; None where the hook chooses.
@@ -83,7 +83,7 @@ CONFIGURATIONS = (
     Configuration(
         "default",
         "the default configuration, which keeps a budget of 1 %",
-        # Three trainings' time passes for one step of the watched one, so a share of the time is three times as much.
+        # The time of three runs passes for each step of the watched run, so a share of the time is three times as much.
         {"overhead_budget": BUDGET_RATIO / 3},
         {"mlp": 1.015, "transformer": 1.01},
         interval=None,

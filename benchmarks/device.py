@@ -17,7 +17,7 @@ from workloads import Training, large_transformer
 
 MODEL = "large transformer"
 
-#: Steps that are made before the device is waited for: work is queued ahead, as in a training.
+#: Steps that are made before the device is waited for: work is queued ahead, as in a training run.
 TURN = 10
 _WARM_UP_TURNS = 3
 

@@ -24,7 +24,7 @@ class Result:
 
     Attributes:
         benchmark: What it belongs to.
-        figure: What it is.
+        figure: Its description.
         value: How much.
         unit: Of what.
         target: What it must reach; None where it is for information.

@@ -49,7 +49,7 @@ class Listening:
         self.begun_runs += 1
 
     def ended(self, name: str, location: str, followed: Followed) -> None:
-        """A training has ended."""
+        """A training run has ended."""
         self.ended_runs += 1
 
     def skipped(self, name: str, location: str, reason: str) -> None:
@@ -183,7 +183,7 @@ def live(folder: Path, *, quick: bool) -> Iterator[Result]:
 
 
 def _write(folder: Path, count: int, seconds: float) -> None:
-    """The trainings of :func:`live`: prints when each one's first NaN was flushed."""
+    """The training runs of :func:`live`: prints when each one's first NaN was flushed."""
     flushes = int(seconds / _FLUSH_S)
     prepared = steps(64)
     broken = Step({"loss": float("nan"), "learning_rate": 0.1}, prepared[0].statistics)

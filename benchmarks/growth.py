@@ -3,7 +3,7 @@
     python benchmarks/growth.py
     python benchmarks/growth.py --only statistics-1 --steps 5000 --json
 
-For each configuration three trainings run one after the other, each in a process of its own: a bare one, a watched
+For each configuration three training runs run one after the other, each in a separate process: a bare one, a watched
 one, and a watched one whose Python allocations are traced. README.md beside this file says how to read the result.
 """
 
@@ -119,7 +119,7 @@ def traced_bytes() -> int:
 
 
 def measure(part: str, name: str, steps: int) -> Growth:
-    """Run one training in this process."""
+    """Run one training run in this process."""
     torch.set_num_threads(1)  # memory is no matter of speed, and threads that wait for each other crawl on a busy core
     training = mlp()
     with ExitStack() as stack:
@@ -136,14 +136,14 @@ def measure(part: str, name: str, steps: int) -> Growth:
 
 
 def in_a_process(part: str, name: str, steps: int) -> Growth:
-    """The same in a process of its own, where nothing else has used memory."""
+    """The same in a separate process, where nothing else has used memory."""
     command = [sys.executable, __file__, "--part", part, "--only", name, "--steps", str(steps)]
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return Growth(**json.loads(finished.stdout))
 
 
 def verdict(found: dict[str, Growth]) -> dict[str, Any]:
-    """What the three trainings of one configuration say together."""
+    """What the three training runs of one configuration say together."""
     resident = found["resident"].total - max(0.0, found["bare"].total)
     traced = found["traced"].total
     return {

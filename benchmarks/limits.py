@@ -35,7 +35,7 @@ def captured(training: Training, kinds: Iterable[str]) -> Captured:
     """What a capture of ``kinds`` looks at in a step, found without watchglass; makes one training step.
 
     Args:
-        training: A training that runs eagerly.
+        training: A training run that runs eagerly.
         kinds: Any of ``parameters``, ``gradients``, ``updates`` and ``outputs`` (of modules, one that is handed on
             counted once).
     """

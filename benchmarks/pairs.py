@@ -79,7 +79,7 @@ def compare(
         half_width: Enough once the control's interval reaches no farther than this to either side.
         limit_s: Enough in any case.
         turn: Steps that each makes before the next comes; ``block`` is a multiple of it. With one step each finds the
-            caches as two other trainings have left them, which none outside a benchmark does.
+            caches as two other training runs have left them, which none outside a benchmark does.
         charged_s: Processor seconds spent on watching in the background so far; what passes of them during bare steps
             is charged to the watched ones.
         trim: Share of blocks left out at either end as disturbed; see :func:`estimate`.

@@ -53,7 +53,7 @@ def watchglass_tool(
         collections=[watchglass.Collection(name, **settings) for name in names],
         save_interval=interval,
         strict=True,
-        flush_interval_s=1.5,  # three trainings' time passes for each of its steps; 0.5 s beside no other
+        flush_interval_s=1.5,  # three training runs' time passes for each of its steps; 0.5 s beside no other
     )
     return Attached(training.step, handle.close)
 
@@ -133,7 +133,7 @@ TOOLS: dict[str, Callable[[Training, str, int], Attached]] = {
 
 
 def measure(tool: str, model: str, interval: int, *, limit_s: float, half_width: float) -> dict[str, Any]:
-    """Compare one training under a tool with two bare ones in this process."""
+    """Compare one training run under a tool with two bare ones in this process."""
     subject, bare, other = (WORKLOADS[model]() for _ in range(3))
     for training in (bare, other):
         training.step()

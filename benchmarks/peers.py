@@ -1,4 +1,4 @@
-"""What watching costs with other tools: the same trainings, each tool in an environment of its own.
+"""What watching costs with other tools: the same training runs, each tool in a separate environment.
 
     python benchmarks/peers.py                     everything; makes the environments the first time
     python benchmarks/peers.py --only smdebug-reductions --model mlp --interval 1 --json
@@ -49,7 +49,7 @@ _MADE = "made"
 
 
 class PeerFailedError(RuntimeError):
-    """An environment cannot be made, or a training in one has failed; the message ends with what it said."""
+    """An environment cannot be made, or a training run in one has failed; the message ends with what it said."""
 
 
 def environment(name: str, cache: Path, say: Callable[[str], None]) -> Path:
@@ -78,7 +78,7 @@ def environment(name: str, cache: Path, say: Callable[[str], None]) -> Path:
 def measure(
     tool: str, model: str, interval: int, *, python: Path, threads: int, seconds: float, half_width: float
 ) -> dict[str, Any]:
-    """Measure one tool on one training, in a process of the tool's environment.
+    """Measure one tool on one training run, in a process of the tool's environment.
 
     Raises:
         PeerFailedError: The training failed there.

@@ -30,7 +30,7 @@ from growing_runs import Run, write_run
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Follower
 from watchglass.evaluate.engine.engine import Engine
-from watchglass.evaluate.engine.guard import Guard
+from watchglass.evaluate.engine.watchdog import Watchdog
 from watchglass.rules import default_rules
 from watchglass.store import FrameKind, LocalStore, RunReader, Store
 from watchglass.tables import WorkerTables
@@ -50,7 +50,7 @@ class Telltale(Rule):
 
     def check(self, view):
         yield self.finding(
-            view, severity=Severity.INFO, subject=f"step {view.mode_step}", message=f"told step {view.mode_step}."
+            view, severity=Severity.INFO, subject=f"step {view.mode_step}", message=f"reported step {view.mode_step}."
         )
 '''
 
@@ -81,12 +81,12 @@ def speed(folder: Path, *, quick: bool) -> list[Result]:
 
 def _asking_s() -> float:
     """Seconds that a call costs which is ended where it takes too long."""
-    guard, calls = Guard(30.0), 10_000
+    watchdog, calls = Watchdog(30.0), 10_000
     begin = time.process_time()
     for _ in range(calls):
-        guard.call(object)
+        watchdog.call(object)
     spent_s = time.process_time() - begin
-    guard.close()
+    watchdog.close()
     return spent_s / calls
 
 
@@ -157,12 +157,12 @@ def latency(folder: Path, *, quick: bool) -> list[Result]:
     rules = (*default_rules(), RuleSpec(f"{rule}:Telltale"))
     chance, waits = np.random.default_rng(0), []
     with _Evaluator(folder / "run", rules) as evaluator:
-        evaluator.wait_for("told step 0.", 60)
+        evaluator.wait_for("reported step 0.", 60)
         for step in range(1, 20 if quick else 100):  # an evaluator keeps a hundred findings of a rule
             time.sleep(chance.uniform(0.1, 0.3))
             run.write(1)
             begin = time.monotonic()
-            evaluator.wait_for(f"told step {step}.", 60)
+            evaluator.wait_for(f"reported step {step}.", 60)
             waits.append(time.monotonic() - begin)
         run.close()
     return [
@@ -172,7 +172,7 @@ def latency(folder: Path, *, quick: bool) -> list[Result]:
 
 
 class _Evaluator:
-    """An evaluator's process beside a training, with its lifeline."""
+    """An evaluator's process beside a training run, with its lifeline."""
 
     def __init__(self, run: Path, rules: Sequence[RuleSpec]) -> None:
         self._process = subprocess.Popen(
@@ -222,7 +222,7 @@ class _Evaluator:
 
 
 def growth(folder: Path, *, quick: bool) -> list[Result]:
-    """Processor time per step and memory over the length of a run, each length in a process of its own."""
+    """Processor time per step and memory over the length of a run, each length in a separate process."""
     lengths = (1000, 3000, 10_000) if quick else (1000, 10_000, 100_000)
     costs, memory = [], []
     results = []
@@ -240,7 +240,7 @@ def growth(folder: Path, *, quick: bool) -> list[Result]:
 
 
 def _grow(path: Path) -> dict[str, float]:
-    """Evaluates a run in pieces, as a follower beside a training does. The first steps, which import, do not count."""
+    """Evaluates a run in pieces, as a follower does beside it. The first steps, which import, do not count."""
     follower, engine = Follower(LocalStore(path)), Engine(default_rules())
     imported, settled, steps, begin = _memory("VmRSS"), 0, 0, 0.0
     while True:
@@ -315,7 +315,7 @@ def _memory(name: str) -> int:
 
 
 def _in_a_process(part: str, path: Path) -> dict[str, Any]:
-    """A part in a process of its own."""
+    """A part in a separate process."""
     command = [sys.executable, __file__, "--part", part, "--path", str(path)]
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(finished.stdout))

@@ -287,7 +287,7 @@ def _fastest(call: Callable[[], None]) -> float:
 
 
 def _in_a_process(part: str, path: Path, count: int = 0) -> dict[str, Any]:
-    """A part in a process of its own, with the most memory that it ever had."""
+    """A part in a separate process, with the most memory that it ever had."""
     command = [sys.executable, __file__, "--part", part, "--path", str(path), "--count", str(count)]
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(finished.stdout))

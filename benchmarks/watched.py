@@ -1,4 +1,4 @@
-"""A training that is watched for a measurement, and the evidence that it was watched as configured."""
+"""A training run that is watched for a measurement, and the evidence that it was watched as configured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Measured:
         seen: What a capture looks at.
         complaints: What the run lacks of what it was to hold; empty where the figure can be believed.
         bound: What watchglass itself says that it cost at most, over a bare step, as a ratio like the measured one;
-            NaN where that is not looked at.
+            NaN if it is not measured.
     """
 
     comparison: Comparison
@@ -42,13 +42,13 @@ class Measured:
 
 @dataclass
 class Watched:
-    """A training under watch.
+    """A training run under watch.
 
     Attributes:
         training: The training.
         run: Its run directory.
         background: Processor seconds that watchglass uses beside the training's thread.
-        hook: What it is watched through.
+        hook: The hook that watches it.
         steps: Training steps made so far.
     """
 
@@ -60,8 +60,8 @@ class Watched:
 
     def bound_s(self) -> float:
         """Seconds that watchglass says it has cost so far, at most: what stands in the verdict."""
-        told = {**self.hook.cost.report(), **self.hook._recorder.report()}
-        return float(told["callback_ns"] + told["recorder_cpu_ns"] + told["device_ns"]) / 1e9
+        costs = {**self.hook.cost.report(), **self.hook._recorder.report()}
+        return float(costs["callback_ns"] + costs["recorder_cpu_ns"] + costs["device_ns"]) / 1e9
 
     def step(self) -> None:
         """Make one training step."""
@@ -71,12 +71,12 @@ class Watched:
 
 @contextmanager
 def watching(training: Training, configuration: Configuration, folder: str) -> Iterator[Watched]:
-    """Watch a training; its first step is made here."""
+    """Watch a training run; its first step is made here."""
     run = Path(folder) / "run"
     background = Background()
     # Strict, so that a fault ends the measurement: a watchglass that had switched itself off would cost nothing.
-    # Three trainings' time passes for one step of the watched one: what is done by the clock would be done three times
-    # as often for each of its steps as beside no other training.
+    # The time of three runs passes for each step of the watched run: work by the clock would be done three times as
+    # often for each of its steps.
     handle = watchglass.watch(
         training.model,
         optimizer=training.optimizer,

@@ -1,4 +1,4 @@
-"""The trainings that are measured, each as a function that makes one training step."""
+"""The training runs that are measured, each as a function that makes one training step."""
 
 from __future__ import annotations
 
