@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import importlib.util
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -86,6 +88,16 @@ class RealRuns(ABC):
     def train(self, watch: Watch, *, sick: bool) -> None:
         """Train a model that ``watch(model)`` was called with; ``sick`` decides only what makes the run sick."""
 
+    def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
+        """Record a run with these settings of capture, by :meth:`train` in this process."""
+        with ExitStack() as hooks:
+
+            def watch(model: nn.Module) -> None:
+                hooks.enter_context(watchglass.watch(model, run=run, strict=True, **capture))
+
+            torch.manual_seed(0)
+            self.train(watch, sick=sick)
+
     def rules(self) -> list[RuleSpec]:
         """The default rules and this one."""
         return list({spec.name: spec for spec in [*default_rules(), RuleSpec(self.rule)]}.values())
@@ -126,14 +138,43 @@ def recorded(suite: type[RealRuns], folder: Path, *, sick: bool, alone: bool = F
     made = suite()
     capture = {**capture_for([RuleSpec(made.rule)] if alone else made.rules()), "save_interval": 1}
     run = Path(tempfile.mkdtemp(prefix="real-", dir=folder)) / "run"
-    with ExitStack() as hooks:
-
-        def watch(model: nn.Module) -> None:
-            hooks.enter_context(watchglass.watch(model, run=run, strict=True, **capture))
-
-        torch.manual_seed(0)
-        made.train(watch, sick=sick)
+    made.record(run, capture, sick=sick)
     return str(run)
+
+
+class Suite(NamedTuple):
+    """A class of tests of real runs: its file, its name, and the rule that it tests."""
+
+    file: Path
+    name: str
+    rule: str
+
+    def load(self) -> type[RealRuns]:
+        """The class."""
+        spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        loaded: type[RealRuns] = getattr(module, self.name)
+        return loaded
+
+
+def suites() -> list[Suite]:
+    """All classes that are derived from :class:`RealRuns`, found in the text of the tests."""
+    found = []
+    for file in sorted(Path(__file__).parent.rglob("test_*.py")):
+        text = file.read_text()
+        for node in ast.parse(text).body if "(RealRuns)" in text else ():
+            if not isinstance(node, ast.ClassDef) or not any(ast.unparse(base) == "RealRuns" for base in node.bases):
+                continue
+            set_here = [each for each in node.body if isinstance(each, ast.Assign)]
+            rules = [each.value for each in set_here if ast.unparse(each.targets[0]) == "rule"]
+            names = {n.targets[0].id: n.value for n in ast.parse(text).body if isinstance(n, ast.Assign)
+                     and isinstance(n.targets[0], ast.Name)}  # fmt: skip
+            value = names.get(rules[0].id, rules[0]) if isinstance(rules[0], ast.Name) else rules[0]
+            found.append(Suite(file, node.name, ast.literal_eval(value)))
+    return found
 
 
 def _facts(finding: Finding) -> tuple[Any, ...]:

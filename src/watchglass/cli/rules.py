@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
+from watchglass.cli.shared_options import check_choice
 from watchglass.cli.terminal import stdout_console
+from watchglass.errors import InvalidValueError
 
 Name = Annotated[
     str | None,
     typer.Argument(metavar="NAME", help="A rule, a rule set, or FILE.py:CLASS for a custom rule.", show_default=False),
 ]
+Coverage = Annotated[
+    bool, typer.Option("--coverage", help="List for each rule whether a real training run fires it in the tests.")
+]
+Format = Annotated[str, typer.Option("--format", metavar="text|json", help="Format of the output of --coverage.")]
 
 
-def rules(name: Name = None) -> None:
-    """List rules and rule sets, list the rules of one set, or document one rule."""
+def rules(name: Name = None, coverage: Coverage = False, output: Format = "text") -> None:
+    """List rules and rule sets, list the rules of one set, or document one rule.
+
+    With --coverage, list each built-in rule as live or built-only. A rule is live if a real sick training run of the
+    tests fires it under watchglass run and its healthy twin does not; else the reason follows.
+    """
     from rich.text import Text
 
     from watchglass.cli.listing import print_heading, print_hint, print_list, print_parameters, print_section
@@ -26,6 +37,14 @@ def rules(name: Name = None) -> None:
     def summaries(names: Iterable[str]) -> list[tuple[str, str]]:
         return [(each, documentation(find_rule(each)).summary) for each in names]
 
+    check_choice("--format", output, ("text", "json"))
+    if coverage:
+        if name is not None:
+            raise InvalidValueError("--coverage takes no NAME; omit one of the two")
+        _print_coverage(as_json=output == "json")
+        return
+    if output != "text":
+        raise InvalidValueError("--format json needs --coverage")
     console = stdout_console()
     if name is None:
         print_list(console, summaries(rule_names()))
@@ -53,3 +72,25 @@ def rules(name: Name = None) -> None:
         console.print(Text.assemble((f"Calibration {calibration}", "bold"), f"  {values}"))
     example = f"{name}:{rule.parameters[0].name}={rule.parameters[0].default}" if rule.parameters else name
     print_hint(console, f"watchglass run --rules {shlex.quote(example)} train.py")
+
+
+def _print_coverage(*, as_json: bool) -> None:
+    from watchglass.cli.listing import print_hint, print_list
+    from watchglass.rules import BUILT_IN
+
+    reasons = {name: each.built_only for name, each in BUILT_IN.items()}
+    if as_json:
+        rows = [
+            {"rule": name, "coverage": "built-only" if reason else "live", "reason": reason}
+            for name, reason in reasons.items()
+        ]
+        typer.echo(json.dumps({"rules": rows}, indent=2))
+        return
+    console = stdout_console()
+    print_list(console, ((name, f"built-only: {why}" if why else "live") for name, why in reasons.items()))
+    live = sum(not reason for reason in reasons.values())
+    print_hint(
+        console,
+        f"{live} of {len(reasons)} rules are live: a real sick training run of the tests fires them, and its healthy "
+        "twin does not.",
+    )

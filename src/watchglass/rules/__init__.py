@@ -6,7 +6,11 @@ from watchglass.config import parameter as parameter
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.rules.built_in import default_rules as default_rules, rule_names as rule_names
+    from watchglass.rules.built_in import (
+        BUILT_IN as BUILT_IN,
+        default_rules as default_rules,
+        rule_names as rule_names,
+    )
     from watchglass.rules.capture_settings import (
         capture_for as capture_for,
         capture_of as capture_of,
