@@ -23,6 +23,9 @@ LIMIT = _RUNS * _RUN
 #: Knuth's multiplier: scatters the starts without a random generator, which must not be touched.
 _SCATTER = 2654435761
 _MOST_CHANNELS, _MOST_COMMON = 64, 5
+#: Features of a table whose correlations are computed, the absolute correlation that counts, and rows that are kept.
+LEAST_FEATURES, MOST_FEATURES, CORRELATED = 3, 256, 0.95
+_LEAST_ROWS, _MOST_ROWS = 16, 512
 QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
 
@@ -37,6 +40,7 @@ class Sample:
         total: Elements of the tensor.
         size: Elements of the sample.
         copied: Their bytes, or a readback of these.
+        rows: Number of rows that it consists of; 0 for runs of elements.
     """
 
     path: str
@@ -45,6 +49,7 @@ class Sample:
     total: int
     size: int
     copied: NDArray[np.uint8] | Readback
+    rows: int = 0
 
     def octets(self) -> NDArray[np.uint8]:
         """The sample's bytes; waits for a device. For the recorder's thread."""
@@ -71,8 +76,18 @@ class Sample:
             return None
         return octets.view(kind).astype(np.float64) if kind.kind != "c" else None
 
-    def sketch(self) -> dict[str, Any] | None:
-        """A summary of the values: moments and quantiles of numbers, the most common ones of integers."""
+    def table(self) -> NDArray[np.float64] | None:
+        """Whole rows of a tensor with two axes; None for others."""
+        rows = self.rows or (self.shape[0] if len(self.shape) == 2 and self.size == self.total else 0)
+        values = self.values() if rows and len(self.shape) == 2 and self.size else None
+        return None if values is None else values.reshape(rows, -1)
+
+    def sketch(self, correlations: Correlations | None = None) -> dict[str, Any] | None:
+        """A summary of the values: moments and quantiles of numbers, the most common ones of integers.
+
+        Args:
+            correlations: Adds correlations between the features of a table, over its rows and earlier ones.
+        """
         values = self.values()
         if values is None or not self.size:
             return None
@@ -86,9 +101,12 @@ class Sample:
             return data
         data["zeros"] = int((values == 0).sum())
         if self.dtype.startswith(("int", "uint", "bool")):
-            return {**data, **_of_integers(values)}
+            return {**data, **_of_integers(values), **_padding(self.table())}
         data["mean"], data["std"] = float(values[finite].mean()), float(values[finite].std())
         data["quantiles"] = [float(value) for value in np.quantile(values[finite], QUANTILES)]
+        table = self.table() if correlations is not None else None
+        if table is not None and correlations is not None and (found := correlations.with_rows(table)):
+            data["correlations"] = found
         channels = self._channels(np.where(finite, values, 0.0))
         return {**data, "channels": channels} if channels else data
 
@@ -97,11 +115,40 @@ class Sample:
         if axis is None or self.shape[axis] > _MOST_CHANNELS:
             return None
         number = self.shape[axis]
-        channel = np.unravel_index(positions(np.arange, self.total), self.shape)[axis]
+        taken = np.arange(self.size) if self.rows else positions(np.arange, self.total)
+        channel = np.unravel_index(taken, self.shape)[axis]
         count = np.maximum(np.bincount(channel, minlength=number), 1)
         mean = np.bincount(channel, values, number) / count
         spread = np.bincount(channel, (values - mean[channel]) ** 2, number) / count
         return {"axis": axis, "mean": mean.tolist(), "std": np.sqrt(spread).tolist()}
+
+
+class Correlations:
+    """Correlations between the features of a table, over the latest rows of its batches. For the recorder's thread."""
+
+    def __init__(self) -> None:
+        self._rows: NDArray[np.float64] | None = None
+
+    def with_rows(self, table: NDArray[np.float64]) -> dict[str, Any] | None:
+        """Adds rows; returns the share of pairs of features that are :data:`CORRELATED`.
+
+        Args:
+            table: float64[rows, features].
+
+        Returns:
+            ``share`` (0..1) of the pairs of ``features`` that vary, over ``rows``; None for too few of either.
+        """
+        table = table[np.isfinite(table).all(axis=1)]
+        if self._rows is not None and self._rows.shape[1] == table.shape[1]:
+            table = np.concatenate([self._rows, table])
+        self._rows = table = table[-_MOST_ROWS:]
+        varies = table.std(axis=0) > 1e-12 if len(table) else np.zeros(table.shape[1], bool)
+        features = int(varies.sum())
+        if features < LEAST_FEATURES or table.shape[1] > MOST_FEATURES or len(table) < _LEAST_ROWS:
+            return None
+        above = np.abs(np.corrcoef(table[:, varies].T)) > CORRELATED
+        pairs = features * (features - 1)
+        return {"share": float((above.sum() - features) / pairs), "features": features, "rows": len(table)}
 
 
 def hash_of(samples: Sequence[Sample]) -> str:
@@ -143,6 +190,15 @@ def positions(arange: Any, total: int, **where: Any) -> Any:
     return (starts[:, None] + arange(_RUN, **where)[None, :]).reshape(-1)
 
 
+def rows_of(arange: Any, total: int, number: int, **where: Any) -> Any:
+    """Ascending numbers of ``number`` rows among ``total``, scattered; an array of the kind that ``arange`` makes."""
+    if total <= number:
+        return arange(total, **where)
+    part = total // number
+    index = arange(number, **where)
+    return index * part + index * _SCATTER % part
+
+
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
     """Axis of channels or features: 1 of images unless they are laid out with colours last, else the last."""
     if len(shape) < 2:
@@ -153,9 +209,29 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
 
 
 def _of_integers(values: NDArray[np.float64]) -> dict[str, Any]:
-    distinct, counts = np.unique(values, return_counts=True)
-    common = np.argsort(-counts, kind="stable")[:_MOST_COMMON]
+    counts, distinct = most_common(values, _MOST_COMMON)
     return {
-        "min": int(distinct[0]), "max": int(distinct[-1]), "distinct": int(distinct.size),
-        "most_common": [[int(distinct[i]), float(counts[i] / values.size)] for i in common],
+        "min": int(values.min()), "max": int(values.max()), "distinct": distinct,
+        "most_common": [[value, count / values.size] for value, count in counts],
     }  # fmt: skip
+
+
+def most_common(values: NDArray[Any], most: int) -> tuple[list[list[int]], int]:
+    """The most common integers with their counts, most frequent first, and how many different ones there are."""
+    distinct, counts = np.unique(values, return_counts=True)
+    common = np.argsort(-counts, kind="stable")[:most]
+    return [[int(distinct[i]), int(counts[i])] for i in common], int(distinct.size)
+
+
+def _padding(table: NDArray[np.float64] | None) -> dict[str, Any]:
+    """The token that rows end with (or begin with), and how much of them it fills without a gap."""
+    if table is None or min(table.shape) < 2:
+        return {}
+    found = []
+    for side, rows in (("right", table[:, ::-1]), ("left", table)):
+        token = most_common(rows[:, 0], 1)[0][0][0]
+        # Of each row the length of the run of this token.
+        runs = np.cumprod(rows == token, axis=1).sum(axis=1)
+        about = {"token": token, "side": side, "share": float(runs.mean() / table.shape[1])}
+        found.append({**about, "rows": float(np.mean(runs > 0))})
+    return {"padding": max(found, key=lambda each: each["share"])}

@@ -9,11 +9,13 @@ from typing import Any
 
 from watchglass.capture.budget import Budget
 from watchglass.capture.module_places import NOWHERE, Place
+from watchglass.capture.sketch_pace import sketch_spacing
 from watchglass.config import (
     DEFAULT_COLLECTIONS,
     EXACT_REDUCTIONS,
     MODE_NAMES,
     PART_OF,
+    SKETCHES,
     Collection,
     Schedule,
     SessionConfig,
@@ -87,6 +89,7 @@ class Plan:
         self._collections = config.all_collections
         self._rank = self._ask_rank if config.include_workers == "one" else None
         self._silent = False
+        self._sketches = not SKETCHES.isdisjoint(chosen_facts(config.facts))
         self._schedules = {mode: self._grouped(name) for name, mode in MODE_NAMES.items()}
         self._views: dict[int, _View] = {}
         self._train = self._view = self._view_of(0)
@@ -127,13 +130,16 @@ class Plan:
             if schedule.holds(mode_step, chosen):
                 due |= members
                 by_budget |= schedule.interval is None
+        self._was_due |= due
         if mode is Mode.TRAIN:
             self.chosen = by_budget
             self._train = self._view = self._view_of(due)
-        elif due:
+            return due != 0
+        # Facts of an evaluation need no collection that is due.
+        sketched = mode is Mode.EVAL and self._sketches and mode_step % sketch_spacing(mode_step) == 0
+        if due or sketched:
             self._view = self._view_of(due)
-        self._was_due |= due
-        return due != 0
+        return due != 0 or sketched
 
     def next_due(self, train_step: int) -> int:
         """The smallest TRAIN step from ``train_step`` on at which anything is due; :data:`NEVER` for none.

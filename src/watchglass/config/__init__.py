@@ -15,7 +15,12 @@ from watchglass.config.evaluation import (
     RuleSpec as RuleSpec,
 )
 from watchglass.config.evaluator_timing import EvaluatorTiming as EvaluatorTiming
-from watchglass.config.facts import FACTS as FACTS, chosen_facts as chosen_facts, facts_for as facts_for
+from watchglass.config.facts import (
+    FACTS as FACTS,
+    SKETCHES as SKETCHES,
+    chosen_facts as chosen_facts,
+    facts_for as facts_for,
+)
 from watchglass.config.files import (
     find_file as find_file,
     read_actions as read_actions,

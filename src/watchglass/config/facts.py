@@ -62,8 +62,20 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         ),
         "input_sketch": FactKind(
             "",
-            "computed by the recorder's thread from the batch's sample, at most every 64 steps",
+            "computed by the recorder's thread from the batch's sample, at about 80 of 5,000 steps",
             "moments and quantiles of the model's inputs, by channel or feature",
+        ),
+        "output_sketch": FactKind(
+            "",
+            "a copy of at most 32,768 elements of the final output, at about 80 of 5,000 steps; the recorder's thread "
+            "computes",
+            "spread of the final output over the batch by unit, predicted classes, and errors by class",
+        ),
+        "target_sketch": FactKind(
+            "",
+            "a copy of at most 32,768 elements of the targets, at about 80 of 5,000 steps; the recorder's thread "
+            "computes",
+            "counts of classes, or moments of the targets of each loss function",
         ),
         "training_flags": FactKind(
             "",
@@ -82,6 +94,10 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         ),
     }
 )
+
+
+#: Facts that evaluations have as well, at some of their first steps whatever is captured there.
+SKETCHES = frozenset({"input_sketch", "output_sketch", "target_sketch"})
 
 
 def chosen_facts(names: Iterable[str] | None) -> frozenset[str]:

@@ -17,6 +17,8 @@ _BY_ELEMENT = (
     *BY_SIGN, "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "soft_margin_loss",
     "hinge_embedding_loss",
 )  # fmt: skip
+#: Loss functions that compare element by element, so that their arguments broadcast.
+ELEMENTWISE = frozenset((*_BY_ELEMENT, "gaussian_nll_loss", "multilabel_soft_margin_loss"))
 
 
 def number(value: Tensor) -> Any:

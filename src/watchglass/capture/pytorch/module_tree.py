@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -250,13 +251,27 @@ class ModuleTree:
         return (living for reference, _ in self._parameters.values() if (living := reference()) is not None)
 
 
-def described(trees: Iterable[ModuleTree]) -> dict[str, dict[str, str]]:
-    """Class names and kinds of all modules by path, for a ``model`` fact."""
-    places = [place for tree in trees for _, place in tree.modules()]
+def described(trees: Iterable[ModuleTree]) -> dict[str, dict[str, Any]]:
+    """Class names, kinds, dropout and padding tokens of modules by path, for a ``model`` fact."""
+    modules = [each for tree in trees for each in tree.modules()]
     return {
-        "module_types": {place.path: place.module_type for place in places},
-        "module_kinds": {place.path: place.kind.value for place in places},
+        "module_types": {place.path: place.module_type for _, place in modules},
+        "module_kinds": {place.path: place.kind.value for _, place in modules},
+        # Only those that drop something.
+        "dropout": {place.path: dropped for module, place in modules if (dropped := _dropout(module))},
+        "padding": {
+            place.path: token
+            for module, place in modules
+            if isinstance(token := getattr(module, "padding_idx", None), int)
+        },
     }
+
+
+def _dropout(module: nn.Module) -> float:
+    """The probability with which a module of PyTorch drops elements; 0 for others."""
+    name = "p" if kind_of(module) is ModuleKind.DROPOUT else "dropout"
+    value = getattr(module, name, None)
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def unit_axis(module_type: str, dimensions: int) -> int | None:

@@ -13,6 +13,7 @@ from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
+from watchglass.capture.pytorch.facts.judged_rows import JudgedRows
 from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
 from watchglass.capture.pytorch.facts.loss_calls import LossCalls
 from watchglass.capture.pytorch.facts.loss_scales import LossScales
@@ -107,6 +108,9 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     frozenset({"training_flags"}): lambda hook, models, subjects, leave, kinds: TrainingFlags(models),
     frozenset({"membership"}): lambda hook, models, subjects, leave, kinds: Membership(hook, models, subjects),
     frozenset({"loss_call"}): lambda hook, models, subjects, leave, kinds: LossCalls(),
+    frozenset({"output_sketch", "target_sketch"}): (
+        lambda hook, models, subjects, leave, kinds: JudgedRows(models, kinds)
+    ),
     frozenset({"batch", "data_loader", "input_sketch"}): (
         lambda hook, models, subjects, leave, kinds: Batches(hook, models, kinds, leave)
     ),

@@ -20,21 +20,22 @@ from torch.compiler import is_compiling
 
 from watchglass.capture.deferred_facts import DeferredFact
 from watchglass.capture.hook import Hook
-from watchglass.capture.input_sketches import Sample, first_of_each_kind, hashed
+from watchglass.capture.input_sketches import Correlations, Sample, first_of_each_kind, hashed
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
-from watchglass.capture.pytorch.facts.input_samples import sample
+from watchglass.capture.pytorch.facts.input_samples import sample, table_sample
+from watchglass.capture.pytorch.facts.judged_rows import about_model
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.module_tree import is_compiled
 from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.sketch_pace import SketchPace
+from watchglass.record import Forward
 from watchglass.records import Mode, ModuleKind
 
 #: Tensors of a call that are sampled, and batches of an epoch that are hashed.
 _MOST_TENSORS, _MOST_BATCHES = 4, 16
-#: Steps of a mode between two sketches.
-_SKETCH_INTERVAL = 64
 
 
 class _EpochStart:
@@ -74,7 +75,8 @@ class Batches:
         self._loaders = ObjectNames()
         self._iterations: dict[str, int] = {}
         self._epoch: _EpochStart | None = None
-        self._next_sketch = dict.fromkeys(Mode, 0)
+        self._pace = SketchPace()
+        self._correlations: dict[str, Correlations] = {}
         # Of the tensors that are sketched in this forward: their memory, and the kinds of the modules that take them.
         self._sketched: dict[tuple[Any, ...], list[str]] = {}
         #: An entry of :attr:`Events.module_listeners`.
@@ -90,7 +92,7 @@ class Batches:
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward is about to run."""
         mode, number = call.step.mode, call.step.mode_step
-        sketching = "input_sketch" in self._kinds and number >= self._next_sketch[mode]
+        sketching = "input_sketch" in self._kinds and self._pace.due(mode, call.forward.model, number)
         if not sketching and "batch" not in self._kinds:
             return
         samples = _samples(call.arguments, call.kwargs)
@@ -99,14 +101,17 @@ class Batches:
             iterations = dict(self._iterations)
             facts.append(("batch", "forward", DeferredFact(lambda: {**hashed([samples]), "iterations": iterations})))
         if sketching:
-            self._next_sketch[mode] = number + _SKETCH_INTERVAL
             self._sketched = {}
             for chosen in first_of_each_kind(samples):
                 into: list[str] = []
+                taken = chosen
                 for path, tensor in tensors_in(_given(call.arguments, call.kwargs), _MOST_TENSORS):
-                    if path == chosen.path and (memory := _memory(tensor)) is not None:
-                        self._sketched[memory] = into
-                facts.append(("input_sketch", "forward", DeferredFact(functools.partial(_sketch, chosen, into))))
+                    if path == chosen.path:
+                        taken = table_sample(path, tensor) or chosen
+                        if (memory := _memory(tensor)) is not None:
+                            self._sketched[memory] = into
+                about = functools.partial(self._sketch, call.forward, taken, into, training=mode is Mode.TRAIN)
+                facts.append(("input_sketch", "forward", DeferredFact(about)))
         epoch = self._epoch
         if epoch is not None and epoch.waiting and mode is Mode.TRAIN:
             epoch.waiting = False
@@ -123,6 +128,12 @@ class Batches:
     def forward_ended(self, call: ForwardCall) -> None:
         """The captured forward has ended."""
         self._sketched = {}
+
+    def _sketch(self, forward: Forward, taken: Sample, into: list[str], *, training: bool) -> dict[str, Any] | None:
+        """Data of an ``input_sketch``; for the recorder's thread."""
+        key = f"{forward.model}/{taken.path}"
+        data = taken.sketch(self._correlations.setdefault(key, Correlations()) if training else None)
+        return data and {**data, "into": into, **about_model(self._models, forward)}
 
     def _iterated(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         loader = args[0]
@@ -191,11 +202,6 @@ def _memory(tensor: Any) -> tuple[Any, ...] | None:
         return tensor.data_ptr(), tensor.numel(), tensor.dtype
     except RuntimeError:
         return None
-
-
-def _sketch(taken: Sample, into: list[str]) -> dict[str, Any] | None:
-    data = taken.sketch()
-    return data and {**data, "into": into}
 
 
 def _workers(loader: Any) -> int:

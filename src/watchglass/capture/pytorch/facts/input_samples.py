@@ -1,11 +1,14 @@
-"""Bounded copies of input tensors, by the positions of :mod:`~watchglass.capture.input_sketches`."""
+"""Bounded copies of tensors, by the positions of :mod:`~watchglass.capture.input_sketches`."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from watchglass.capture.input_sketches import LIMIT, Sample, positions
+from watchglass.capture.input_sketches import LIMIT, Sample, positions, rows_of
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
 
@@ -17,27 +20,47 @@ def sample(path: str, tensor: Tensor) -> Sample | None:
     """A sample of a tensor; None of one whose values cannot be read now."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
+    return _sample(path, tensor, _taken)
+
+
+def table_sample(path: str, tensor: Tensor) -> Sample | None:
+    """Some whole rows of a tensor with two axes; None of others, of small ones and of those with long rows."""
+    if tensor.dim() != 2 or tensor.numel() <= LIMIT or tensor.shape[1] > LIMIT or hasattr(tensor, "to_local"):
+        return None
+    most = max(4, 4 * LIMIT // tensor.shape[1])
+    taken = _sample(path, tensor, lambda each: _rows(each, most))
+    if taken is not None:
+        taken.rows = taken.size // tensor.shape[1]
+    return taken
+
+
+def elements(path: str, tensor: Tensor, index: Tensor, shape: tuple[int, ...]) -> Sample | None:
+    """The elements of a tensor at some flat positions, as a sample of another shape; None if they cannot be read."""
+    return _sample(path, tensor, lambda each: _at(each, index), shape)
+
+
+def _rows(tensor: Tensor, most: int) -> Tensor:
+    return tensor.index_select(0, rows_of(torch.arange, tensor.shape[0], most, device=tensor.device)).reshape(-1)
+
+
+def _sample(path: str, tensor: Tensor, take: Callable[[Tensor], Tensor], shape: Any = None) -> Sample | None:
     if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return None
     if in_graph_capture(tensor):
         return None
     try:
         with torch.no_grad():
-            return _sample(path, tensor.detach())
-    except (RuntimeError, NotImplementedError, TypeError):
+            taken = take(tensor.detach())
+            size = taken.numel()
+            if taken.is_complex():
+                taken = torch.view_as_real(taken.resolve_conj()).reshape(-1)
+            octets = taken.view(torch.uint8)
+            # To NumPy at once: for an object that only looks like a tensor (inside torch.func) this raises here.
+            copied = octets.numpy() if octets.device.type == "cpu" else DeviceRows(octets)
+    except (RuntimeError, NotImplementedError, TypeError, IndexError):
         return None  # inside torch.func, or a user's class of tensor
-
-
-def _sample(path: str, tensor: Tensor) -> Sample:
-    taken = _taken(tensor)
-    size = taken.numel()
-    if taken.is_complex():
-        taken = torch.view_as_real(taken.resolve_conj()).reshape(-1)
-    octets = taken.view(torch.uint8)
-    # To NumPy at once: for an object that only looks like a tensor (inside torch.func) this raises here.
-    copied = octets.numpy() if octets.device.type == "cpu" else DeviceRows(octets)
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Sample(path, tuple(tensor.shape), dtype, tensor.numel(), size, copied)
+    return Sample(path, tuple(tensor.shape if shape is None else shape), dtype, tensor.numel(), size, copied)
 
 
 def _taken(tensor: Tensor) -> Tensor:
@@ -51,6 +74,10 @@ def _taken(tensor: Tensor) -> Tensor:
             _indices.clear()
         # Worked out on its device: nothing is copied there, which would wait.
         index = _indices[key] = positions(torch.arange, total, device=tensor.device)
+    return _at(tensor, index)
+
+
+def _at(tensor: Tensor, index: Tensor) -> Tensor:
     if tensor.is_contiguous():
         return tensor.view(-1).index_select(0, index)
     return tensor[_coordinates(index, tensor.shape)]

@@ -8,18 +8,11 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.pytorch.events import LossCall
+from watchglass.capture.pytorch.losses import ELEMENTWISE
 from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED, chain
 
 #: Most different calls that are kept; with more, shapes vary too much for a rule.
 _MOST_CALLS = 32
-#: Losses that compare element by element, so that their arguments broadcast.
-_ELEMENTWISE = frozenset(
-    {
-        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss",
-        "binary_cross_entropy", "binary_cross_entropy_with_logits", "soft_margin_loss", "hinge_embedding_loss",
-        "multilabel_soft_margin_loss",
-    }
-)  # fmt: skip
 #: Nodes of autograd that only arrange values.
 _ARRANGING = (*REARRANGED, "ToCopy", "Clone")
 #: Operations of autograd that say something about the range of their values, by beginning of their node's name.
@@ -43,7 +36,7 @@ class LossCalls:
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
         made_by, over = _made_by(tensors.get("input"))
         shapes = [tuple(tensor.shape) for tensor in tensors.values()]
-        broadcast = _broadcast(shapes) if call.function in _ELEMENTWISE else None
+        broadcast = _broadcast(shapes) if call.function in ELEMENTWISE else None
         like = (
             _pattern(shapes),
             [tensor.dtype for tensor in tensors.values()],

@@ -1,0 +1,230 @@
+"""Sketches of what a loss judges: rows of a model's final output with the targets of the same rows.
+
+An adapter copies some rows; the recorder's thread makes the facts ``output_sketch`` and ``target_sketch`` of them. A
+row is what a loss judges at once: one sample, or one position of a sequence or an image where each has a class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.capture.input_sketches import Sample, most_common
+
+#: Rows of targets, elements of outputs and columns of outputs that are no classes, at most.
+_MOST_ROWS, _MOST_ELEMENTS, _MOST_COLUMNS = 1024, 1 << 15, 256
+#: Rows of outputs at least, of classes so many that their rows are long; beyond this number outputs are left out.
+_LEAST_ROWS, _MOST_CLASSES = 4, 1 << 17
+#: Units that are listed one by one, and classes that are counted one by one.
+MOST_UNITS, _MOST_COUNTED = 64, 1000
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which part of a loss's arguments is copied.
+
+    Attributes:
+        rows: Rows of the targets.
+        stride: Of these every so many is one of the outputs.
+        columns: Columns of outputs that are no classes.
+    """
+
+    rows: int
+    stride: int
+    columns: int
+
+    @classmethod
+    def of(cls, rows: int, columns: int, *, by_class: bool) -> Cut:
+        """What is copied of so many rows and columns."""
+        columns = columns if by_class else min(columns, _MOST_COLUMNS)
+        most = max(_LEAST_ROWS, _MOST_ELEMENTS // max(1, columns))
+        rows = min(rows, _MOST_ROWS if by_class else most)
+        return cls(rows, -(-rows // most), columns)
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether the rows of the outputs can be copied."""
+        return self.columns <= _MOST_CLASSES
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Rows of the arguments of one loss, or of a model's output that no loss function judged.
+
+    Attributes:
+        function: The loss function; "" for none.
+        number: Number of the loss in its forward, from 1.
+        by_class: Whether columns are classes, of which each row has one.
+        shape: Of the output.
+        target_shape: Of the target.
+        columns: Classes or units of a row, those included that were not copied.
+        outputs: Rows of the output; None where they could not be copied.
+        targets: Rows of the target; None where there is none.
+        stride: Of the rows of targets every so many is one of the outputs.
+        ignored: The class that counts as none.
+        settings: What else a loss was given: ``smoothing``, ``weighted``, ``positive_weight``.
+    """
+
+    function: str
+    number: int
+    by_class: bool
+    shape: tuple[int, ...]
+    target_shape: tuple[int, ...]
+    columns: int
+    outputs: Sample | None
+    targets: Sample | None
+    stride: int = 1
+    ignored: int | None = None
+    settings: dict[str, Any] | None = None
+
+    def output_sketch(self) -> dict[str, Any] | None:
+        """Data of an ``output_sketch``. For the recorder's thread."""
+        values = _rows(self.outputs)
+        if values is None or self.outputs is None:
+            return None
+        finite = np.isfinite(values).all(axis=1)
+        data = {**self._head(self.shape, self.outputs, values), "nonfinite": float(np.mean(~np.isfinite(values)))}
+        if not finite.any():
+            return data
+        clean = values[finite]
+        spreads = clean.std(axis=0)
+        data |= {
+            "min": float(clean.min()), "max": float(clean.max()), "mean": float(clean.mean()),
+            "std": float(clean.std()), "spread": _root_mean_square(spreads),
+        }  # fmt: skip
+        if values.shape[1] <= MOST_UNITS:
+            data["units"] = {"mean": clean.mean(axis=0).tolist(), "std": spreads.tolist()}
+        targets = _rows(self.targets)
+        given = None if targets is None else targets[:: self.stride][: len(values)]
+        given = None if given is None or len(given) != len(values) else given[finite]
+        if self.by_class:
+            return {**data, **_of_classes(clean, self._labels(given), self.ignored)}
+        return {**data, **_of_values(clean, given, self.function)}
+
+    def target_sketch(self) -> dict[str, Any] | None:
+        """Data of a ``target_sketch``. For the recorder's thread."""
+        values = _rows(self.targets)
+        if values is None or self.targets is None or not values.size:
+            return None
+        data = {**self._head(self.target_shape, self.targets, values), **(self.settings or {})}
+        if "int" in self.targets.dtype and self.by_class:
+            return {**data, **self._counts(values[:, 0])}
+        finite = np.isfinite(values)
+        data["nonfinite"] = float(np.mean(~finite))
+        if not finite.any():
+            return data
+        clean = values[finite.all(axis=1)]
+        if not len(clean):
+            return data
+        return {**data, **_kind_of(clean, by_class=self.by_class), **_moments(clean)}
+
+    def _head(self, shape: tuple[int, ...], sample: Sample, values: Values) -> dict[str, Any]:
+        return {
+            "function": self.function, "number": self.number, "shape": list(shape), "dtype": sample.dtype,
+            "rows": len(values), "columns": self.columns,
+        }  # fmt: skip
+
+    def _labels(self, targets: Values | None) -> NDArray[np.int64] | None:
+        if targets is None:
+            return None
+        labels = targets[:, 0] if targets.shape[1] == 1 else targets.argmax(axis=1)
+        return np.asarray(labels, np.int64)
+
+    def _counts(self, labels: Values) -> dict[str, Any]:
+        counted = labels if self.ignored is None else labels[labels != self.ignored]
+        data: dict[str, Any] = {"kind": "classes", "ignored": 1 - counted.size / labels.size}
+        if not counted.size:
+            return data
+        outside = (counted < 0) | (counted >= self.columns)
+        counts, distinct = most_common(counted, _MOST_COUNTED)
+        return {
+            **data, "min": int(counted.min()), "max": int(counted.max()), "outside": int(outside.sum()),
+            "distinct": distinct, "counts": counts,
+        }  # fmt: skip
+
+
+def _rows(sample: Sample | None) -> Values | None:
+    """The copied elements as float64[rows, columns]."""
+    values = None if sample is None else sample.values()
+    if sample is None or values is None or not values.size:
+        return None
+    return values.reshape(sample.shape[0], -1)
+
+
+def _of_classes(logits: Values, labels: NDArray[np.int64] | None, ignored: int | None) -> dict[str, Any]:
+    """What rows of logits, or of log-probabilities, choose."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_shares = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    chosen = logits.argmax(axis=1)
+    data: dict[str, Any] = {
+        "entropy": float(-(np.exp(log_shares) * log_shares).sum(axis=1).mean()),
+        "predicted": most_common(chosen, MOST_UNITS)[0],
+    }
+    if labels is None:
+        return data
+    known = (labels >= 0) & (labels < logits.shape[1])
+    known &= labels != ignored if ignored is not None else True
+    if not known.any():
+        return data
+    rows = np.flatnonzero(known)
+    data["loss"] = float(-log_shares[rows, labels[rows]].mean())
+    return {**data, **_confusion(labels[known], chosen[known], logits.shape[1])}
+
+
+def _confusion(labels: NDArray[np.int64], chosen: NDArray[np.int64], classes: int) -> dict[str, Any]:
+    right = float(np.mean(labels == chosen))
+    if classes > MOST_UNITS:
+        return {"right": right}
+    pairs, counts = np.unique(labels * classes + chosen, return_counts=True)
+    # Triples of true class, predicted class and number of rows.
+    found = [[int(pair // classes), int(pair % classes), int(n)] for pair, n in zip(pairs, counts, strict=True)]
+    return {"right": right, "confusion": found}
+
+
+def _of_values(outputs: Values, targets: Values | None, function: str) -> dict[str, Any]:
+    """How near rows of outputs come to their targets, beside what the mean of these targets reaches."""
+    if targets is None or targets.shape != outputs.shape or not np.isfinite(targets).all():
+        return {}
+    if function.startswith("binary_cross_entropy") and np.isin(targets, (0, 1)).all():
+        limit = 0.5 if function == "binary_cross_entropy" else 0.0
+        return _confusion(targets.astype(np.int64).ravel(), (outputs > limit).astype(np.int64).ravel(), 2)
+    apart_targets, apart_outputs = targets - targets.mean(axis=0), outputs - outputs.mean(axis=0)
+    spread = float(np.mean(apart_targets**2))
+    found = {"squared_error": float(np.mean((outputs - targets) ** 2)), "constant_error": spread}
+    both = float(np.sqrt(np.sum(apart_targets**2) * np.sum(apart_outputs**2)))
+    return {**found, "correlation": float(np.sum(apart_targets * apart_outputs) / both)} if both > 0 else found
+
+
+def _kind_of(targets: Values, *, by_class: bool) -> dict[str, Any]:
+    labels = bool(np.isin(targets, (0, 1)).all())
+    if by_class:
+        one_hot = labels and bool((targets.sum(axis=1) == 1).all())
+        if not one_hot:
+            return {"kind": "shares"}
+        counts, distinct = most_common(targets.argmax(axis=1), _MOST_COUNTED)
+        return {"kind": "one_hot", "counts": counts, "distinct": distinct}
+    if labels:
+        counts, distinct = most_common(targets.ravel(), 2)
+        return {"kind": "labels", "counts": counts, "distinct": distinct}
+    return {"kind": "values", "whole": bool((targets == np.round(targets)).all())}
+
+
+def _moments(targets: Values) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "min": float(targets.min()), "max": float(targets.max()), "mean": float(targets.mean()),
+        "variance": float(targets.var()), "zeros": float(np.mean(targets == 0)), "ones": float(np.mean(targets == 1)),
+        # Over the rows, so that what differs between units alone does not count.
+        "spread": _root_mean_square(targets.std(axis=0)),
+    }  # fmt: skip
+    if targets.shape[1] <= MOST_UNITS:
+        data["units"] = {"mean": targets.mean(axis=0).tolist(), "std": targets.std(axis=0).tolist()}
+    return data
+
+
+def _root_mean_square(values: Values) -> float:
+    return float(np.sqrt(np.mean(values**2)))

@@ -1,0 +1,167 @@
+"""Facts ``output_sketch`` and ``target_sketch``: rows of what a loss judges, and of its targets."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.input_sketches import rows_of
+from watchglass.capture.judged_sketches import Cut, Judged
+from watchglass.capture.pytorch import losses
+from watchglass.capture.pytorch.events import ForwardCall, LossCall
+from watchglass.capture.pytorch.facts.input_samples import elements
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.public_calls import argument_of
+from watchglass.capture.sketch_pace import SketchPace
+from watchglass.record import Forward
+
+#: Losses of one forward that are sketched.
+_MOST_LOSSES = 4
+_BY_CLASS = ("cross_entropy", "nll_loss", "multi_margin_loss")
+#: Rows of fewer samples are taken of all axes but the last.
+_FEW_SAMPLES = 8
+
+
+class JudgedRows:
+    """Samples outputs and targets at some of the captured steps, whole rows of both together."""
+
+    def __init__(self, models: Models, kinds: frozenset[str]) -> None:
+        self._models = models
+        self._kinds = kinds
+        self._pace = SketchPace()
+        # The forward whose losses are sketched.
+        self._forward: tuple[int, int] | None = None
+        # How many of them were, as a list that the fact about an output without a loss can look at later.
+        self._losses: list[str] = []
+
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward is about to run."""
+        forward, self._losses = call.forward, []
+        due = self._pace.due(call.step.mode, forward.model, call.step.mode_step)
+        self._forward = (id(forward), forward.start_ns) if due else None
+
+    def loss_computed(self, call: LossCall) -> None:
+        """A loss function has returned, at a captured step."""
+        if self._forward != (id(call.forward), call.forward.start_ns) or len(self._losses) >= _MOST_LOSSES:
+            return
+        judged = _judged(call, len(self._losses) + 1)
+        if judged is not None:
+            self._losses.append(call.function)
+            self._add(call.forward, f"torch.nn.functional.{call.function}", judged, [])
+
+    def forward_ended(self, call: ForwardCall) -> None:
+        """The captured forward has ended: what it returned counts if no loss function judges it."""
+        if self._forward != (id(call.forward), call.forward.start_ns) or self._losses:
+            return
+        output = next((each for _, each in tensors_in(call.output) if each.is_floating_point() and each.dim()), None)
+        judged = None if output is None or output.numel() < 2 else _of_output(output)
+        if judged is not None:
+            self._add(call.forward, "forward", judged, self._losses)
+
+    def _add(self, forward: Forward, source: str, judged: Judged, unless: list[str]) -> None:
+        made = {"output_sketch": judged.output_sketch, "target_sketch": judged.target_sketch}
+        for kind in self._kinds & made.keys():
+            about = functools.partial(self._data, forward, made[kind], unless)
+            forward.records.facts.append((kind, source, DeferredFact(about)))
+
+    def _data(self, forward: Forward, make: Any, unless: list[str]) -> dict[str, Any] | None:
+        """The data of a fact; for the recorder's thread."""
+        data = None if unless else make()
+        return data and {**data, **about_model(self._models, forward)}
+
+
+def about_model(models: Models, forward: Forward) -> dict[str, int]:
+    """The number of the model of a forward that is over, where there are several."""
+    return {"model": forward.model} if models.seen > 1 and forward.model >= 0 else {}
+
+
+def _judged(call: LossCall, number: int) -> Judged | None:
+    outputs, targets = call.predictions, call.target
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or not outputs.numel():
+        return None
+    if hasattr(outputs, "to_local") or outputs.device != targets.device or not outputs.is_floating_point():
+        return None
+    if call.function in _BY_CLASS:
+        return _by_class(call, number, outputs, targets)
+    if call.function not in losses.ELEMENTWISE:
+        return None
+    rows, columns = _matrix(outputs.shape)
+    cut = Cut.of(rows, columns, by_class=False)
+    same = outputs.shape == targets.shape
+    picked = _flat(rows, columns, cut, outputs.device)
+    return Judged(
+        call.function, number, False, tuple(outputs.shape), tuple(targets.shape), columns,
+        elements("output", outputs, picked, (cut.rows, cut.columns)),
+        elements("target", targets, picked, (cut.rows, cut.columns)) if same else None,
+        settings=_settings(call),
+    )  # fmt: skip
+
+
+def _by_class(call: LossCall, number: int, outputs: Tensor, targets: Tensor) -> Judged | None:
+    if outputs.dim() < 2:
+        outputs, targets = outputs.unsqueeze(0), targets.unsqueeze(0)
+    samples, classes, *space = outputs.shape
+    positions = math.prod(space)
+    shares = targets.shape == outputs.shape
+    if not shares and targets.shape != (samples, *space):
+        return None
+    device = outputs.device
+    cut = Cut.of(samples * positions, classes, by_class=True)
+    rows = rows_of(torch.arange, samples * positions, cut.rows, device=device)
+    seen = rows[:: cut.stride]
+    # Flat positions of all classes of these rows: classes come before positions.
+    first = seen // positions * (classes * positions) + seen % positions
+    of_outputs = (first[:, None] + torch.arange(classes, device=device) * positions).reshape(-1)
+    shape = (len(seen), classes)
+    return Judged(
+        call.function, number, True, tuple(outputs.shape), tuple(targets.shape), classes,
+        elements("output", outputs, of_outputs, shape) if cut.whole_rows else None,
+        elements("target", targets, of_outputs, shape) if shares else elements("target", targets, rows, (cut.rows, 1)),
+        1 if shares else cut.stride,
+        None if shares else int(argument_of(call.function, "ignore_index", call.arguments, call.kwargs, -100)),
+        _settings(call),
+    )  # fmt: skip
+
+
+def _of_output(output: Tensor) -> Judged | None:
+    rows, columns = _matrix(output.shape)
+    cut = Cut.of(rows, columns, by_class=False)
+    taken = elements("output", output, _flat(rows, columns, cut, output.device), (cut.rows, cut.columns))
+    return None if taken is None else Judged("", 0, False, tuple(output.shape), (), columns, taken, None)
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of a tensor that is no vector of classes: samples, and everything that one consists of."""
+    if len(shape) < 2:
+        return math.prod(shape), 1
+    of_samples = len(shape) < 3 or shape[0] >= _FEW_SAMPLES
+    columns = math.prod(shape[1:]) if of_samples else shape[-1]
+    return math.prod(shape) // columns, columns
+
+
+def _flat(rows: int, columns: int, cut: Cut, device: torch.device) -> Tensor:
+    """Flat positions of the cut of a matrix."""
+    chosen = rows_of(torch.arange, rows, cut.rows, device=device)
+    return (chosen[:, None] * columns + rows_of(torch.arange, columns, cut.columns, device=device)).reshape(-1)
+
+
+def _settings(call: LossCall) -> dict[str, Any]:
+    """Arguments of a loss on which the loss of the best guess depends."""
+    given = {name: argument_of(call.function, name, call.arguments, call.kwargs, None) for name in _SETTINGS}
+    found: dict[str, Any] = {}
+    if isinstance(given["weight"], Tensor):
+        found["weighted"] = True
+    if isinstance(given["pos_weight"], Tensor):
+        found["positive_weight"] = losses.number(given["pos_weight"].mean()) if given["pos_weight"].is_cpu else None
+    if given["label_smoothing"]:
+        found["smoothing"] = float(given["label_smoothing"])
+    return found
+
+
+_SETTINGS = ("weight", "pos_weight", "label_smoothing")
