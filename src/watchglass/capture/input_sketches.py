@@ -232,6 +232,6 @@ def _padding(table: NDArray[np.float64] | None) -> dict[str, Any]:
         token = most_common(rows[:, 0], 1)[0][0][0]
         # Of each row the length of the run of this token.
         runs = np.cumprod(rows == token, axis=1).sum(axis=1)
-        about = {"token": token, "side": side, "share": float(runs.mean() / table.shape[1])}
+        about: dict[str, Any] = {"token": token, "side": side, "share": float(runs.mean() / table.shape[1])}
         found.append({**about, "rows": float(np.mean(runs > 0))})
     return {"padding": max(found, key=lambda each: each["share"])}

@@ -148,7 +148,8 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
 def _flat(rows: int, columns: int, cut: Cut, device: torch.device) -> Tensor:
     """Flat positions of the cut of a matrix."""
     chosen = rows_of(torch.arange, rows, cut.rows, device=device)
-    return (chosen[:, None] * columns + rows_of(torch.arange, columns, cut.columns, device=device)).reshape(-1)
+    flat: Tensor = (chosen[:, None] * columns + rows_of(torch.arange, columns, cut.columns, device=device)).reshape(-1)
+    return flat
 
 
 def _settings(call: LossCall) -> dict[str, Any]:
