@@ -404,10 +404,10 @@ def test_what_no_evaluator_would_write_is_not_delivered(
     """A run may come from anybody."""
     event = {**example_event("status").to_json(), "id": "0123456789abcdef"}
     data = [
-        {"action": "Webhook", "event": made["id"], "kind": "status", "told": made}
+        {"action": "Webhook", "event": made["id"], "kind": "status", "content": made}
         for made in ({**event, **changed}, event)
     ]
-    data[1]["told"] = {**event, "run": "/elsewhere"}
+    data[1]["content"] = {**event, "run": "/elsewhere"}
     server.answers = [(400, {})]
     with RunBuilder(run_path) as builder:
         builder.step(scalars={"loss": 1.0})

@@ -68,7 +68,7 @@ def test_flags_name_the_earliest_step_and_the_next_failure_is_explained(tmp_path
     training = DeviceTraining(network())
     first, second = facts_of(tmp_path / "run", training, {3, 4, 9, 10}, 12)
     assert (first["at"], first["level"], first["where"], first["refused"]) == (3, "flags", "loss", LATE)
-    assert (second["at"], second["level"], second["where"]) == (9, "armed", "forward")
+    assert (second["at"], second["level"], second["where"]) == (9, "next_steps", "forward")
     assert (second["module"], second["tensor"], second["step"]) == ("3", "3.output", 9)
     assert waits == []
     assert [fact.global_step for fact in open_run(tmp_path / "run").facts("nonfinite_loss")] == [3, 4, 9, 10]
@@ -79,7 +79,7 @@ def test_gradients_that_are_hit_are_named(tmp_path: Path, waits: list[str]) -> N
     first, second = facts_of(tmp_path / "run", training, {3, 8}, 11)
     assert (first["at"], first["level"], first["where"]) == (3, "flags", "backward")
     assert first["tensor"] == "gradient/2.bias"
-    assert (second["at"], second["level"], second["where"], second["module"]) == (8, "armed", "backward", "3")
+    assert (second["at"], second["level"], second["where"], second["module"]) == (8, "next_steps", "backward", "3")
     assert waits == []
     found = open_run(tmp_path / "run").facts("nonfinite_gradients")
     assert [fact.global_step for fact in found] == [3, 8]
@@ -104,7 +104,8 @@ def test_weights_that_are_bad_as_a_step_begins_are_said_to_be(tmp_path: Path, wa
     training.optimizer = training.guard = Overflowing(training.model.parameters(), lr=0.01)
     first, second = facts_of(tmp_path / "run", training, {3}, 11)
     assert (first["level"], first["at"]) == ("flags", 3)
-    assert (second["at"], second["level"], second["where"], second["tensor"]) == (8, "armed", "weights", "5.weight")
+    assert (second["at"], second["level"]) == (8, "next_steps")
+    assert (second["where"], second["tensor"]) == ("weights", "5.weight")
     assert second["sentence"].endswith("Overflowing last updated it at step 7")
     assert waits == []
 
@@ -118,7 +119,7 @@ def test_a_loss_that_the_training_has_waited_for_is_known_before_the_update(
     assert (first["at"], first["level"], first["where"]) == (3, "flags", "loss")
     assert "until that is tested" in first["refused"]
     # Not one step is lost.
-    assert (second["at"], second["level"], second["module"]) == (4, "armed", "3")
+    assert (second["at"], second["level"], second["module"]) == (4, "next_steps", "3")
     assert waits == []
 
 
@@ -159,7 +160,7 @@ def test_gradients_may_overflow_where_a_scaler_is_at_work(tmp_path: Path, kind: 
                 training.step()
     run = open_run(tmp_path / "run")
     facts = [(fact.data["level"], fact.data["where"]) for fact in run.facts("first_bad_module")]
-    assert facts == [("flags", "loss"), ("armed", "forward")]
+    assert facts == [("flags", "loss"), ("next_steps", "forward")]
     found = run.facts("first_bad_module")[1]
     # Of a step whose optimizer was not called the answer comes with the next one, and names it.
     assert (found.data["step"], found.global_step) == (8, 8 if kind is Fused else 9)

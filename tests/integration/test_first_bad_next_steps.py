@@ -30,7 +30,7 @@ def test_the_next_failure_is_explained(tmp_path: Path) -> None:
     training = unrepeatable(network())
     first, second = facts_of(tmp_path / "run", training, failing_from(training, 3, 6), steps=9)
     assert (first["at"], first["level"], first["where"], first["refused"]) == (3, "flags", "loss", UNREPEATABLE)
-    assert (second["at"], second["level"], second["where"]) == (6, "armed", "forward")
+    assert (second["at"], second["level"], second["where"]) == (6, "next_steps", "forward")
     assert (second["module"], second["module_type"], second["tensor"]) == ("body.3", "Bad", "body.3.output")
     assert (second["step"], second["refused"]) == (6, "")
 
@@ -41,7 +41,7 @@ def test_a_gradient_is_followed_backwards(tmp_path: Path) -> None:
     # By itself it tells the last layer that was hit.
     assert (first["at"], first["level"], first["where"]) == (3, "flags", "backward")
     assert first["tensor"] == "gradient/body.2.bias"
-    assert (second["at"], second["level"], second["where"], second["module"]) == (5, "armed", "backward", "body.3")
+    assert (second["at"], second["level"], second["where"], second["module"]) == (5, "next_steps", "backward", "body.3")
     assert second["tensor"] == "gradient/body.3.output"
 
 
@@ -49,7 +49,7 @@ def test_weights_that_the_failure_has_overwritten_are_no_cause(tmp_path: Path) -
     training = unrepeatable(network(), guarded=False)
     first, second = facts_of(tmp_path / "run", training, failing_from(training, 3))
     assert (first["at"], first["level"], first["where"]) == (3, "flags", "loss")
-    assert (second["at"], second["level"], second["where"]) == (3, "armed", "weights")
+    assert (second["at"], second["level"], second["where"]) == (3, "next_steps", "weights")
     assert (second["tensor"], second["optimizer"], second["updated_at"]) == ("body.0.weight", "SGD", 3)
     assert second["refused"].startswith("the update that followed the failure")
     findings = [one for one in replay(tmp_path / "run").findings if one.severity is Severity.ERROR]
@@ -67,7 +67,7 @@ def test_an_update_that_writes_bad_weights_is_named(tmp_path: Path) -> None:
         training.optimizer.param_groups[0].update({"lr": 1e38, "weight_decay": 1e38} if number == 5 else {})
 
     _, second = facts_of(tmp_path / "run", training, before, steps=7)
-    assert (second["at"], second["level"], second["where"], second["refused"]) == (5, "armed", "weights", "")
+    assert (second["at"], second["level"], second["where"], second["refused"]) == (5, "next_steps", "weights", "")
     assert (second["optimizer"], second["updated_at"]) == ("Guard", 5)
     assert "since the update of step 5 by Guard" in second["sentence"]
 
@@ -98,7 +98,7 @@ def test_finite_modules_and_a_loss_that_is_not(tmp_path: Path) -> None:
         bad = number in (3, 5)
 
     _, second = facts_of(tmp_path / "run", training, before, steps=7)
-    assert (second["at"], second["level"], second["where"]) == (5, "armed", "loss")
+    assert (second["at"], second["level"], second["where"]) == (5, "next_steps", "loss")
     assert second["sentence"].startswith("all modules are finite (largest output magnitude")
 
 
@@ -115,7 +115,7 @@ def test_a_training_run_that_leaves_the_backward_out_is_answered_too(tmp_path: P
 
     training.step = step  # type: ignore[method-assign]
     _, second = facts_of(tmp_path / "run", training, lambda number: training.spoil(), steps=3)
-    assert (second["level"], second["where"], second["module"]) == ("armed", "forward", "body.3")
+    assert (second["level"], second["where"], second["module"]) == ("next_steps", "forward", "body.3")
 
 
 def test_data_is_said_to_be_the_data(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_data_is_said_to_be_the_data(tmp_path: Path) -> None:
         training.inputs = torch.full((16, 6), math.nan if number == 5 else 0.5)
 
     _, second = facts_of(tmp_path / "run", training, before, steps=7)
-    assert (second["at"], second["level"], second["where"], second["tensor"]) == (5, "armed", "input", "input.0")
+    assert (second["at"], second["level"], second["where"], second["tensor"]) == (5, "next_steps", "input", "input.0")
 
 
 def test_micro_batches_of_the_failing_step_are_examined_already(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_micro_batches_of_the_failing_step_are_examined_already(tmp_path: Path) 
     training.step = step  # type: ignore[method-assign]
     facts = facts_of(tmp_path / "run", training, failing_from(training, 3))
     assert sorted((fact["level"], fact["at"], fact["module"]) for fact in facts) == [
-        ("armed", 3, "body.3"), ("flags", 3, ""),
+        ("next_steps", 3, "body.3"), ("flags", 3, ""),
     ]  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def test_evaluations_are_not_examined(tmp_path: Path) -> None:
         training.spoil(number in (3, 7))
 
     _, second = facts_of(tmp_path / "run", training, before, steps=9)
-    assert (second["level"], second["step"]) == ("armed", 7)
+    assert (second["level"], second["step"]) == ("next_steps", 7)
 
 
 def test_it_ends_after_a_bounded_number_of_steps(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_steps_are_heard_of_in_full_until_there_is_an_answer(tmp_path: Path) -> 
     assert not any(steady[30:50])
     assert any(steady[51:])
     levels = [fact.data["level"] for fact in open_run(tmp_path / "run").facts("first_bad_module")]
-    assert levels == ["flags", "armed"]
+    assert levels == ["flags", "next_steps"]
 
 
 def test_gradients_are_examined_in_every_armed_step(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_gradients_are_examined_in_every_armed_step(tmp_path: Path) -> None:
 
     limits = CaptureLimits(norm_share=0.0, norm_interval=1 << 20)
     facts = facts_of(tmp_path / "run", training, before, steps=7, limits=limits, save_interval=1000)
-    assert [(fact["level"], fact["where"]) for fact in facts] == [("flags", "loss"), ("armed", "backward")]
+    assert [(fact["level"], fact["where"]) for fact in facts] == [("flags", "loss"), ("next_steps", "backward")]
 
 
 def test_models_that_are_compiled_are_left_alone(tmp_path: Path) -> None:
@@ -273,4 +273,4 @@ def test_reentrant_checkpoints_are_recomputed_unseen(tmp_path: Path) -> None:
 
     training = unrepeatable(Checkpointed())
     _, second = facts_of(tmp_path / "run", training, failing_from(training, 3, 5))
-    assert (second["level"], second["module"], second["step"]) == ("armed", "body.bad", 5)
+    assert (second["level"], second["module"], second["step"]) == ("next_steps", "body.bad", 5)

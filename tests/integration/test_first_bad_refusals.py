@@ -32,7 +32,7 @@ def refused(path: Path, training: Training, **settings: Any) -> str:
     facts = facts_of(path, training, lambda number: training.spoil(number >= 3), **settings)
     assert facts[0]["level"] == "flags"
     assert facts[0]["where"] in ("loss", "backward")
-    assert [fact["level"] for fact in facts[1:]] in ([], ["armed"])
+    assert [fact["level"] for fact in facts[1:]] in ([], ["next_steps"])
     return str(facts[0]["refused"])
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import watchglass
 from real_runs import RealRuns, Watch, classifier, update
-from trainings import ALWAYS, training
+from synthetic_steps import ALWAYS, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.rules import capture_for, find_rule

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings as hypothesis_settings, strategi
 from clocks import Now
 from moments import Made, feed, finish, views_shown
 from ray_in_this_process import Processes, elsewhere
-from trainings import in_turns, modules, of_model, training, with_evaluations
+from synthetic_steps import in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Follower, Judging, replay
 from watchglass.evaluate.engine.engine import Engine

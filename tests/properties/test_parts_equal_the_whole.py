@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from trainings import MODULES, training
+from synthetic_steps import MODULES, training
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
 from watchglass.records import Mode

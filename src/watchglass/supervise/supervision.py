@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import LaunchError
-from watchglass.supervise.process import EvaluatorProcess
+from watchglass.supervise.evaluator_process import EvaluatorProcess
 
 #: Exit status of an evaluator that has printed why it cannot evaluate this run; a replacement would fail too.
 REFUSED = 2

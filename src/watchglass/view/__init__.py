@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.view.capture import capture_lines as capture_lines
+    from watchglass.view.capture_cost import capture_lines as capture_lines
     from watchglass.view.conclusion import (
         FAIL_ON as FAIL_ON,
         Terms as Terms,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from watchglass.records import Diagnosis, Finding, RankedCause, RuleStatus, Status, Verdict, count
-from watchglass.view.capture import capture_lines
+from watchglass.view.capture_cost import capture_lines
 from watchglass.view.failure import failure_lines
 from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole

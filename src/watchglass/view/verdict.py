@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from watchglass.records import BypassedUpdates, Diagnosis, Finding, RankedCause, Severity, Status, Verdict, count
-from watchglass.view.capture import capture_lines
+from watchglass.view.capture_cost import capture_lines
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines, failure_sentence
 from watchglass.view.models import model_lines, models_named

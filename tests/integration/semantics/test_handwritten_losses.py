@@ -122,9 +122,9 @@ def test_the_operations_of_the_training_are_found_in_evaluations(tmp_path: Path,
     run, seen = trained(tmp_path, loss, loss, metrics=(accuracy,))
     for name in ("full", "sparse", "found"):
         np.testing.assert_allclose(phases(tmp_path, name), seen, rtol=1e-6, err_msg=name)
-    compared = phases(tmp_path, "full", "loss/by_hand")
+    compared = phases(tmp_path, "full", "loss/handwritten")
     np.testing.assert_allclose(compared, np.array(seen) / (4 if loss is sum_per_sample else 1), rtol=1e-6)
-    whole, part = (run.tensor(name).values(mode=Mode.TRAIN) for name in ("loss", "loss/by_hand"))
+    whole, part = (run.tensor(name).values(mode=Mode.TRAIN) for name in ("loss", "loss/handwritten"))
     for step, value in part.items():
         assert float(value) == pytest.approx(float(whole[step]) / (4 if loss is sum_per_sample else 1))
 
@@ -163,7 +163,7 @@ def test_a_scale_of_the_training_is_not_put_on_the_evaluation(tmp_path: Path) ->
     assert np.isnan(phases(tmp_path, "full")).all(), (
         "whether the script has the scale in evaluations, too, is not known"
     )
-    np.testing.assert_allclose(phases(tmp_path, "full", "loss/by_hand"), seen, rtol=1e-6)
+    np.testing.assert_allclose(phases(tmp_path, "full", "loss/handwritten"), seen, rtol=1e-6)
 
 
 def test_a_penalty_leaves_it_open(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_scaled_loss_is_compared_without_its_scale(tmp_path: Path) -> None:
                 seen.append(evaluated(model.module, number, squares))
     np.testing.assert_allclose(phases(tmp_path, "full"), seen, rtol=1e-6)
     run = open_run(tmp_path / "full")
-    whole, part = (run.tensor(name).values(mode=Mode.TRAIN) for name in ("loss", "loss/by_hand"))
+    whole, part = (run.tensor(name).values(mode=Mode.TRAIN) for name in ("loss", "loss/handwritten"))
     assert part == {step: whole[step] for step in part}
 
 

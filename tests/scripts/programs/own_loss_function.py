@@ -1,7 +1,7 @@
 # /// watchglass
 # headline = "no issues found"
 # [[recorded]]
-# series = "loss/by_hand"
+# series = "loss/handwritten"
 # mode = "EVAL"
 # line = "validation (\\d+) loss ([\\d.e+-]+)"
 # ///

@@ -22,7 +22,7 @@ from device_cases import (
     reference,
     values,
 )
-from watchglass.capture.pytorch.device import tensor_groups
+from watchglass.capture.pytorch.device import tensor_batches
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES
 from watchglass.records import STATISTIC_FIELDS
@@ -127,9 +127,9 @@ def test_tensors_that_are_not_contiguous(way: Way) -> None:
 
 def test_nothing_is_copied_of_a_dense_tensor() -> None:
     tensor = torch.randn(4, 5, 6).permute(2, 0, 1)
-    (group,) = tensor_groups.groups([tensor], None)
-    assert group.nbytes == 0
-    assert group.flat()[0][0].data_ptr() == tensor.data_ptr()
+    (batch,) = tensor_batches.batches([tensor], None)
+    assert batch.nbytes == 0
+    assert batch.flat()[0][0].data_ptr() == tensor.data_ptr()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool", "complex64"])

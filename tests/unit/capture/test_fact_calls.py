@@ -70,7 +70,7 @@ def test_a_healthy_loop_has_one_order_after_its_first_round(run_path: Path) -> N
     assert orders(run_path) == [["optimizer.zero_grad", *USUAL], USUAL]
     assert objects(run_path) == {
         "optimizer": {"type": "SGD", "scheduled": True},
-        "scheduler": {"type": "StepLR", "optimizer": "optimizer", "heard": True, "stepped": True},
+        "scheduler": {"type": "StepLR", "optimizer": "optimizer", "observed": True, "stepped": True},
     }
 
 
@@ -340,7 +340,7 @@ def test_a_scheduler_whose_steps_cannot_be_heard_says_so(run_path: Path) -> None
         scheduler = Silent(optimizer)
         for number in range(3):
             healthy(model, optimizer, scheduler, number)
-    assert objects(run_path)["scheduler"]["heard"] is False
+    assert objects(run_path)["scheduler"]["observed"] is False
 
 
 def test_a_scheduler_that_was_there_before_shows_in_its_optimizer(run_path: Path) -> None:

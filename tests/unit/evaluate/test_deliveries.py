@@ -253,7 +253,7 @@ def test_what_is_beyond_the_limit_is_counted_and_reported_in_one_summary(tmp_pat
     assert line.deliveries.left_out == 3
     assert line.after(3000.0) == []
     assert line.after(700.0) == ["action_due"]
-    summary = line.observed[-1].data["told"]
+    summary = line.observed[-1].data["content"]
     assert (summary["kind"], summary["left_out"]) == ("summary", 3)
     assert line.after() == ["action_done"]
     assert line.deliveries.left_out == 0
@@ -305,7 +305,7 @@ def resumed(folder: Path, observed: list[Observation], **parameters) -> Line:
         data = seen.data
         open_still = data["event"] not in concluded and seen.kind == "action_due"
         known = event(int(data["event"], 16)) if open_still else None
-        left_out = data.get("told", {}).get("left_out", 0)
+        left_out = data.get("content", {}).get("left_out", 0)
         line.deliveries.resume(data["event"], seen.kind, data["time_ns"], known, left_out)
     return line
 
@@ -370,7 +370,7 @@ def test_what_was_left_out_is_reported_by_the_next_evaluator_too(tmp_path: Path)
     line.deliveries.resume(event(8).id, "action_due", stale, None, 0)
     line.deliveries.resume(event(9).id, "action_limited", stale, observed, 0)
     assert line.after() == ["action_due"]
-    assert line.observed[0].data["told"]["left_out"] == 1
+    assert line.observed[0].data["content"]["left_out"] == 1
 
 
 def test_the_processes_of_many_runs_together_are_limited(tmp_path: Path) -> None:

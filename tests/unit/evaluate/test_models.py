@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from moments import views_shown
-from trainings import evaluation, in_turns, modules, of_model, training, with_evaluations
+from synthetic_steps import evaluation, in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Follower, PartialEvaluation, merge, replay, replay_part
 from watchglass.records import MOST_MODELS, Mode, Role, Severity, Status

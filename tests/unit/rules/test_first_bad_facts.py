@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainings import MODULES, training
+from synthetic_steps import MODULES, training
 from watchglass.evaluate import replay
 from watchglass.records import Finding
 from watchglass.rules import default_rules
@@ -18,11 +18,11 @@ FLAGS = {
     "sentence": "the loss is not finite", "refused": "the model is compiled",
 }  # fmt: skip
 ARMED = {
-    "level": "armed", "where": "forward", "module": "curve", "module_type": "Tanh", "tensor": "curve.output",
+    "level": "next_steps", "where": "forward", "module": "curve", "module_type": "Tanh", "tensor": "curve.output",
     "sentence": "curve (Tanh) turned finite inputs into values that are not finite", "refused": "", "step": 7,
 }  # fmt: skip
 WEIGHTS = {
-    "level": "armed", "where": "weights", "module": "stem", "module_type": "Linear", "tensor": "stem.weight",
+    "level": "next_steps", "where": "weights", "module": "stem", "module_type": "Linear", "tensor": "stem.weight",
     "sentence": "stem.weight is not finite since the update of step 5 by SGD",
     "refused": "the update that followed the failure overwrote the weights",
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainings import MODULES, constant, training
+from synthetic_steps import MODULES, constant, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity, Status

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainings import in_turns, modules, of_model, training
+from synthetic_steps import in_turns, modules, of_model, training
 from watchglass.cli import main
 from watchglass.diagnose import verdict
 from watchglass.evaluate import replay

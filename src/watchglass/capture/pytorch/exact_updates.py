@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import ParameterPlace
-from watchglass.capture.pytorch.device.tensor_groups import memory_order
+from watchglass.capture.pytorch.device.tensor_batches import memory_order
 from watchglass.capture.pytorch.out_of_memory import is_out_of_memory
 from watchglass.capture.pytorch.reduce import plain
 from watchglass.capture.pytorch.saving import Item, Saving

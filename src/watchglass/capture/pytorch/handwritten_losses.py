@@ -20,7 +20,7 @@ from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward
 
 #: Series of these losses.
-_LOSS, HANDWRITTEN = "loss", "loss/by_hand"
+_LOSS, HANDWRITTEN = "loss", "loss/handwritten"
 
 
 class HandwrittenLosses:

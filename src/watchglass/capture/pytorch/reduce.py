@@ -13,7 +13,7 @@ from torch import Tensor
 from watchglass.capture.deferred_facts import DeferredNumbers
 from watchglass.capture.initialization import Symmetry
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.device.tensor_groups import readable
+from watchglass.capture.pytorch.device.tensor_batches import readable
 from watchglass.config import environment
 from watchglass.records import Reduction
 from watchglass.stats import DTYPE_CODES, exact_reduction, native, numbers, pure

@@ -106,7 +106,7 @@ class Acting:
             elif seen.kind == "action_limited":
                 rule = str(seen.data.get("rule", ""))
                 event = Event("summary", due_id, self._run, self._run_id, seen.attempt, rule, time_ns)
-            summary = seen.data.get("told")
+            summary = seen.data.get("content")
             left_out = _whole(summary.get("left_out")) if isinstance(summary, dict) else 0
             line.resume(due_id, seen.kind, time_ns, event, left_out)
 
@@ -247,7 +247,7 @@ class Acting:
             event = self._finding_event(finding, time_ns)
         else:
             try:
-                event = replace(Event.from_json(due.data["told"]), run=self._run, run_id=self._run_id)
+                event = replace(Event.from_json(due.data["content"]), run=self._run, run_id=self._run_id)
             except (LookupError, TypeError, ValueError, AttributeError):
                 return None
         return event if event.id == due.data.get("event") and is_event(event) else None

@@ -316,7 +316,7 @@ def _identity(event: Event) -> Mapping[str, object]:
     """The data from which another evaluator makes the same event."""
     if event.finding is not None:
         return {"kind": event.kind, "finding": event.finding.id}
-    return {"kind": event.kind, "told": event.to_json()}
+    return {"kind": event.kind, "content": event.to_json()}
 
 
 def _append(file: str, text: str) -> Mapping[str, str]:

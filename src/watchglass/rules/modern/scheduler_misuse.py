@@ -84,7 +84,7 @@ class SchedulerMisuse(Rule):
         schedulers = objects_of(fact, "scheduler")
         self.types = {name: str(row.get("type")) for name, row in schedulers.items()}
         self.still = [
-            name for name, row in schedulers.items() if row.get("heard") is True and row.get("stepped") is False
+            name for name, row in schedulers.items() if row.get("observed") is True and row.get("stepped") is False
         ]
         found = rounds_of(fact)
         alone = fact.data.get("processes") == 1

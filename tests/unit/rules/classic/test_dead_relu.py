@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from real_runs import RealRuns, Watch, classifier, fit
-from trainings import MODULES, training
+from synthetic_steps import MODULES, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite

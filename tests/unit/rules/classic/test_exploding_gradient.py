@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from real_runs import RealRuns, Watch, classifier, fit
-from trainings import MODULES, training
+from synthetic_steps import MODULES, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite

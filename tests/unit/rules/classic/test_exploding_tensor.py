@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from real_runs import RealRuns, Watch, batch, classifier, update
-from trainings import ALWAYS, MODULES, training
+from synthetic_steps import ALWAYS, MODULES, training
 from watchglass.evaluate import replay
 from watchglass.records import Severity
 from watchglass.rules import default_rules, find_rule

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainings import ALWAYS, MODULES, SPARSE, initialization, training, with_evaluations
+from synthetic_steps import ALWAYS, MODULES, SPARSE, initialization, training, with_evaluations
 from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.records import Severity

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from real_runs import RealRuns, Watch, classifier, fit
-from trainings import MODULES, constant_loss, training
+from synthetic_steps import MODULES, constant_loss, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity

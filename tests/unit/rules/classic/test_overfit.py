@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
-from trainings import MODULES, training, with_evaluations
+from synthetic_steps import MODULES, training, with_evaluations
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Finding, Mode, RuleStatus

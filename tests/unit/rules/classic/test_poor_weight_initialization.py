@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from real_runs import RealRuns, Watch, classifier, fit
-from trainings import MODULES, initialization, training
+from synthetic_steps import MODULES, initialization, training
 from watchglass.evaluate import replay
 from watchglass.records import Severity
 from watchglass.rules import find_rule

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from real_runs import RealRuns, Watch, fit
-from trainings import MODULES, training
+from synthetic_steps import MODULES, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from real_runs import RealRuns, Watch, classifier, fit
-from trainings import MODULES, constant_loss, training
+from synthetic_steps import MODULES, constant_loss, training
 from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind

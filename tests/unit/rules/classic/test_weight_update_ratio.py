@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from real_runs import RealRuns, Watch, classifier, fit
-from trainings import MODULES, constant, constant_loss, training
+from synthetic_steps import MODULES, constant, constant_loss, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite

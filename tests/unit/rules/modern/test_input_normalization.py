@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, update
-from trainings import training
+from synthetic_steps import training
 from watchglass.capture.input_sketches import QUANTILES
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay

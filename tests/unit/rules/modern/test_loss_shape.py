@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from real_runs import RealRuns, Watch
-from trainings import training
+from synthetic_steps import training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity

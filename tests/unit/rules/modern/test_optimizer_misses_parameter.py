@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from real_runs import RealRuns, Watch, batch, classifier, update
-from trainings import LAYERS, MODULES, training
+from synthetic_steps import LAYERS, MODULES, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, fit
-from trainings import training
+from synthetic_steps import training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.rules import capture_for, find_rule

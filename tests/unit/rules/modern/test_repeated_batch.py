@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
-from trainings import ALWAYS, training
+from synthetic_steps import ALWAYS, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity

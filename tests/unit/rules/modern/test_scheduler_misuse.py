@@ -8,7 +8,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
-from trainings import training
+from synthetic_steps import training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
@@ -17,7 +17,7 @@ from watchglass.testing.rule_suite import RuleSuite
 def calls(*names: str, kind: str = "StepLR") -> dict[int, dict[str, dict[str, object]]]:
     """The record of one order of calls."""
     order = {"calls": [[name, 1] for name in names], "times": 1}
-    scheduler = {"type": kind, "optimizer": "optimizer", "heard": True, "stepped": True}
+    scheduler = {"type": kind, "optimizer": "optimizer", "observed": True, "stepped": True}
     objects = {"optimizer": {"type": "SGD"}, "scheduler": scheduler}
     return {1: {"calls": {"orders": [order], "rounds": 1, "objects": objects, "processes": 1}}}
 

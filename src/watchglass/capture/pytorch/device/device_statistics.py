@@ -25,7 +25,7 @@ from watchglass.capture.deferred_facts import DeferredNumbers
 from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes, Size
-from watchglass.capture.pytorch.device.tensor_groups import groups, joined_histograms, joined_rows
+from watchglass.capture.pytorch.device.tensor_batches import batches, joined_histograms, joined_rows
 from watchglass.capture.pytorch.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ class DeviceStatistics:
         parts: list[tuple[Any, Any]] = []
         owners: list[int] = []
         name = str(tensors[0].device)
-        for group in groups(tensors, before, self._sizes):
-            self._account.memory.hold(name, group.nbytes)
+        for batch in batches(tensors, before, self._sizes):
+            self._account.memory.hold(name, batch.nbytes)
             try:
-                parts.append(self._together(_Read(*group.flat(), scale, histograms, seed)))
+                parts.append(self._together(_Read(*batch.flat(), scale, histograms, seed)))
             finally:
-                self._account.memory.hold(name, -group.nbytes)
-            owners += group.owners
+                self._account.memory.hold(name, -batch.nbytes)
+            owners += batch.owners
         if len(parts) == 1 and len(owners) == len(tensors):
             return parts[0]
         rows, binned = zip(*parts, strict=True)

@@ -87,6 +87,6 @@ def _describe(subject: Any, subjects: ObjectNames) -> dict[str, Any]:
     if isinstance(subject, LRScheduler):
         optimizer = getattr(subject, "optimizer", None)
         data["optimizer"] = subjects.name("optimizer", optimizer) if isinstance(optimizer, Optimizer) else None
-        data["heard"] = is_wrapped(type(subject).step)
+        data["observed"] = is_wrapped(type(subject).step)
         data["stepped"] = has_stepped(subject)
     return data

@@ -2,9 +2,9 @@
 
 Level ``rerun``: while the weights are still those of the failing forward, the forward is repeated with a look at every
 module; where the loss is finite and a gradient is not, its backward is repeated too, never into ``.grad``. Level
-``armed``: where that is refused, with the reason, all modules are examined in the steps that follow. Level ``flags``:
-the answer until then: the loss, or these gradients, are not finite. Weights that were already bad before the forward
-are reported as such: they must never make the first layer look guilty.
+``next_steps``: where that is refused, with the reason, all modules are examined in the steps that follow. Level
+``flags``: the answer until then: the loss, or these gradients, are not finite. Weights that were already bad before
+the forward are reported as such: they must never make the first layer look guilty.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FirstBadModule:
         self._current = current
         self._weights = Weights(current.models)
         self._rerun = Rerun(current, self._weights)
-        self._armed = NextStepsWatch(current, self._weights)
+        self._next_steps = NextStepsWatch(current, self._weights)
         self._done = False
         # Set by the recorder's thread, which reads numbers from devices first.
         self._late = False
@@ -57,8 +57,8 @@ class FirstBadModule:
             return
         self._current.hook.flush()
         step.records.facts.append(("nonfinite_loss", "backward", {"value": str(loss)}))
-        if self._armed.on:
-            self._armed.loss_failed(step, loss)
+        if self._next_steps.on:
+            self._next_steps.loss_failed(step, loss)
         elif not self._done:
             try:
                 answer = self._poisoned(step) or self._rerun.of_forward(step)
@@ -73,8 +73,8 @@ class FirstBadModule:
                 self._later(step, "update point", lambda: self._last(names) if (names := bad.bad()) else None)
             return
         self._current.hook.flush()
-        if self._armed.on:
-            self._armed.gradients_failed(step, self._last(bad))
+        if self._next_steps.on:
+            self._next_steps.gradients_failed(step, self._last(bad))
         elif not self._done:
             try:
                 answer = self._poisoned(step) or self._rerun.of_backward(step, bad)
@@ -86,9 +86,9 @@ class FirstBadModule:
         self._coming = loss
         if self._late and not self._done:
             self._done = True
-            self._armed.arm(step)
-        if self._armed.on:
-            self._armed.losses.append(loss)
+            self._next_steps.arm(step)
+        if self._next_steps.on:
+            self._next_steps.losses.append(loss)
         step.records.facts.append(("nonfinite_loss", "backward", DeferredFact(lambda: _failed(loss))))
         if not self._done:
             self._later(step, "loss", lambda: _LOSS if _failed(loss) else None)
@@ -100,20 +100,20 @@ class FirstBadModule:
             # The training itself has waited for its loss. This is where a re-run on a device belongs.
             self._late = True
             self._answer(step, "loss", _LOSS.to_json("flags", refused=_UNTESTED))
-        if self._armed.on:
-            self._armed.judge_later(step, gradients=not scaled)
+        if self._next_steps.on:
+            self._next_steps.judge_later(step, gradients=not scaled)
 
     def each_update_ended(self, step: OpenStep, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         self._weights.writers.add(optimizer)
-        if self._armed.on:
-            self._armed.updated(step, type(optimizer).__name__)
+        if self._next_steps.on:
+            self._next_steps.updated(step, type(optimizer).__name__)
 
     def _answer(self, step: OpenStep, source: str, answer: dict[str, Any]) -> None:
         self._done = True
         step.records.facts.append(("first_bad_module", source, answer))
         if answer["refused"] or (answer["where"] == "loss" and not answer["verified"]):
-            self._armed.arm(step)
+            self._next_steps.arm(step)
 
     def _later(self, step: OpenStep, source: str, find: Callable[[], Found | None]) -> None:
         """Record the answer of the recorder's thread, unless there is one already."""

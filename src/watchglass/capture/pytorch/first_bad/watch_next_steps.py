@@ -1,4 +1,4 @@
-"""Level ``armed``: all modules are examined in the steps after a failure that could not be explained.
+"""Level ``next_steps``: all modules are examined in the steps after a failure that could not be explained.
 
 The answer comes when the training fails again, the model returns values that are not finite, or an update writes such
 weights: at once on the CPU; on a device by the recorder's thread, when the numbers have arrived.
@@ -138,7 +138,7 @@ class NextStepsWatch:
             if found is None:
                 return None
             self._answered = True
-            return found.to_json("armed", step=number)
+            return found.to_json("next_steps", step=number)
 
         (step.records if records is None else records).facts.append(("first_bad_module", "modules", DeferredFact(make)))
 
@@ -212,7 +212,7 @@ class NextStepsWatch:
     def _answer(self, step: OpenStep, records: CapturedRecords, source: str, found: Found, **more: Any) -> None:
         if not self._answered:
             self._answered = True
-            records.facts.append(("first_bad_module", source, found.to_json("armed", step=step.mode_step, **more)))
+            records.facts.append(("first_bad_module", source, found.to_json("next_steps", step=step.mode_step, **more)))
             self._current.hook.flush()
         self.disarm()
 

@@ -1,4 +1,4 @@
-"""Splits the tensors of a call into groups that are examined one after another, so that memory has a bound.
+"""Splits the tensors of a call into batches that are examined one after another, so that memory has a bound.
 
 Kernels read a tensor's memory from one end to the other. A tensor with gaps in memory, or with another order than its
 older values, is copied first. A large one is copied in pieces, whose rows and histograms are merged on the host.
@@ -39,10 +39,10 @@ class TensorBatch(NamedTuple):
         return [tensor.view(-1) for tensor, _ in found], older or None
 
 
-def groups(
+def batches(
     tensors: Sequence[Tensor], before: Sequence[Tensor] | None, sizes: DeviceSizes = DEFAULT_SIZES
 ) -> Iterator[TensorBatch]:
-    """The tensors of a call in groups; nothing is copied yet."""
+    """The tensors of a call in batches; nothing is copied yet."""
     made = TensorBatch([], [], 0)
     for owner, tensor in enumerate(tensors):
         for part, older, size in _pieces(tensor, None if before is None else before[owner], sizes.copied_bytes):
@@ -57,13 +57,13 @@ def groups(
 
 
 def joined_rows(parts: Sequence[Any], owners: Sequence[int]) -> Rows:
-    """Rows of statistics of all groups of a call, float64[n, 11], one for each tensor; waits for the device."""
+    """Rows of statistics of all batches of a call, float64[n, 11], one for each tensor; waits for the device."""
     rows = np.concatenate([part.resolve() for part in parts])
     return np.stack([_merged(rows, pieces) for pieces in _by_owner(owners)])
 
 
 def joined_histograms(parts: Sequence[Any], owners: Sequence[int]) -> Histograms:
-    """Histograms of all groups of a call, one for each tensor; waits for the device."""
+    """Histograms of all batches of a call, one for each tensor; waits for the device."""
     found = Histograms.concatenate([part.resolve() for part in parts])
     result = []
     for first, *others in _by_owner(owners):

@@ -1,4 +1,4 @@
-"""Tensors that statistics on a device must copy first, and calls of many: in groups and pieces of a bounded size."""
+"""Tensors that statistics on a device must copy first, and calls of many: in batches and pieces of a bounded size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.readback import histogram_width
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes
-from watchglass.capture.pytorch.device.tensor_groups import groups
+from watchglass.capture.pytorch.device.tensor_batches import batches
 
 
 def gapped(count: int, seed: int = 0, dtype: str = "float32") -> torch.Tensor:
@@ -33,7 +33,7 @@ def test_in_pieces_it_is_the_same(dtype: str) -> None:
         gapped(8 * 500, 1, dtype), values(dtype, 40, 2), gapped(8 * 3, 3, dtype), values(dtype, 0), values(dtype, 9, 4),
         values(dtype, 5000, 5), gapped(8 * 333, 6, dtype).t(), values(dtype, 1, 7).expand(600, 1),
     ]  # fmt: skip
-    assert len(list(groups(tensors, None, SIZES))) >= 5
+    assert len(list(batches(tensors, None, SIZES))) >= 5
     assert_alike(SMALL.found(tensors), reference(tensors), SMALL)
 
 
@@ -61,25 +61,25 @@ def test_what_is_not_finite_in_one_piece_only() -> None:
 
 def test_no_copy_is_larger_than_the_bound_and_all_are_accounted_for() -> None:
     tensors = [gapped(8 * 500, index) for index in range(3)]
-    for group in groups(tensors, tensors, SIZES):
-        flat, older = group.flat()
+    for batch in batches(tensors, tensors, SIZES):
+        flat, older = batch.flat()
         assert older is not None
-        assert group.nbytes == sum(each.nbytes for each in (*flat, *older)) <= 2048
+        assert batch.nbytes == sum(each.nbytes for each in (*flat, *older)) <= 2048
     account = Account()
     SMALL.found(tensors, tensors, account=account)
-    assert {group.nbytes for group in groups(tensors, tensors, SIZES)} < set(account.memory.changes)
+    assert {batch.nbytes for batch in batches(tensors, tensors, SIZES)} < set(account.memory.changes)
     assert account.memory.held == {"cpu": 0}
 
 
-def test_what_lies_in_one_piece_is_one_group_however_large() -> None:
+def test_what_lies_in_one_piece_is_one_batch_however_large() -> None:
     tensors = [torch.empty(1 << 24), torch.empty(1 << 12, 1 << 11).t(), torch.empty(())]
-    (group,) = groups(tensors, None)
-    assert group.nbytes == 0
-    assert group.owners == [0, 1, 2]
-    assert [part.data_ptr() for part in group.flat()[0]] == [tensor.data_ptr() for tensor in tensors]
+    (batch,) = batches(tensors, None)
+    assert batch.nbytes == 0
+    assert batch.owners == [0, 1, 2]
+    assert [part.data_ptr() for part in batch.flat()[0]] == [tensor.data_ptr() for tensor in tensors]
 
 
-def test_a_group_never_needs_more_room_than_a_gathering_may_have() -> None:
+def test_a_batch_never_needs_more_room_than_a_gathering_may_have() -> None:
     """With Triton: a row, up to 512 rows of shares, and bins, which are most for float64."""
     rows, shares, bins = DEFAULT_SIZES.full_gathering
     assert rows >= DEFAULT_SIZES.tensors
