@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 import torch
 
 import adapter_cases
-from fake_device import FakeDevice, OnDevice, move
+from devices.fake_device import FakeDevice, OnDevice, move
 from watchglass.capture import Hook
 from watchglass.testing import AdapterCase
 

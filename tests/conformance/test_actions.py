@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from receivers import MailServer, Receiver, mail_server, receiver
+from evaluators.receivers import MailServer, Receiver, mail_server, receiver
 from watchglass.testing import ActionSuite
 
 CLOSED = "127.0.0.1:9"  # nothing listens on the discard port

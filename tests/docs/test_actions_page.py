@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from receivers import receiver
+from evaluators.receivers import receiver
 from watchglass.actions import Action, checked_actions, parse_action
 from watchglass.actions.templates import FIELDS
 from watchglass.cli import main

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backtested import make_runs
+from evaluators.backtested import make_runs
 from watchglass.cli import main
 from watchglass.evaluate import read_labels
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backtested import make_runs
+from evaluators.backtested import make_runs
 from moments import feed
 from watchglass.capture.plan import Plan
 from watchglass.config import RuleSpec, SessionConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faulty_stores import Faulty, Recorded, arrived, child, faulty, kind_of_store, spools, train
+from stores.faulty_stores import Faulty, Recorded, arrived, child, faulty, kind_of_store, spools, train
 from waiting import until
 from watchglass import Hook
 from watchglass.config import SessionConfig

@@ -9,7 +9,7 @@ import pytest
 
 from refusals import refused
 from resource_limits import largest_file
-from store_segments import fact, new_store, numbers, segment
+from stores.store_segments import fact, new_store, numbers, segment
 from watchglass.errors import StoreError
 from watchglass.records import RuleStatus, Status
 from watchglass.store import (

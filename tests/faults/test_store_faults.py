@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from store_segments import fact, new_store, numbers, segment
+from stores.store_segments import fact, new_store, numbers, segment
 from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
 from watchglass.records import RuleStatus, Status
 from watchglass.run import open_run

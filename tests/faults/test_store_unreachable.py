@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from faulty_stores import (
+from servers.proxy import Proxy
+from stores.faulty_stores import (
     Faulty,
     FaultyBucket,
     ObservedStore,
@@ -26,7 +27,6 @@ from faulty_stores import (
     spools,
     train,
 )
-from servers.proxy import Proxy
 from waiting import PATIENCE_S, until
 from watchglass import Hook
 from watchglass.capture.limits import CaptureLimits
@@ -120,7 +120,7 @@ def test_an_unreachable_store_at_the_end_gets_the_rest_by_a_harvest(
 ) -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"
-        "import faulty_stores\n"
+        "from stores import faulty_stores\n"
         "from watchglass import Hook\n"
         "limits = faulty_stores.CaptureLimits(timing=faulty_stores.quick(0.2))\n"
         "settings = dict(save_interval=1, flush_interval_s=0.02)\n"
@@ -159,7 +159,8 @@ def test_an_unreachable_store_at_the_end_gets_the_rest_by_a_harvest(
 
 KILLED = (
     "import sys; sys.path[:0] = sys.argv[2:]\n"
-    "import time, faulty_stores\n"
+    "import time\n"
+    "from stores import faulty_stores\n"
     "from watchglass import Hook\n"
     "limits = faulty_stores.CaptureLimits(timing=faulty_stores.quick(), spool_reserve_bytes=0)\n"
     "settings = dict(save_interval=1, flush_interval_s=0.02)\n"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from command_line import training
-from receivers import mail_server, receiver
+from evaluators.receivers import mail_server, receiver
 from waiting import PATIENCE_S
 from watchglass.errors import EXIT_STOPPED
 from watchglass.run import open_run

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import watchglass
-from fake_device import FakeDevice, OnDevice, move
+from devices.fake_device import FakeDevice, OnDevice, move
 from train_twice import Watch, trained_twice
 from watchglass import Mode, Run, open_run
 from watchglass.capture.pytorch import reduce

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from clocks import Now
-from ray_in_this_process import Processes, elsewhere
-from receivers import Receiver, receiver
+from evaluators.ray_in_this_process import Processes, elsewhere
+from evaluators.receivers import Receiver, receiver
 from waiting import PATIENCE_S, until
 from watchglass.actions import DeliveryOutcome, build_action
 from watchglass.config import ActionSpec, EvaluatorConfig, EvaluatorTiming, RuleSpec

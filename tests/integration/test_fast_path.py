@@ -384,7 +384,7 @@ def test_a_pattern_that_the_fast_path_cannot_follow_is_not_tried_at_every_step(
 
 
 def test_a_loss_on_a_device_is_left_to_the_full_path(tmp_path: Path) -> None:
-    from fake_device import DEVICE, FakeDevice, move
+    from devices.fake_device import DEVICE, FakeDevice, move
 
     loop = Loop()
     with FakeDevice(lambda name: None):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import watchglass
+from devices.fake_device import FakeDevice, OnDevice, move
 from failing import Guard, Poisoned, Training, network, to_nan
-from fake_device import FakeDevice, OnDevice, move
 from watchglass import open_run
 from watchglass.capture.pytorch.device.readback import DeviceRows
 

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from kernel_calls import assert_same_bits, summaries
+from devices.kernel_calls import assert_same_bits, summaries
 from watchglass.stats import native
 
 #: Each test is another process: what it observes belongs to a process, and exists once.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from receivers import mail_server
+from evaluators.receivers import mail_server
 from waiting import until
 from watchglass.actions import Courier, DeliveryOutcome, checked_actions, parse_action
 from watchglass.config import ActionSpec

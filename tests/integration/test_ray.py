@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from command_line import training
-from ray_cluster import two_nodes
+from evaluators.ray_cluster import two_nodes
 from simulated_runs import Simulated, simulate
 from watchglass.evaluate import replay
 from watchglass.run import open_run

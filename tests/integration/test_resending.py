@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from receivers import Receiver, receiver
+from evaluators.receivers import Receiver, receiver
 from watchglass.cli import main
 from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, RunExistsError

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import watchglass
-from fake_device import DEVICE, FakeDevice, move
+from devices.fake_device import DEVICE, FakeDevice, move
 from watchglass import Hook, Mode
 from watchglass.capture.pytorch import update_counters
 from watchglass.capture.pytorch.models import Models

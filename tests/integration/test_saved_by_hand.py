@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
-from fake_device import DEVICE, FakeDevice
+from devices.fake_device import DEVICE, FakeDevice
 from watchglass import Hook, Mode, Run, open_run
 
 EVERYTHING: dict[str, Any] = {"save_raw": True, "save_shape": True, "reductions": ["median"]}

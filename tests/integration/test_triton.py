@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from device_cases import INTERPRETED
+from devices.device_cases import INTERPRETED
 
 TESTS = Path(__file__).parents[1]
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def test_the_same_with_triton_in_its_interpreter() -> None:
-    files = ["unit/capture/test_device.py", "interpreted_triton.py", "properties/test_device_properties.py"]
+    files = ["unit/capture/test_device.py", "devices/interpreted_triton.py", "properties/test_device_properties.py"]
     paths = [str(TESTS / file) for file in files]
     result = assert_ends_well("-m", "pytest", "-q", "-p", "no:cacheprovider", *paths, TRITON_INTERPRET="1")
     assert "passed" in result.stdout.splitlines()[-1]
@@ -29,14 +29,16 @@ def test_the_same_with_triton_in_its_interpreter() -> None:
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
 def test_kernels_compile_for_a_gpu(target: str, tmp_path: Path) -> None:
-    assert_ends_well(str(TESTS / "compiled_kernels.py"), target, TRITON_CACHE_DIR=str(tmp_path))
+    assert_ends_well(
+        str(TESTS / "devices" / "compiled_kernels.py"), target, TRITON_CACHE_DIR=str(tmp_path), PYTHONPATH=str(TESTS)
+    )
 
 
 def assert_ends_well(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run another Python process."""
     result = subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": str(TESTS), **environment},
         cwd=TESTS.parent,
         capture_output=True,
         text=True,

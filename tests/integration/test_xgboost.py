@@ -20,7 +20,7 @@ from sklearn.base import clone
 from xgboost.callback import EarlyStopping, LearningRateScheduler, TrainingCallback
 
 import watchglass
-from stops import commit_stop
+from evaluators.stops import commit_stop
 from watchglass import Collection, Mode, Role, open_run
 from watchglass.config import RuleSpec, SessionConfig
 from watchglass.errors import InvalidValueError, TrainingStopped, UnknownNameError

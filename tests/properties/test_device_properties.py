@@ -18,8 +18,8 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 from numpy.typing import NDArray
 
-from device_cases import BLOCKS, DTYPES, INTERPRETED, SMALL, TRITON
-from kernel_calls import stored
+from devices.device_cases import BLOCKS, DTYPES, INTERPRETED, SMALL, TRITON
+from devices.kernel_calls import stored
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES
 from watchglass.stats import DTYPE_CODES, histograms_of, merge, merge_histograms, numbers, of_array
 

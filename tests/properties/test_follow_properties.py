@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from moments import views_shown
-from store_segments import new_store
+from stores.store_segments import new_store
 from watchglass.evaluate import Follower
 from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo
 from watchglass.stats import of_array

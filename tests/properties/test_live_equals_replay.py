@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 
 from clocks import Now
+from evaluators.ray_in_this_process import Processes, elsewhere
 from moments import Made, feed, finish, views_shown
-from ray_in_this_process import Processes, elsewhere
 from synthetic_steps import in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Follower, Judging, replay

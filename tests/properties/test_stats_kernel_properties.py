@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
-from kernel_calls import assert_same, bound_of_sums, stored, summaries
+from devices.kernel_calls import assert_same, bound_of_sums, stored, summaries
 from watchglass.stats import histograms_of, merge, merge_histograms, native, of_array, pure
 from watchglass.stats.elements import DTYPE_CODES, numbers, read
 

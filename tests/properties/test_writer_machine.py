@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from faulty_store import Fault, FaultyStore
+from stores.faulty_store import Fault, FaultyStore
+from stores.written_steps import Clock, Looker, Writer
 from watchglass.store import LocalStore, Store, compact, create_attempt, create_run, open_store
 from watchglass.store.media.objects import ObjectStore
-from written_steps import Clock, Looker, Writer
 
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 #: Sequences of operations to try; the environment asks for more.

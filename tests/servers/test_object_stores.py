@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from buckets import in_memory, waiting_for
 from servers.fixtures import S3Server
 from servers.proxy import Proxy
+from stores.buckets import in_memory, waiting_for
 from waiting import PATIENCE_S, until
 from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import Store, open_store

@@ -299,7 +299,7 @@ def test_a_manual_step_has_the_losses_of_its_backwards(tmp_path: Path) -> None:
 
 
 def test_clearing_on_a_device_is_seen_without_waiting_for_it(tmp_path: Path) -> None:
-    from fake_device import DEVICE, FakeDevice, move
+    from devices.fake_device import DEVICE, FakeDevice, move
 
     with FakeDevice(lambda name: None):
         model = move(network())

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
-from faulty_stores import spools
-from slow_spools import LABEL, Remote, open_spool, remote, segment, tensors
+from stores.faulty_stores import spools
+from stores.slow_spools import LABEL, Remote, open_spool, remote, segment, tensors
 from watchglass.errors import RunExistsError, StoreError
 from watchglass.store import (
     LocalStore,

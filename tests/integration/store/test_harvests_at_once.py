@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dead_workers import DeadWorker
+from stores.dead_workers import DeadWorker
 from watchglass import open_run
 from watchglass.run import Run
 from watchglass.stats import of_array

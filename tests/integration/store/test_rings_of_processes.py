@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from faulty_stores import spools
+from stores.faulty_stores import spools
 from watchglass.errors import RunExistsError
 from watchglass.store import LocalStore, Rings, read_rings, rings_exist
 from watchglass.store.rings.ring import RowRing

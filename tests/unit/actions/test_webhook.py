@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 
-from receivers import receiver
+from evaluators.receivers import receiver
 from watchglass.actions import Action, DeliveryOutcome, build_action, checked_actions, parse_action
 from watchglass.actions.delivering import deliver
 from watchglass.actions.webhook import signature

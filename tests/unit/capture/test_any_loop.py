@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stops import commit_stop
+from evaluators.stops import commit_stop
 from watchglass import Collection, Hook, Mode, Role, Run, TrainingStopped, open_run
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay

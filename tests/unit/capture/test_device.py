@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from device_cases import (
+from devices.device_cases import (
     BLOCKS,
     DTYPES,
     WAYS,

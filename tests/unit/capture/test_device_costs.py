@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from device_cases import BLOCKS, Account, values
-from fake_device import FakeDevice, OnDevice
+from devices.device_cases import BLOCKS, Account, values
+from devices.fake_device import FakeDevice, OnDevice
 from watchglass.capture import Hook
 from watchglass.capture.pytorch.device import readback, torch_statistics
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import watchglass
-from device_cases import DTYPES, values
-from fake_device import FakeDevice, OnDevice, move
+from devices.device_cases import DTYPES, values
+from devices.fake_device import FakeDevice, OnDevice, move
 from watchglass import open_run
 from watchglass.capture.pytorch import reduce
 from watchglass.records import Reduction

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from device_cases import BLOCKS, Account, assert_alike, assert_same_histograms, reference, values
+from devices.device_cases import BLOCKS, Account, assert_alike, assert_same_histograms, reference, values
 from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.readback import histogram_width

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from devices.fake_device import DEVICE, FakeDevice, move
 from facts_of import batch, classifier, facts, facts_by_step, watching
-from fake_device import DEVICE, FakeDevice, move
 from watchglass import open_run
 
 Clear = Callable[[nn.Module, torch.optim.Optimizer], None]

@@ -13,7 +13,7 @@ from torch import nn
 
 import watchglass
 from captured_parts import Stage
-from fake_device import DEVICE, FakeDevice, move
+from devices.fake_device import DEVICE, FakeDevice, move
 from watchglass import Mode, open_run
 from watchglass.capture.pytorch.public_calls import LOSS_FUNCTIONS
 from watchglass.capture.pytorch.tensors.loss_arguments import LossArguments, logsumexp

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faulty_stores import Recorded, quick, spools
+from stores.faulty_stores import Recorded, quick, spools
 from waiting import until
 from watchglass.capture.limits import CaptureLimits
 from watchglass.capture.worker_files import WorkerOpening

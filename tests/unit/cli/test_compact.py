@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from command_line import Watchglass
-from compacted_runs import small_run
-from parquet_files import read_parquet
+from stores.compacted_runs import small_run
+from stores.parquet_files import read_parquet
 from watchglass.records import SCALARS, STATISTIC_FIELDS, STEPS, Mode, StepEnd
 from watchglass.run import open_run
 from watchglass.stats import Histograms

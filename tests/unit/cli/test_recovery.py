@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Watchglass
-from dead_workers import TENSORS, DeadWorker
+from stores.dead_workers import TENSORS, DeadWorker
 from watchglass import open_run
 from watchglass.errors import StoreError
 from watchglass.store import LocalStore, claims_of_worker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleets import Heard
+from evaluators.fleets import Heard
 
 
 @pytest.fixture

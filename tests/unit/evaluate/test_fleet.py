@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from clocks import Now
-from fleets import HEALTHY, IMPATIENT, RULES, SICK, Heard, following, turn_until
+from evaluators.fleets import HEALTHY, IMPATIENT, RULES, SICK, Heard, following, turn_until
 from moments import FollowedCase
 from watchglass.config import TIMING, EvaluatorConfig
 from watchglass.errors import InvalidValueError, StoreError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clocks import Now
-from fleets import HEALTHY, IMPATIENT, SICK, Heard, following, turn_until
+from evaluators.fleets import HEALTHY, IMPATIENT, SICK, Heard, following, turn_until
 from watchglass.config import TIMING
 from watchglass.errors import StoreError
 from watchglass.evaluate import Snapshots

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from moments import views_shown
-from store_segments import new_store
+from stores.store_segments import new_store
 from watchglass.evaluate import Follower, replay
 from watchglass.evaluate.follower import _Numbers
 from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dead_workers import DEAD, TENSORS, DeadWorker, dead, step
+from stores.dead_workers import DEAD, TENSORS, DeadWorker, dead, step
 from watchglass import open_run
 from watchglass.errors import StoreError
 from watchglass.record import harvest, recovered_steps

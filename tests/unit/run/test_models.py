@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from parquet_files import read_parquet
+from stores.parquet_files import read_parquet
 from watchglass.records import Mode
 from watchglass.run import leaders_of, open_run
 from watchglass.store import LocalStore, compact

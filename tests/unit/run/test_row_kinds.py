@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_files import read_parquet
+from stores.parquet_files import read_parquet
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate import replay
 from watchglass.records import (

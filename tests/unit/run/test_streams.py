@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from faulty_store import FaultyStore
-from parquet_files import read_parquet
+from stores.faulty_store import FaultyStore
+from stores.parquet_files import read_parquet
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.evaluate import replay
 from watchglass.records import ROW_KINDS, Field, RowKey, RowKind

@@ -16,7 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from kernel_calls import assert_same, assert_same_bits, bound_of_sums, stored, summaries
+from devices.kernel_calls import assert_same, assert_same_bits, bound_of_sums, stored, summaries
 from watchglass.stats import native, of_array, pure
 from watchglass.stats.elements import DTYPE_CODES, numbers, read
 

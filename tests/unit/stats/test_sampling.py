@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_calls import summaries
+from devices.kernel_calls import summaries
 from watchglass.stats import histograms_of, native
 from watchglass.stats.elements import RUN, SAMPLED_ABOVE, STRATA, sample
 

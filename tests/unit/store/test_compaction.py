@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from buckets import in_memory
-from compacted_runs import CrashingStore, Interrupted, content, small_run
+from stores.buckets import in_memory
+from stores.compacted_runs import CrashingStore, Interrupted, content, small_run
 from watchglass.config import Timing
 from watchglass.errors import DamagedDataError, NotARunError, RunExistsError, StoreError
 from watchglass.records import STATISTIC_FIELDS, Mode, StepEnd

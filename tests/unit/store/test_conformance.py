@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from buckets import in_memory
+from stores.buckets import in_memory
 from watchglass.store import LocalStore, Store
 from watchglass.testing.store_suite import StoreSuite
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from compacted_runs import rows_of
-from faulty_store import FaultyStore
+from stores.compacted_runs import rows_of
+from stores.faulty_store import FaultyStore
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, StoreError
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import Histograms, histograms_of

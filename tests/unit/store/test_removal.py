@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from buckets import in_memory
-from compacted_runs import CrashingStore, Interrupted, small_run
+from stores.buckets import in_memory
+from stores.compacted_runs import CrashingStore, Interrupted, small_run
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError
 from watchglass.records import Observation
 from watchglass.store import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compacted_runs import small_run
+from stores.compacted_runs import small_run
 from watchglass.store import (
     LocalStore,
     RawRetention,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from faulty_stores import spools
+from stores.faulty_stores import spools
 from watchglass.store import ABSENT, ABSENT_BITS, LocalStore, Rings, RowWriter, read_rings, rings_exist
 from watchglass.store.locked_files import HEADER_BYTES
 from watchglass.store.rings import ring

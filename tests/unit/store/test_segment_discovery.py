@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from store_segments import fact, numbers
+from stores.store_segments import fact, numbers
 from watchglass.errors import StoreError
 from watchglass.store import (
     FrameKind,

@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import pytest
 
-from faulty_stores import spools
 from resource_limits import largest_file, limited
-from slow_spools import LABEL, Remote, open_spool, remote, segment, tensors
+from stores.faulty_stores import spools
+from stores.slow_spools import LABEL, Remote, open_spool, remote, segment, tensors
 from waiting import PATIENCE_S, until
 from watchglass.config import TIMING, Timing
 from watchglass.errors import NoRoomError, RunExistsError, StoreError

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from command_line import training
+from evaluators.ray_in_this_process import Processes, elsewhere
 from moments import Made
-from ray_in_this_process import Processes, elsewhere
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import ClusterError, CompactedError, StoreError
 from watchglass.evaluate import Judging, replay

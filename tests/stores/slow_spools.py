@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from faulty_stores import spools
+from stores.faulty_stores import spools
 from watchglass.config import Timing
 from watchglass.errors import StoreError
 from watchglass.store import (

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from buckets import waiting_for
 from servers.proxy import Proxy
+from stores.buckets import waiting_for
 from watchglass import Hook
 from watchglass.capture.limits import CaptureLimits
 from watchglass.config import Timing
@@ -225,8 +225,8 @@ def arrived(faulty: Faulty) -> bool:
 
 
 def child(code: str, *arguments: str) -> subprocess.Popen[str]:
-    """A process that runs this code; its last argument is the folder of this module."""
-    here = str(Path(__file__).resolve().parent)
+    """A process that runs this code; its last argument is the folder of the tests."""
+    here = str(Path(__file__).resolve().parents[1])
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", code, *arguments, here],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

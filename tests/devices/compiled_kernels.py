@@ -2,7 +2,7 @@
 
 Run as a program, since Triton compiles either for GPUs or for its interpreter, for the life of a process::
 
-    python compiled_kernels.py cuda:90        # prints the number of kernels compiled
+    python -m devices.compiled_kernels cuda:90        # prints the number of kernels compiled
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from device_cases import with_triton, without_warnings
+from devices.device_cases import with_triton, without_warnings
 from watchglass.capture.cost import Memory
 from watchglass.capture.pytorch.device import triton_kernels
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics

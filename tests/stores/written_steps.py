@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from faulty_store import FaultyStore, Killed
+from stores.faulty_store import FaultyStore, Killed
 from watchglass.errors import CompactedError, StoreError
 from watchglass.records import SCALARS, STATISTIC_FIELDS, Fact, Mode, Role, StepEnd, TensorInfo
 from watchglass.store import (

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from device_cases import SMALL, TRITON, Account, assert_alike, reference, values, with_triton, without_warnings
+from devices.device_cases import SMALL, TRITON, Account, assert_alike, reference, values, with_triton, without_warnings
 from watchglass.capture.pytorch.device import triton_statistics
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.sizes import Size
