@@ -141,7 +141,7 @@ def test_micro_batches_of_the_failing_step_are_examined_already(tmp_path: Path) 
     training.step = step  # type: ignore[method-assign]
     facts = facts_of(tmp_path / "run", training, failing_from(training, 3))
     assert sorted((fact["level"], fact["at"], fact["module"]) for fact in facts) == [
-        ("next_steps", 3, "body.3"), ("flags", 3, ""),
+        ("flags", 3, ""), ("next_steps", 3, "body.3"),
     ]  # fmt: skip
 
 
