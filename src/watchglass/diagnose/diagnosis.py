@@ -23,12 +23,14 @@ _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "predic
 
 
 def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) -> tuple[Diagnosis, ...]:
-    """The diagnoses of findings, worst first, then earliest. Findings that are only info make no separate diagnosis.
+    """The diagnoses of findings, worst first, then those with a proven cause, then earliest.
 
-    The cause that the symptoms of all open findings support most explains every finding that supports it, on any
-    worker; then the remaining findings are treated in the same way. A finding that is first seen after values have
-    become NaN or infinite is a consequence: it joins the same diagnosis and does not count for any cause. Workers share
-    their gradients. So findings of bad values on other workers at the same step join too, and count for causes.
+    Findings that are only info make no separate diagnosis. The cause that the symptoms of open findings support most
+    explains every finding that supports it, on any worker; a cause that an exact symptom proves comes before those that
+    only fit. Then the remaining findings are treated in the same way. A finding that is first seen after values have
+    become NaN or infinite is a consequence, unless it has an exact symptom: it joins the same diagnosis and does not
+    count for any cause. Workers share their gradients. So findings of bad values on other workers at the same step join
+    too, and count for causes.
 
     Args:
         findings: In any order.
@@ -51,7 +53,8 @@ class _Diagnosing:
         after: dict[_Trained, list[Finding]] = {}
         for finding in ordered:
             first = broken.get(_trained(finding))
-            if first and _when(finding) > _when(first[0]):
+            exact = self._knowledge.proven(finding.symptoms)
+            if first and _when(finding) > _when(first[0]) and not exact:
                 after.setdefault(_trained(finding), []).append(finding)
             else:
                 rest.append(finding)
@@ -61,14 +64,16 @@ class _Diagnosing:
             group = self._with_broken(group, broken)
             rest = _without(rest, group)
             begun = min(_when(finding) for finding in group)
-            support = self._support(group)
-            likeliest = max(support, key=support.__getitem__, default="")
+            likeliest = next(iter(self._ranking(group)), "")
+            if likeliest in self._proven(group):
+                begun = (begun[0], 0)
             led_to = [finding for finding in rest if self._follows(finding, begun, likeliest)]
             rest = _without(rest, led_to)
             found.append(self._diagnosis(group, [*led_to, *_after(group, broken, after)]))
         alone = self._by_subject(rest, broken)
         found.extend(self._diagnosis(group, _after(group, broken, after)) for group in alone)
-        return tuple(sorted(found, key=lambda diagnosis: (-diagnosis.severity.rank, diagnosis.step)))
+        proven = self._proven(ordered)
+        return tuple(sorted(found, key=lambda each: (-each.severity.rank, _unproven(each, proven), each.step)))
 
     def _broken(self, ordered: Sequence[Finding]) -> dict[_Trained, list[Finding]]:
         """By attempt and model, the errors of the first step at which values became NaN or infinite."""
@@ -104,8 +109,16 @@ class _Diagnosing:
         """The cause that all findings support most, among those supported by a finding above info; "" for none."""
         serious = [finding for finding in rest if finding.severity is not Severity.INFO]
         backed = {cause for finding in serious for cause in self._support_of(finding)}
-        candidates = {cause: odds for cause, odds in self._support(rest).items() if cause in backed} if backed else {}
-        return max(candidates, key=lambda cause: candidates[cause], default="")
+        return next((cause for cause in self._ranking(rest, self._proven(serious)) if cause in backed), "")
+
+    def _proven(self, findings: Sequence[Finding]) -> frozenset[str]:
+        return self._knowledge.proven(symptom for finding in findings for symptom in finding.symptoms)
+
+    def _ranking(self, findings: Sequence[Finding], proven: frozenset[str] | None = None) -> list[str]:
+        """Causes of findings, most likely first; proven ones before those that only fit."""
+        support = self._support(findings)
+        proven = self._proven(findings) if proven is None else proven
+        return sorted(support, key=lambda cause: (cause not in proven, -support[cause]))
 
     def _by_subject(self, rest: Sequence[Finding], broken: dict[_Trained, list[Finding]]) -> Iterator[list[Finding]]:
         """Findings without a known cause, grouped by rule and subject over all workers."""
@@ -137,7 +150,7 @@ class _Diagnosing:
 
     def _diagnosis(self, group: Sequence[Finding], consequences: Sequence[Finding]) -> Diagnosis:
         support = self._support(group)
-        ranked = sorted(support, key=lambda cause: -support[cause])[:_MOST_CAUSES]
+        ranked = self._ranking(group)[:_MOST_CAUSES]
         ranked = [name for name in ranked if name == ranked[0] or _score(support[name]) >= _LEAST_SCORE]
         causes = tuple(self._ranked(name, support[name], group) for name in ranked)
         # The headline has the finding that people will have noticed, a value that is not finite, else the best evidence
@@ -218,6 +231,10 @@ class _Diagnosing:
             **known, "step": best.step, "mode": _MODES.get(best.mode, ""), "worker": best.worker,
             "tensor": tensor,
         }  # fmt: skip
+
+
+def _unproven(diagnosis: Diagnosis, proven: frozenset[str]) -> bool:
+    return not diagnosis.causes or diagnosis.causes[0].cause.id not in proven
 
 
 def _score(odds: float) -> float:

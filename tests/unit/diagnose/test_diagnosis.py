@@ -121,6 +121,37 @@ def test_what_a_cause_leads_to_joins_it() -> None:
     assert len(diagnosis.findings) == 3
 
 
+def test_a_proven_cause_comes_before_all_that_only_fit_and_explains_what_was_seen_before_it() -> None:
+    findings = [
+        finding("WeightUpdateRatio", 2, ("update_ratio_extreme",)),
+        finding("ExplodingGradient", 3, ("gradient_growth",), severity=Severity.ERROR),
+        finding("LossNotDecreasing", 20, ("loss_diverged",)),
+        finding("MissingZeroGrad", 24, ("gradients_left_over",)),
+    ]
+    (diagnosis,) = diagnose(findings)
+    assert [ranked.cause.id for ranked in diagnosis.causes] == ["gradients_never_cleared"]
+    assert diagnosis.findings == tuple(each.id for each in findings)
+    assert diagnosis.severity is Severity.ERROR
+    without = diagnose(findings[:-1])
+    assert without[0].causes[0].cause.id == "learning_rate_too_high"
+
+
+def test_what_values_that_are_not_finite_cannot_change_is_a_cause_although_it_was_seen_later() -> None:
+    bad = finding("ExplodingTensor", 4, ("nonfinite_loss_only", "calm_before"), severity=Severity.ERROR)
+    exact = finding("OutputActivationMismatch", 8, ("not_probabilities",))
+    (diagnosis,) = diagnose([bad, exact])
+    assert diagnosis.causes[0].cause.id == "logits_as_probabilities"
+    (other,) = diagnose([bad, finding("DeadRelu", 8, ("dead_units",))])
+    assert other.causes[0].cause.id == "overflow_in_loss"
+
+
+def test_of_diagnoses_as_bad_the_proven_one_comes_first() -> None:
+    first, second = diagnose(
+        [finding("DeadRelu", 2, ("dead_units",)), finding("TrainEvalMode", 9, ("training_mode_in_evaluation",))]
+    )
+    assert (first.causes[0].cause.id, second.causes[0].cause.id) == ("evaluated_in_training_mode", "dying_relu")
+
+
 def test_info_alone_is_no_disease_but_supports_one() -> None:
     info = finding("WeightUpdateRatio", 1, ("update_ratio_large",), severity=Severity.INFO)
     assert diagnose([info]) == ()
@@ -193,7 +224,7 @@ def test_what_breaks_on_all_workers_at_one_step_is_one_disease() -> None:
 def test_each_attempt_breaks_for_itself() -> None:
     broken = finding("ExplodingTensor", 4, ("nonfinite_loss_only", "calm_before"), severity=Severity.ERROR)
     again = replace(broken, id="again", attempt=1)
-    after = finding("PoorWeightInitialization", 5, ("identical_rows",), attempt=1)
+    after = finding("DeadRelu", 5, ("dead_units",), attempt=1)
     (diagnosis,) = diagnose([after, again, broken])
     assert diagnosis.causes[0].cause.id == "overflow_in_loss"
     assert diagnosis.findings == (broken.id, "again", after.id)

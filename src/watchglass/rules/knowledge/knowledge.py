@@ -33,11 +33,14 @@ class Symptom(NamedTuple):
         id: Short identifier, ``"gradient_growth"``.
         means: One sentence.
         breaks: Whether every later value may be NaN, for any cause.
+        exact: Whether it is read off the program itself and not off its effects. Then it proves its likeliest cause,
+            which holds from the first step on.
     """
 
     id: str
     means: str
     breaks: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,15 @@ class Knowledge:
         """Identifiers of up to three causes that these symptoms suggest, most likely first."""
         support = self.support(symptoms)
         return tuple(sorted(support, key=lambda cause: -support[cause])[:3])
+
+    def proven(self, symptoms: Iterable[str]) -> frozenset[str]:
+        """Causes that these symptoms prove: of each exact symptom the likeliest one."""
+        rows = [
+            self.links[symptom]
+            for symptom in symptoms
+            if symptom in self.symptoms and self.symptoms[symptom].exact and self.links.get(symptom)
+        ]
+        return frozenset(max(row, key=row.__getitem__) for row in rows)
 
     def breaks(self, symptoms: Iterable[str]) -> bool:
         """Whether one of these symptoms means that every later value may be NaN."""
