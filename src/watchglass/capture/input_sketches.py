@@ -180,12 +180,20 @@ def hashed(batches: Sequence[Sequence[Sample]]) -> dict[str, Any]:
     }
 
 
-def positions(arange: Any, total: int, **where: Any) -> Any:
-    """Flat indices of the sampled elements of ``total``, ascending; an array of the kind that ``arange`` makes."""
-    if total <= LIMIT:
+def positions(arange: Any, total: int, limit: int = LIMIT, **where: Any) -> Any:
+    """Flat indices of the sampled elements of ``total``, ascending; an array of the kind that ``arange`` makes.
+
+    Args:
+        arange: Makes an array of the integers below a number.
+        total: Elements of the tensor.
+        limit: Elements of the sample, a multiple of 16.
+        where: Further arguments of ``arange``.
+    """
+    if total <= limit:
         return arange(total, **where)
-    part = total // _RUNS
-    number = arange(_RUNS, **where)
+    runs = limit // _RUN
+    part = total // runs
+    number = arange(runs, **where)
     starts = number * part + number * _SCATTER % (part - _RUN + 1)
     return (starts[:, None] + arange(_RUN, **where)[None, :]).reshape(-1)
 

@@ -92,6 +92,16 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "a few microseconds per loss function called at captured steps",
             "shapes and dtypes of a loss's arguments, whether they broadcast, and what made the predictions",
         ),
+        "update_sample": FactKind(
+            "",
+            "a copy of at most 1,024 elements of up to 32 parameters per optimizer, at captured steps 8 to 64 apart",
+            "direction and size of updates against gradients, weights, decay and precision",
+        ),
+        "running_statistics": FactKind(
+            "",
+            "a few reductions per normalisation at the 1st, 2nd, 4th, 8th ... captured step and the first evaluation",
+            "how far the running statistics of normalisation have moved, and how far they are from their inputs",
+        ),
     }
 )
 

@@ -129,7 +129,8 @@ class Events:
         module_called: Those of them that listen in this forward: a module has returned.
         forward_ended: The outermost module has returned.
         loss_computed: A loss function has returned.
-        update_began: An optimizer is about to change its parameters; gradients are final unless there is a closure.
+        update_began: An optimizer is about to change its parameters; with a closure, this has returned for the first
+            time.
         update_ended: It has changed them.
         each_forward_began: Not about captured steps: an outermost module is about to be called with gradients.
         each_forward_ended: Not about captured steps: it has returned.

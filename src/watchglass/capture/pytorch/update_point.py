@@ -120,8 +120,6 @@ class UpdatePoint:
             read = functools.partial(self._read_gradients, step, optimizer)
             return self._with_closure(read, arguments, kwargs, closure)
         self._read_gradients(step, optimizer)
-        if step.due:
-            self._notify(current.events.update_began, step, optimizer)
         return None
 
     def _begin_late(self, optimizer: Optimizer) -> None:
@@ -376,6 +374,8 @@ class UpdatePoint:
         model = self._meet(step, optimizer)
         self._readings.describe(step, optimizer, model)
         self._look_at_gradients(step, optimizer, model, scale, scaled=scaled)
+        if step.due:
+            self._notify(self._current.events.update_began, step, optimizer)
 
     def _gradients_are_final(self, step: OpenStep, *, scaled: bool) -> None:
         for listener in self._current.events.each_update_began:

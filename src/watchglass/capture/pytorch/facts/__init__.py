@@ -19,6 +19,8 @@ from watchglass.capture.pytorch.facts.loss_calls import LossCalls
 from watchglass.capture.pytorch.facts.loss_scales import LossScales
 from watchglass.capture.pytorch.facts.model_structure import Membership, TrainingFlags
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
+from watchglass.capture.pytorch.facts.running_statistics import RunningStatistics
+from watchglass.capture.pytorch.facts.update_samples import UpdateSampleFact
 from watchglass.capture.pytorch.models import Models
 from watchglass.config import chosen_facts
 
@@ -111,6 +113,8 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     frozenset({"output_sketch", "target_sketch"}): (
         lambda hook, models, subjects, leave, kinds: JudgedRows(models, kinds)
     ),
+    frozenset({"update_sample"}): lambda hook, models, subjects, leave, kinds: UpdateSampleFact(),
+    frozenset({"running_statistics"}): lambda hook, models, subjects, leave, kinds: RunningStatistics(models),
     frozenset({"batch", "data_loader", "input_sketch"}): (
         lambda hook, models, subjects, leave, kinds: Batches(hook, models, kinds, leave)
     ),

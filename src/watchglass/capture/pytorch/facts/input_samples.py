@@ -12,15 +12,15 @@ from watchglass.capture.input_sketches import LIMIT, Sample, positions, rows_of
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
 
-_MOST_INDICES = 16
-_indices: dict[tuple[int, torch.device], Tensor] = {}
+_MOST_INDICES = 64
+_indices: dict[tuple[int, int, torch.device], Tensor] = {}
 
 
 def sample(path: str, tensor: Tensor) -> Sample | None:
     """A sample of a tensor; None of one whose values cannot be read now."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
-    return _sample(path, tensor, _taken)
+    return _sample(path, tensor, scattered)
 
 
 def table_sample(path: str, tensor: Tensor) -> Sample | None:
@@ -63,17 +63,23 @@ def _sample(path: str, tensor: Tensor, take: Callable[[Tensor], Tensor], shape: 
     return Sample(path, tuple(tensor.shape if shape is None else shape), dtype, tensor.numel(), size, copied)
 
 
-def _taken(tensor: Tensor) -> Tensor:
+def scattered(tensor: Tensor, limit: int = LIMIT) -> Tensor:
+    """A copy of at most ``limit`` elements, at places that depend on their number alone; of a small tensor all.
+
+    Args:
+        tensor: A strided tensor.
+        limit: Elements of the sample, a multiple of 16.
+    """
     total = tensor.numel()
-    if total <= LIMIT:
+    if total <= limit:
         return tensor.reshape(-1).clone()
-    key = (total, tensor.device)
+    key = (total, limit, tensor.device)
     index = _indices.get(key)
     if index is None:
         if len(_indices) >= _MOST_INDICES:
             _indices.clear()
         # Worked out on its device: nothing is copied there, which would wait.
-        index = _indices[key] = positions(torch.arange, total, device=tensor.device)
+        index = _indices[key] = positions(torch.arange, total, limit, device=tensor.device)
     return _at(tensor, index)
 
 

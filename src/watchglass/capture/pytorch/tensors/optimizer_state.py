@@ -100,7 +100,7 @@ def _element(together: DeviceRows, index: int) -> Any:
 
 def _states(update: Update) -> Iterator[tuple[str, Tensor | None, Place, Any]]:
     """``(name, parameter, place, value)`` of all tensors and numbers of an optimizer's state."""
-    optimizer = _holder(update.optimizer)
+    optimizer = holder_of(update.optimizer)
     for parameter, name, place in update.parameters:
         # Looked up without asking for it: the state makes entries for whatever is asked for.
         state = optimizer.state.get(parameter)
@@ -121,7 +121,7 @@ def _single(state: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
     return itertools.islice(found, _MOST_OF_ONE)
 
 
-def _holder(optimizer: Optimizer) -> Optimizer:
+def holder_of(optimizer: Optimizer) -> Optimizer:
     """The optimizer that has the state: one that wraps another (ZeroRedundancyOptimizer) has none."""
     for _ in range(4):
         inner = getattr(optimizer, "optim", None) or getattr(optimizer, "optimizer", None)

@@ -1,0 +1,176 @@
+"""Fact ``running_statistics``: whether the running statistics of normalisation follow what it normalises."""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
+from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_tree import type_name
+from watchglass.record import CapturedRecords
+from watchglass.records import Mode
+
+#: Modules that are recorded, channels of each that are read, and elements of the input from which its moments come.
+_MOST, _CHANNELS, _ELEMENTS = 64, 256, 1 << 16
+#: A variance below this counts as none.
+_LEAST = 1e-12
+
+
+class RunningStatistics:
+    """Reads buffers ``running_mean`` and ``running_var`` of modules, and moments of what these modules get.
+
+    At the 1st, 2nd, 4th, 8th ... captured training forward, and at the beginning of such evaluations.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._counts = dict.fromkeys(Mode, 0)
+        # Of the forward that runs: the inputs' means and variances by module.
+        self._inputs: dict[nn.Module, tuple[Tensor, Tensor] | None] | None = None
+        self._has = weakref.WeakKeyDictionary[nn.Module, bool]()
+        # The means of the record before, by module. For the recorder's thread.
+        self._last: dict[str, Any] = {}
+        #: An entry of :attr:`Events.module_listeners`.
+        self.module_listeners = (self._listens, self._called)
+
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward is about to run."""
+        self._inputs = None
+        if call.step.mode is Mode.TRAIN and self._has_any(call.root) and self._due(Mode.TRAIN):
+            self._inputs = {}
+
+    def evaluation_began(self, call: ForwardCall) -> None:
+        """The first forward of an evaluation is about to run."""
+        if self._has_any(call.root) and self._due(Mode.EVAL):
+            self._record(call.forward.records, call.root, dict.fromkeys(_tracking(call.root)))
+
+    def forward_ended(self, call: ForwardCall) -> None:
+        """The captured forward has ended."""
+        inputs, self._inputs = self._inputs, None
+        if inputs:
+            self._record(call.forward.records, call.root, inputs)
+
+    def _listens(self) -> bool:
+        # Asked before or after the forward that begins has been counted.
+        count = self._counts[Mode.TRAIN]
+        return _is_power(count) or _is_power(count + 1)
+
+    def _has_any(self, root: nn.Module) -> bool:
+        known = self._has.get(root)
+        if known is None:
+            known = self._has[root] = any(True for _ in _tracking(root))
+        return known
+
+    def _due(self, mode: Mode) -> bool:
+        self._counts[mode] += 1
+        return _is_power(self._counts[mode])
+
+    def _called(self, call: ModuleCall) -> None:
+        if self._inputs is not None and _buffers(call.module) is not None and len(self._inputs) < _MOST:
+            first = call.arguments[0] if call.arguments else None
+            self._inputs[call.module] = _moments(first) if isinstance(first, Tensor) else None
+
+    def _record(
+        self, records: CapturedRecords, root: nn.Module, inputs: dict[nn.Module, tuple[Tensor, Tensor] | None]
+    ) -> None:
+        copies, rows = Copies(), []
+        for module, moments in list(inputs.items())[:_MOST]:
+            place, buffers = self._models.module(module), _buffers(module)
+            if place is None or buffers is None:
+                continue
+            mean, variance = (some(buffer, _CHANNELS) for buffer in buffers)
+            if mean is None or variance is None:
+                continue
+            batches = getattr(module, "num_batches_tracked", None)
+            momentum = getattr(module, "momentum", None)
+            of_input = (None, None) if moments is None else tuple(some(each, _CHANNELS) for each in moments)
+            comparable = all(each is not None and each.numel() == mean.numel() for each in of_input)
+            data = {
+                "module": place.path, "type": type_name(module), "training": module.training,
+                "momentum": float(momentum) if isinstance(momentum, (int, float)) else None,
+            }  # fmt: skip
+            count = batches.detach().reshape(-1)[:1].clone() if isinstance(batches, Tensor) else None
+            given = (mean, variance, *(of_input if comparable else (None, None)), count)
+            rows.append((data, [None if each is None else copies.add(each) for each in given]))
+        if rows:
+            copies.send()
+            about = {"model_training": root.training}
+            fact = DeferredFact(functools.partial(self._data, about, copies, rows))
+            records.facts.append(("running_statistics", "forward", fact))
+
+    def _data(self, about: dict[str, Any], copies: Copies, rows: list[Any]) -> dict[str, Any]:
+        values = copies.values()
+        return {
+            **about,
+            "modules": [self._module(data, [_of(values, place) for place in places]) for data, places in rows],
+        }
+
+    def _module(self, data: dict[str, Any], arrays: list[Any]) -> dict[str, Any]:
+        mean, variance, input_mean, input_variance, batches = arrays
+        before, self._last[data["module"]] = self._last.get(data["module"]), mean
+        off = ratio = moved = None
+        with np.errstate(all="ignore"):
+            if before is not None and before.shape == mean.shape:
+                moved = _rms((mean - before) / np.sqrt(np.maximum(variance, _LEAST)))
+            if input_mean is not None:
+                off = _rms((mean - input_mean) / np.sqrt(np.maximum(input_variance, _LEAST)))
+                ratio = float(np.median(variance / np.maximum(input_variance, _LEAST)))
+        return {
+            **data, "batches": None if batches is None else int(batches[0]),
+            "initial": not mean.any() and bool(np.all(variance == 1)),
+            "moved": _finite(moved), "mean_off": _finite(off), "variance_ratio": _finite(ratio),
+        }  # fmt: skip
+
+
+def _of(values: dict[CopyPlace, Any], place: CopyPlace | None) -> Any:
+    return None if place is None else values[place].astype(np.float64)
+
+
+def _is_power(count: int) -> bool:
+    """Whether it is a power of two, from 1 on."""
+    return count > 0 and count & (count - 1) == 0
+
+
+def _tracking(root: nn.Module) -> list[nn.Module]:
+    return [module for module in root.modules() if _buffers(module) is not None]
+
+
+def _buffers(module: nn.Module) -> tuple[Tensor, Tensor] | None:
+    """Running mean and variance of a module of any class; None without them."""
+    buffers = dict(module.named_buffers(recurse=False))
+    mean, variance = buffers.get("running_mean"), buffers.get("running_var")
+    return (mean, variance) if isinstance(mean, Tensor) and isinstance(variance, Tensor) else None
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Means and variances of some of what a normalisation gets, by channel; None where there is nothing to compare."""
+    values = values.detach()
+    if values.dim() < 2 or not values.is_floating_point() or values.layout is not torch.strided or not values.numel():
+        return None
+    over = [axis for axis in range(values.dim()) if axis != 1]
+    room = values.numel() / _ELEMENTS
+    if room > 1:
+        # Every so many along each axis but that of the channels.
+        stride = math.ceil(room ** (1 / len(over)))
+        values = values[tuple(slice(None, None, stride if axis in over else 1) for axis in range(values.dim()))]
+    if values.numel() <= values.shape[1]:
+        return None
+    variance, mean = torch.var_mean(values.float(), dim=over, unbiased=False)
+    return mean, variance
+
+
+def _rms(values: Any) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def _finite(value: float | None) -> float | None:
+    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None

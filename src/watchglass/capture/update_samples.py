@@ -1,0 +1,262 @@
+"""Samples of updates: directions and sizes of some elements of weights, gradients and updates of one optimizer step.
+
+The recorder's thread computes them from copies of these elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Elements of each parameter that are copied; smaller ones are copied whole.
+ELEMENTS = 1024
+#: Parameters of an optimizer that are sampled, and of these at least so many with two or more axes.
+MOST, _MATRICES = 32, 24
+#: Steps between two samples: a quarter of the steps so far, within these bounds.
+_LEAST_APART, _MOST_APART = 8, 64
+#: The default epsilon of Adam: smaller square roots of the second moment are next to nothing.
+_TINY = 1e-8
+
+_Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """The settings of an optimizer's group that its update depends on; None for those that are unknown.
+
+    Attributes:
+        lr: Learning rate.
+        weight_decay: Weight decay.
+        decoupled: Whether the decay is no part of the gradient that the optimizer uses.
+        eps: What is added to the denominator.
+        beta2: Decay of the second moment, where it is corrected for its start.
+        maximize: Whether the optimizer climbs.
+    """
+
+    lr: float | None = None
+    weight_decay: float | None = None
+    decoupled: bool = False
+    eps: float | None = None
+    beta2: float | None = None
+    maximize: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as plain values."""
+        return {
+            "lr": self.lr, "weight_decay": self.weight_decay, "decoupled": self.decoupled, "eps": self.eps,
+            "maximize": self.maximize,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SampledParameter:
+    """Sampled elements of one parameter; arrays of the same length.
+
+    Attributes:
+        name: Its name.
+        dims: Number of its axes.
+        dtype: Its own dtype.
+        group: Index of its group.
+        before: The weight before the update.
+        gradient: The gradient as the optimizer got it.
+        after: The weight after the update.
+        moment: The second moment after the update; None where there is none.
+        step: Updates of the parameter so far, by the optimizer; None where unknown.
+    """
+
+    name: str
+    dims: int
+    dtype: str
+    group: int
+    before: _Array
+    gradient: _Array
+    after: _Array
+    moment: _Array | None = None
+    step: float | None = None
+
+
+def next_after(first: int, step: int) -> int:
+    """The step from which on the next sample is due.
+
+    Args:
+        first: The step of the first sample.
+        step: The step of the latest one.
+    """
+    return step + min(max((step - first) // 4, _LEAST_APART), _MOST_APART)
+
+
+def chosen(dims: Sequence[int]) -> list[int]:
+    """Indices of the parameters that are sampled, ascending: spread over all, most of them with two or more axes.
+
+    Args:
+        dims: Number of axes of each parameter.
+    """
+    matrices = [index for index, number in enumerate(dims) if number > 1]
+    others = [index for index, number in enumerate(dims) if number <= 1]
+    room = max(_MATRICES, MOST - len(others))
+    taken = _spread(matrices, room)
+    return sorted([*taken, *_spread(others, MOST - len(taken))])
+
+
+def _spread(found: Sequence[int], most: int) -> list[int]:
+    if len(found) <= most:
+        return list(found)
+    return [found[index * len(found) // most] for index in range(most)]
+
+
+class UpdateSamples:
+    """Makes the data of ``update_sample`` facts of one optimizer, one after another. For the recorder's thread.
+
+    It keeps the update and the weights of the sample before.
+
+    Args:
+        optimizer: Class name of the optimizer.
+    """
+
+    def __init__(self, optimizer: str) -> None:
+        self._optimizer = optimizer
+        # By name: the sampled update, the weights after it, and the change since the sample before that.
+        self._last: dict[str, tuple[_Array, _Array, _Array | None]] = {}
+
+    def data(
+        self, since: int | None, settings: Sequence[GroupSettings], parameters: Sequence[SampledParameter]
+    ) -> dict[str, Any]:
+        """The data of the fact.
+
+        Args:
+            since: Steps since the sample before.
+            settings: The settings of the optimizer's groups.
+            parameters: The sampled parameters.
+        """
+        last, self._last = self._last, {}
+        rows = []
+        for parameter in parameters:
+            with np.errstate(all="ignore"):
+                row = self._row(parameter, settings[parameter.group], last.get(parameter.name))
+            rows.append(row)
+        columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        return {
+            "optimizer": self._optimizer, "since": since, "groups": [group.to_json() for group in settings],
+            "tensors": [parameter.name for parameter in parameters],
+            "dims": [parameter.dims for parameter in parameters],
+            "dtype": [parameter.dtype for parameter in parameters],
+            "group": [parameter.group for parameter in parameters],
+            **columns,
+        }  # fmt: skip
+
+    def _row(
+        self, of: SampledParameter, settings: GroupSettings, last: tuple[_Array, _Array, _Array | None] | None
+    ) -> dict[str, Any]:
+        before, gradient, after = of.before, of.gradient, of.after
+        update = after - before
+        nonzero = gradient != 0
+        decay, pure_gradient, pure_update = self._apart(before, gradient, update, settings)
+        moved = None if last is None else after - last[1]
+        was = None if last is None else last[2]
+        self._last[of.name] = update, after, moved
+        size = _rms(before)
+        return {
+            "elements": int(before.size),
+            "update": _short(_rms(update)),
+            "weight": _short(size),
+            "gradient": _short(_rms(gradient)),
+            "cosine_gradient": _cosine(pure_update, pure_gradient),
+            "cosine_weight": _cosine(update, before),
+            "gradient_weight": _cosine(gradient, before),
+            "cosine_previous": None if last is None else _cosine(update, last[0]),
+            "moved": None if moved is None else _short(_rms(moved)),
+            "cosine_moved": None if moved is None or was is None else _cosine(moved, was),
+            "unchanged": _share((update == 0) & nonzero, nonzero),
+            "unmoved": None if moved is None else _share((moved == 0) & nonzero, nonzero),
+            "zero_gradient": _share(~nonzero, np.ones_like(nonzero)),
+            "decay": decay,
+            **_moments(of, settings),
+        }
+
+    @staticmethod
+    def _apart(
+        before: _Array, gradient: _Array, update: _Array, settings: GroupSettings
+    ) -> tuple[float | None, _Array, _Array]:
+        """The ratio of decay and data gradient, the gradient that is used, and the part of the update that it makes."""
+        weight_decay = settings.weight_decay
+        if not weight_decay:
+            return (0.0 if weight_decay == 0 else None), gradient, update
+        if not settings.decoupled:
+            pull = weight_decay * before
+            return _ratio(_rms(pull), _rms(gradient)), gradient + pull, update
+        if settings.lr is None:
+            return None, gradient, update
+        pull = settings.lr * weight_decay * before
+        return _ratio(_rms(pull), _rms(update + pull)), gradient, update + pull
+
+
+def _moments(of: SampledParameter, settings: GroupSettings) -> dict[str, float | None]:
+    """Shares of elements by the square root of their second moment, corrected for its start."""
+    if of.moment is None or settings.eps is None:
+        return {"below_epsilon": None, "tiny_moment": None, "zero_moment": None}
+    root = np.sqrt(of.moment)
+    if settings.beta2 is not None and of.step:
+        root = root / math.sqrt(max(1 - settings.beta2**of.step, 1e-12))
+    some = root > 0
+    return {
+        "below_epsilon": _share(some & (root < settings.eps), some),
+        "tiny_moment": _share(some & (root < _TINY), some),
+        "zero_moment": _share(~some, np.ones_like(some)),
+    }
+
+
+def _rms(values: _Array) -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
+
+
+def _cosine(one: _Array, other: _Array) -> float | None:
+    """The cosine of the angle between two vectors; None where one is zero or not finite."""
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    # Squares of float32 that is scaled by hand may leave the range of float64.
+    scale = float(np.abs(one).max(initial=0)), float(np.abs(other).max(initial=0))
+    if not all(math.isfinite(each) and each > 0 for each in scale):
+        return None
+    one, other = one / scale[0], other / scale[1]
+    return _short(float(one @ other) / math.sqrt(float(one @ one) * float(other @ other)), 6)
+
+
+def _share(of: _Array, among: _Array) -> float | None:
+    total = int(np.count_nonzero(among))
+    return round(int(np.count_nonzero(of)) / total, 4) if total else None
+
+
+def _ratio(one: float, other: float) -> float | None:
+    return _short(one / other) if other > 0 else None
+
+
+def _short(value: float, digits: int = 4) -> float | None:
+    """A number with few digits, since a fact has many; None where it is not finite."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def numbers_of(value: Any) -> float | None:
+    """A plain finite number, else None."""
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if plain else None
+
+
+def settings_of(group: Mapping[str, Any], *, decoupled: bool) -> GroupSettings:
+    """The settings of a group of an optimizer.
+
+    Args:
+        group: Its entries.
+        decoupled: Whether optimizers of its class decouple the decay where the group does not say.
+    """
+    betas = group.get("betas")
+    says = group.get("decoupled_weight_decay")
+    return GroupSettings(
+        numbers_of(group.get("lr")), numbers_of(group.get("weight_decay")),
+        says if isinstance(says, bool) else decoupled, numbers_of(group.get("eps")),
+        numbers_of(betas[1]) if isinstance(betas, (tuple, list)) and len(betas) == 2 else None,
+        group.get("maximize") is True,
+    )  # fmt: skip
