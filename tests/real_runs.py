@@ -22,7 +22,7 @@ from watchglass.config import CALIBRATIONS, RuleSpec
 from watchglass.diagnose import verdict
 from watchglass.evaluate import replay
 from watchglass.records import Finding, Severity, Status
-from watchglass.rules import capture_for, default_rules
+from watchglass.rules import capture_for, default_rules, find_rule
 
 #: Watches a model until its run ends.
 Watch = Callable[[nn.Module], object]
@@ -119,7 +119,9 @@ class RealRuns(ABC):
     def test_its_needs_are_all_that_it_reads(self, tmp_path: Path, sick: bool) -> None:
         """It finds the same where only its needs are captured, and nothing else on the healthy twin."""
         everything, needs = (recorded(type(self), tmp_path.parent, sick=sick, alone=alone) for alone in (False, True))
-        for calibration in CALIBRATIONS:
+        others = find_rule(self.rule).calibrations
+        # An algorithm of a calibration has other needs, which are not recorded here.
+        for calibration in (name for name in CALIBRATIONS if not isinstance(others.get(name), type)):
             full, own = (replay(run, [RuleSpec(self.rule)], calibration=calibration) for run in (everything, needs))
             assert list(map(_facts, own.findings)) == list(map(_facts, full.findings)), calibration
             assert own.statuses == full.statuses, calibration

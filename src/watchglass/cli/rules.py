@@ -70,6 +70,8 @@ def rules(name: Name = None, coverage: Coverage = False, output: Format = "text"
         values = ", ".join(f"{key}={value}" for key, value in overrides.items())
         console.print()
         console.print(Text.assemble((f"Calibration {calibration}", "bold"), f"  {values}"))
+        if calibration in rule.algorithms:
+            print_section(console, "Fires then when", rule.algorithms[calibration])
     example = f"{name}:{rule.parameters[0].name}={rule.parameters[0].default}" if rule.parameters else name
     print_hint(console, f"watchglass run --rules {shlex.quote(example)} train.py")
 

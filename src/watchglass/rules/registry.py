@@ -70,7 +70,9 @@ class RuleDocumentation:
         summary: First line of its docstring.
         sections: ``Looks at``, ``Fires when``, ``Usual causes``, ``What to try``, ``Costs``, ``Source``, where given.
         parameters: Its parameters.
-        calibrations: Parameter values by calibration.
+        calibrations: By calibration, the values of the parameters that it changes; of one with another algorithm, all
+            of its parameters.
+        algorithms: By calibration with another algorithm, when that one fires.
     """
 
     name: str
@@ -78,6 +80,7 @@ class RuleDocumentation:
     sections: dict[str, str]
     parameters: list[ParameterInfo]
     calibrations: dict[str, dict[str, Any]]
+    algorithms: dict[str, str]
 
 
 def find_rule(name: str) -> type[Rule]:
@@ -110,7 +113,12 @@ def build_rule(spec: RuleSpec, calibration: str = "default") -> Rule:
     if calibration not in CALIBRATIONS:
         raise InvalidValueError(f'calibration must be one of {", ".join(CALIBRATIONS)} but got "{calibration}"')
     _check_calibrations(cls, spec.name)
-    rule = built(cls, spec.name, {**cls.calibrations.get(calibration, {}), **spec.parameters})
+    chosen = cls.calibrations.get(calibration, {})
+    rule = (
+        built(chosen, spec.name, spec.parameters)
+        if isinstance(chosen, type)
+        else built(cls, spec.name, {**chosen, **spec.parameters})
+    )
     _check_declared(rule, spec.name)
     return rule
 
@@ -121,12 +129,18 @@ def _check_calibrations(cls: type[Rule], name: str) -> None:
     if (
         not isinstance(given, Mapping)
         or not given.keys() <= set(CALIBRATIONS)
-        or not all(isinstance(values, Mapping) and values.keys() <= known for values in given.values())
+        or not all(_is_calibration(cls, values, known) for values in given.values())
     ):
         raise PluginFileError(
-            f"calibrations of {name} must be tables of its parameters, by {' or '.join(CALIBRATIONS)}, but is "
-            f"{given!r:.80}"
+            f"calibrations of {name} must be tables of its parameters, or rules of its name, by "
+            f"{' or '.join(CALIBRATIONS)}, but is {given!r:.80}"
         )
+
+
+def _is_calibration(cls: type[Rule], values: Any, known: set[str]) -> bool:
+    if isinstance(values, type):
+        return issubclass(values, Rule) and values.__name__ == cls.__name__
+    return isinstance(values, Mapping) and values.keys() <= known
 
 
 def _check_declared(rule: Rule, name: str) -> None:
@@ -157,6 +171,16 @@ def _check_declared(rule: Rule, name: str) -> None:
 
 def documentation(cls: type[Rule]) -> RuleDocumentation:
     """The documentation of a rule, from its docstring and parameters."""
+    summary, sections = _docstring(cls)
+    others = {name: each for name, each in cls.calibrations.items() if isinstance(each, type)}
+    tables = {name: dict(each) for name, each in cls.calibrations.items() if not isinstance(each, type)}
+    of_others = {name: {info.name: info.default for info in describe(each)} for name, each in others.items()}
+    algorithms = {name: _docstring(each)[1].get("Fires when", "") for name, each in others.items()}
+    return RuleDocumentation(cls.__name__, summary, sections, describe(cls), {**tables, **of_others}, algorithms)
+
+
+def _docstring(cls: type[Rule]) -> tuple[str, dict[str, str]]:
+    """First line and sections of the docstring of a rule."""
     lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
     sections: dict[str, str] = {}
     current = ""
@@ -169,8 +193,7 @@ def documentation(cls: type[Rule]) -> RuleDocumentation:
             sections[current] = f"{sections[current]} {line.strip()}".strip()
         elif line.strip():
             current = ""
-    calibrations = {name: dict(overrides) for name, overrides in cls.calibrations.items()}
-    return RuleDocumentation(cls.__name__, lines[0] if lines else "", sections, describe(cls), calibrations)
+    return lines[0] if lines else "", sections
 
 
 def rules_of_set(name: str) -> tuple[str, ...]:

@@ -65,7 +65,8 @@ class Rule(Plugin):
 
     Attributes:
         needs: The data that it reads.
-        calibrations: Sets of parameters by name, in addition to the defaults: ``{"sagemaker": {"threshold": 1e-7}}``.
+        calibrations: What another calibration changes, by its name: values of parameters, ``{"sagemaker": {"threshold":
+            1e-7}}``, or another rule of the same name, for another algorithm with its own parameters and needs.
         streams: The kinds of rows and the length of the windows that :meth:`check_window` and :attr:`StepView.streams`
             show; None for none: then no stream is read.
         compares: Parameters that hold the location of another run, whose steps come with every view, see
@@ -75,7 +76,7 @@ class Rule(Plugin):
     """
 
     needs: ClassVar[tuple[Needs, ...]] = ()
-    calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    calibrations: ClassVar[Mapping[str, Mapping[str, Any] | type[Rule]]] = {}
     streams: ClassVar[Windows | None] = None
     compares: ClassVar[tuple[str, ...]] = ()
     default: ClassVar[bool] = False

@@ -183,7 +183,7 @@ def test_a_file_that_fails_to_import(tmp_path: Path, text: str, message: str) ->
         ('default = "no"', "default of .*:Mine must be True or False but is 'no'"),
         (
             "calibrations = 5",
-            "calibrations of .*:Mine must be tables of its parameters, by default or .*, but is 5",
+            "calibrations of .*:Mine must be tables of its parameters, or rules of its name, by default .*, but is 5",
         ),
         ('calibrations = {"sagemaker": {"limit": 1}}', "calibrations of .*:Mine must be tables of its parameters"),
         ('calibrations = {"sagemakr": {}}', r"calibrations of .* but is \{'sagemakr': \{\}\}"),
@@ -251,3 +251,33 @@ def test_parameters_are_keyword_only() -> None:
     assert Limited(limit=2).limit == 2.0
     with pytest.raises(TypeError):
         Limited(2)
+
+
+OWN_ALGORITHM = """
+from watchglass import Rule
+
+def documented():
+    class Mine(Rule):
+        level: float = 2.0
+
+        def check(self, view):
+            return ()
+    return Mine
+
+class Mine(Rule):
+    calibrations = {"sagemaker": documented()}
+    limit: float = 1.0
+
+    def check(self, view):
+        return ()
+"""
+
+
+def test_a_calibration_may_have_its_own_algorithm(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(OWN_ALGORITHM)
+    assert build_rule(RuleSpec(f"{path}:Mine")).limit == 1  # type: ignore[attr-defined]
+    other = build_rule(RuleSpec(f"{path}:Mine", {"level": 3}), "sagemaker")
+    assert (other.name, other.level) == ("Mine", 3)  # type: ignore[attr-defined]
+    with pytest.raises(UnknownNameError, match='Mine has no parameter "limit"'):
+        build_rule(RuleSpec(f"{path}:Mine", {"limit": 3}), "sagemaker")

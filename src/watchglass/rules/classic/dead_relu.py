@@ -14,6 +14,7 @@ from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, Tensor
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.sagemaker import dead_relu
 from watchglass.tables import Selection, StepView
 
 _ENOUGH_CAPTURES = 16
@@ -41,7 +42,7 @@ class DeadRelu(Rule):
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
         Needs(role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which layers follow a convolution"),
     )
-    calibrations: ClassVar = {"sagemaker": {"threshold_layer": 50.0, "window": 1, "min_values": 0}}
+    calibrations: ClassVar = {"sagemaker": dead_relu.DeadRelu}
 
     threshold_layer: float = parameter(
         70.0, help="share of a layer's units that are dead", unit="percent", ge=0, lt=100

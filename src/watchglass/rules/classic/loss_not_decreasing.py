@@ -14,6 +14,7 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.sagemaker import loss_not_decreasing
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -48,7 +49,7 @@ class LossNotDecreasing(Rule):
 
     default = True
     needs = (Needs(scalars=("loss",), why="to follow the training loss"),)
-    calibrations: ClassVar = {"sagemaker": {"window": 10, "diff_percent": 0.1, "patience": 2}}
+    calibrations: ClassVar = {"sagemaker": loss_not_decreasing.LossNotDecreasing}
 
     window: int = parameter(50, help="steps whose losses are compared together", unit="steps", ge=4)
     patience: int = parameter(4, help="windows before a flat loss counts", unit="windows", ge=2)

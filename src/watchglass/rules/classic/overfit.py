@@ -11,6 +11,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.sagemaker import overfit
 from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase, Selection, StepView
 
 #: Prefix of losses that a function, or the model, returned.
@@ -41,7 +42,7 @@ class Overfit(Rule):
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), why="to follow the validation loss"),
     )
-    calibrations: ClassVar = {"sagemaker": {"ratio_threshold": 0.1, "patience": 1, "min_rise": 0.0}}
+    calibrations: ClassVar = {"sagemaker": overfit.Overfit}
 
     start_step: int = parameter(0, help="training steps before which nothing is compared", unit="steps", ge=0)
     patience: int = parameter(3, help="evaluations in a row", unit="evaluations", ge=1)

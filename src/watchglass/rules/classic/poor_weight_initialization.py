@@ -12,6 +12,7 @@ from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.sagemaker import poor_weight_initialization
 from watchglass.tables import StepView
 
 
@@ -38,7 +39,7 @@ class PoorWeightInitialization(Rule):
         Needs(role=Role.OUTPUT, statistics=("nonfinite", "std", "rms"), optional=True, why="to compare their spread"),
         Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to see which weights are zero for long"),
     )
-    calibrations: ClassVar = {"sagemaker": {"threshold": 10.0, "steps": 10}}
+    calibrations: ClassVar = {"sagemaker": poor_weight_initialization.PoorWeightInitialization}
 
     threshold: float = parameter(1e6, help="largest over smallest variance of layers' activations", unit="ratio", gt=1)
     steps: int = parameter(10, help="the first capture must be among this many steps", unit="steps", ge=1)

@@ -13,6 +13,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.sagemaker import unchanged_tensor
 from watchglass.tables import Statistics, StepView
 
 #: Irrational-looking weights of the statistics in a tensor's fingerprint, so that changes do not cancel.
@@ -43,7 +44,7 @@ class UnchangedTensor(Rule):
         Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see why one does not"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
-    calibrations: ClassVar = {"sagemaker": {"num_steps": 3}}
+    calibrations: ClassVar = {"sagemaker": unchanged_tensor.UnchangedTensor}
 
     num_steps: int = parameter(8, help="captures in a row without a change", unit="captures", ge=2)
 

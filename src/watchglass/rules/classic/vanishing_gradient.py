@@ -14,6 +14,7 @@ from watchglass.rules import signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.sagemaker import vanishing_gradient
 from watchglass.tables import Selection, Statistics, StepView
 
 
@@ -50,7 +51,7 @@ class VanishingGradient(Rule):
         Needs(units=(UnitKind.INACTIVE,), optional=True, why="to tell ReLU from activations that saturate"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
-    calibrations: ClassVar = {"sagemaker": {"threshold": 1e-7, "window": 1, "unless_progress": 2.0}}
+    calibrations: ClassVar = {"sagemaker": vanishing_gradient.VanishingGradient}
 
     threshold: float = parameter(1e-6, help="mean absolute below which all layers' gradients have vanished", ge=0)
     ratio: float = parameter(1e-3, help="first layer's mean over the largest mean of the last layers", gt=0, lt=1)

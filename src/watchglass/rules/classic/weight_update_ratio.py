@@ -13,6 +13,7 @@ from watchglass.records import Finding, Mode, Role, Severity, count
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.sagemaker import weight_update_ratio
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -41,9 +42,7 @@ class WeightUpdateRatio(Rule):
         Needs(scalars=("loss",), optional=True, why="to tell small updates from convergence"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
-    calibrations: ClassVar = {
-        "sagemaker": {"large": 10.0, "extreme": 10.0, "small": 1e-8, "window": 1, "window_small": 1}
-    }
+    calibrations: ClassVar = {"sagemaker": weight_update_ratio.WeightUpdateRatio}
 
     large: float = parameter(0.1, help="ratio above which updates are large", unit="ratio", gt=0)
     extreme: float = parameter(1.0, help="ratio above which an update overwrites the weight", unit="ratio", gt=0)
