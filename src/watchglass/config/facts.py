@@ -102,6 +102,16 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "a few reductions per normalisation at the 1st, 2nd, 4th, 8th ... captured step and the first evaluation",
             "how far the running statistics of normalisation have moved, and how far they are from their inputs",
         ),
+        "loss_graph": FactKind(
+            "",
+            "one reading of autograd's graph at the first three captured backwards, then the 4th, 8th, 16th ...",
+            "the terms of the loss, with the operations that make each of a model's outputs; parameters out of reach",
+        ),
+        "forward_graph": FactKind(
+            "",
+            "the same reading",
+            "operations with weights, what lies between them, depth, shortcuts and normalisations",
+        ),
     }
 )
 

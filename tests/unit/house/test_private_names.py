@@ -32,6 +32,10 @@ def _softmax() -> Any:
     return torch.ones(2, 3, requires_grad=True).softmax(1).grad_fn
 
 
+def _leaf() -> Any:
+    return torch.ones(1, requires_grad=True)
+
+
 def _in_source(file: str, text: str) -> bool:
     # The compiler takes seconds to import.
     return text in (Path(torch.__file__).parent / file).read_text(encoding="utf-8")
@@ -45,6 +49,7 @@ def _operator(namespace: str) -> bool:
 LISTED: dict[str, Callable[[], bool]] = {
     "_version": lambda: torch.ones(1)._version == 0,
     "_saved_": lambda: all(hasattr(node, name) for node, names in _nodes() for name in names.split()),
+    "_raw_saved_": lambda: hasattr((_leaf() * 2.0).grad_fn._raw_saved_other, "unpack_hook"),
     "_input_metadata": lambda: list(_softmax()._input_metadata[0].shape) == [2, 3],
     "_compiled_call_impl": lambda: "_compiled_call_impl" in vars(nn.Module),
     "_torchdynamo_orig_callable": lambda: _in_source("_dynamo/eval_frame.py", "._torchdynamo_orig_callable = "),

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.events import LossCall
+from watchglass.capture.pytorch.events import BackwardCall, LossCall
 from watchglass.capture.pytorch.forward_state import ForwardState
 from watchglass.capture.pytorch.handwritten_losses import HANDWRITTEN
 from watchglass.capture.pytorch.loss_expressions import Expression
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.record import CapturedRecords, Forward
+from watchglass.record import CapturedRecords, Forward, OpenStep
 from watchglass.records import Role
 
 _MAX_SCALED = 64
@@ -164,6 +164,8 @@ class Backwards:
             made = current.sources.started_from(roots[0], scaled=plain[0] is not roots[0])
             if made is not None and within and not chosen and step is not None and step.due:
                 self._record_handwritten(plain[0], value, made)
+            if within and not chosen and step is not None and step.due and current.events.backward_began:
+                self._notify_began(step, roots[0], scaled=plain[0] is not roots[0])
         if open_step is not None:
             self._trained_before = [forward.backpropagated for forward in open_step.forwards]
         if open_step is None or len(roots) != 1 or gradients is not None or value is None:
@@ -206,6 +208,16 @@ class Backwards:
         everywhere = self._everywhere and sys.exc_info()[0] is None
         current.objectives.end({forward.model for forward in through} if everywhere else ())
         self.on_end()
+
+    def _notify_began(self, step: OpenStep, loss: Tensor, *, scaled: bool) -> None:
+        forward = self._current.forward
+        start: Any = loss.grad_fn
+        if scaled and start is not None:
+            start = start.next_functions[0][0]
+        if forward is not None:
+            call = BackwardCall(step, forward, start)
+            with torch.no_grad():
+                self._current.events.notify(self._current.events.backward_began, call, forward.records)
 
     def _record_handwritten(self, loss: Tensor, value: Any, made: Expression) -> None:
         """Record the part of a handwritten loss that evaluations have, too."""

@@ -98,6 +98,21 @@ class LossCall:
 
 
 @dataclass(frozen=True, slots=True)
+class BackwardCall:
+    """The start of a backward from one tensor.
+
+    Attributes:
+        step: Its TRAIN step.
+        forward: The last forward.
+        start: Autograd's node that made the tensor, before a scaler multiplied it; None without a graph.
+    """
+
+    step: OpenStep
+    forward: Forward
+    start: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """One optimizer's step.
 
@@ -129,6 +144,7 @@ class Events:
         module_called: Those of them that listen in this forward: a module has returned.
         forward_ended: The outermost module has returned.
         loss_computed: A loss function has returned.
+        backward_began: A backward is about to run, from one tensor and for all parameters.
         update_began: An optimizer is about to change its parameters; with a closure, this has returned for the first
             time.
         update_ended: It has changed them.
@@ -156,6 +172,7 @@ class Events:
     module_called: list[Callable[[ModuleCall], None]] = field(default_factory=list)
     forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     loss_computed: list[Callable[[LossCall], None]] = field(default_factory=list)
+    backward_began: list[Callable[[BackwardCall], None]] = field(default_factory=list)
     update_began: list[Callable[[Update], None]] = field(default_factory=list)
     update_ended: list[Callable[[Update], None]] = field(default_factory=list)
     each_forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from watchglass.capture.pytorch import loss_operations
+from watchglass.capture.pytorch.autograd_graph import saved_tensor
 from watchglass.capture.pytorch.loss_operations import Operation
 from watchglass.capture.pytorch.reduce import version_of
 
@@ -143,7 +144,7 @@ class _Reading:
         children += [(None, 0)] * (2 - len(children))
         operands = [self.tree(*child) for child in children]
         if operation.numbers:
-            for at, name in enumerate(("_saved_self", "_saved_other")):
+            for at, name in enumerate(("self", "other")):
                 if operands[at] == _OTHER:
                     operands[at] = _other(node, name)
         return operation.name, constants, tuple(operands)
@@ -151,11 +152,8 @@ class _Reading:
 
 def _other(node: Any, name: str) -> Any:
     """An operand that does not come from the model, where autograd keeps it: a number counts, a tensor may be any."""
-    try:
-        value = getattr(node, name)
-    except (RuntimeError, AttributeError):
-        raise Unknown from None
-    if not isinstance(value, Tensor):
+    value = saved_tensor(node, name)
+    if value is None:
         raise Unknown
     if value.dim():
         return _OTHER
@@ -176,7 +174,7 @@ def _unscaled(node: Any, number: int) -> tuple[float, float, Any, int]:
             break
         if name in ("mul", "div"):
             first = node.next_functions[0][0] is not None
-            other = _other(node, "_saved_other" if first else "_saved_self")
+            other = _other(node, "other" if first else "self")
             if other == _OTHER or (not first and name == "div"):
                 break
             factor = other[1] if name == "mul" else 1 / other[1] if other[1] else 0.0

@@ -110,7 +110,7 @@ class LossOutputs:
         modules: set[nn.Module] = set()
 
         def output(node: Any, number: int) -> str | None:
-            module, path, _ = node.metadata.get(_MARK, {}).get(number, _UNMARKED)
+            module, path, _ = _mark_of(node, number)
             living = module()
             if living is None:
                 return None
@@ -183,6 +183,16 @@ class LossOutputs:
         return losses.number(parts[0] if len(parts) == 1 else torch.stack(parts).sum())
 
 
+def output_path(node: Any, number: int) -> str | None:
+    """Path of the output of a living module that a node of autograd made; None for other nodes."""
+    module, path, _ = _mark_of(node, number)
+    return str(path) if module() is not None else None
+
+
+def _mark_of(node: Any, number: int) -> Any:
+    return node.metadata.get(_MARK, {}).get(number, _UNMARKED)
+
+
 def _marks(loss: Tensor) -> dict[nn.Module, list[tuple[str, bool]]]:
     """Marked outputs that a loss was made of, by module: their paths, and whether they were only added up."""
     found: dict[nn.Module, list[tuple[str, bool]]] = {}
@@ -195,7 +205,7 @@ def _marks(loss: Tensor) -> dict[nn.Module, list[tuple[str, bool]]]:
         if node is None or (node, number) in seen:
             continue
         seen.add((node, number))
-        module, path, alone = node.metadata.get(_MARK, {}).get(number, _UNMARKED)
+        module, path, alone = _mark_of(node, number)
         if alone and (living := module()) is not None:
             found.setdefault(living, []).append((path, summed))
             continue

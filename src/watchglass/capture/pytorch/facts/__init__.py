@@ -13,6 +13,7 @@ from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
+from watchglass.capture.pytorch.facts.graph_looks import GraphLooks
 from watchglass.capture.pytorch.facts.judged_rows import JudgedRows
 from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
 from watchglass.capture.pytorch.facts.loss_calls import LossCalls
@@ -115,6 +116,7 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     ),
     frozenset({"update_sample"}): lambda hook, models, subjects, leave, kinds: UpdateSampleFact(),
     frozenset({"running_statistics"}): lambda hook, models, subjects, leave, kinds: RunningStatistics(models),
+    frozenset({"loss_graph", "forward_graph"}): lambda hook, models, subjects, leave, kinds: GraphLooks(models, kinds),
     frozenset({"batch", "data_loader", "input_sketch"}): (
         lambda hook, models, subjects, leave, kinds: Batches(hook, models, kinds, leave)
     ),

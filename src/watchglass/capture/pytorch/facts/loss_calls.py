@@ -7,20 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from watchglass.capture.pytorch import autograd_graph as graphs
 from watchglass.capture.pytorch.events import LossCall
 from watchglass.capture.pytorch.losses import ELEMENTWISE
-from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED, chain
 
 #: Most different calls that are kept; with more, shapes vary too much for a rule.
 _MOST_CALLS = 32
-#: Nodes of autograd that only arrange values.
-_ARRANGING = (*REARRANGED, "ToCopy", "Clone")
-#: Operations of autograd that say something about the range of their values, by beginning of their node's name.
-_OPERATIONS = {
-    "Softmax": "softmax", "SafeSoftmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid", "Tanh": "tanh",
-    "Relu": "relu", "Softplus": "softplus",
-    **dict.fromkeys(("Addmm", "Mm", "Bmm", "Baddbmm", "Linear", "Convolution"), "weighted_sum"),
-}  # fmt: skip
+#: Operations that say something about the range of their values.
+_TOLD = ("softmax", "log_softmax", "sigmoid", "tanh", "relu", "softplus", "weighted_sum")
+#: Rearrangements between the predictions and the operation that made them, at most.
+_MOST_HOPS = 5
 
 
 class LossCalls:
@@ -34,13 +30,13 @@ class LossCalls:
         """A loss function has returned, at a captured step."""
         given = {"input": call.predictions, "target": call.target}
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        made_by, over = _made_by(tensors.get("input"))
+        operation, over = _made_by(tensors.get("input"))
         shapes = [tuple(tensor.shape) for tensor in tensors.values()]
         broadcast = _broadcast(shapes) if call.function in ELEMENTWISE else None
         like = (
             _pattern(shapes),
             [tensor.dtype for tensor in tensors.values()],
-            made_by,
+            operation,
             over == 1,
             broadcast is not None,
         )
@@ -56,8 +52,7 @@ class LossCalls:
                 for name, tensor in tensors.items()
             },
             "broadcast": broadcast,
-            "made_by": made_by,
-            "operation": _OPERATIONS.get((made_by or "").partition("Backward")[0]),
+            "operation": operation,
             "normalized_over": over,
             "reduction": call.kwargs.get("reduction"),
             "result": list(call.result.shape),
@@ -84,19 +79,26 @@ def _pattern(shapes: list[tuple[int, ...]]) -> tuple[Any, ...]:
 
 
 def _made_by(predictions: Tensor | None) -> tuple[str | None, int | None]:
-    """Name of the operation of autograd that made the values, ``"SoftmaxBackward0"``; None outside a graph.
+    """Name of the operation that made the values, ``"softmax"``; None outside a graph, or for another kind.
 
     With it, for a softmax, the size of the axis over which its values add up to one; None for others.
     """
-    nodes = chain(predictions.grad_fn, _ARRANGING) if predictions is not None else []
-    return (str(nodes[-1].name()), _normalized_over(nodes[-1])) if nodes else (None, None)
+    node: Any = predictions.grad_fn if predictions is not None else None
+    for _ in range(_MOST_HOPS):
+        if node is None:
+            break
+        kind, name = graphs.operation_of(node)
+        if kind != graphs.ARRANGES:
+            made = "weighted_sum" if kind == graphs.MATRIX else name
+            return (made if made in _TOLD else None), _normalized_over(node)
+        node = node.next_functions[0][0] if node.next_functions else None
+    return None, None
 
 
 def _normalized_over(node: Any) -> int | None:
     """Size of the axis of a softmax, from its node alone: its saved tensors may be packed away."""
-    axis, outputs = getattr(node, "_saved_dim", None), getattr(node, "_input_metadata", None)
-    if not isinstance(axis, int) or not outputs or "Softmax" not in node.name():
+    axis = getattr(node, "_saved_dim", None)
+    if not isinstance(axis, int) or "Softmax" not in node.name():
         return None
-    shape = outputs[0].shape
-    axis = axis - 2**64 if axis >= 2**63 else axis  # a negative axis as unsigned
-    return int(shape[axis]) if shape and -len(shape) <= axis < len(shape) else None
+    shape = graphs.shape_of(node)
+    return shape[graphs.axis_of(axis, len(shape))] if shape else None

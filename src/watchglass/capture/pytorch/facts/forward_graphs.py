@@ -1,0 +1,170 @@
+"""Fact ``forward_graph``: operations with weights, what lies between them, and how deep the longest chain is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from watchglass.capture.pytorch import autograd_graph as graphs
+from watchglass.capture.pytorch.autograd_graph import CONSTANT, Graph, Operand
+
+#: Operations with weights, and pairs of them, that are recorded at most.
+_MOST_LAYERS, _MOST_PAIRS = 256, 512
+#: Values per channel of a batch normalisation that are told apart: fewer say next to nothing of their mean.
+_FEW = 2
+
+
+class _Depth(NamedTuple):
+    """The longest chain of operations with weights up to a result."""
+
+    layers: int = 0
+    residuals: int = 0
+    normalizations: int = 0
+
+
+class _State(NamedTuple):
+    """Of a result: the last operations with weights before it, each with the operations since, as bits."""
+
+    since: dict[int, int]
+    depth: _Depth
+
+
+class Forward:
+    """One reading of the graph of a forward, from the operands up."""
+
+    def __init__(self, graph: Graph, layer: Callable[[int], str]) -> None:
+        self._graph = graph
+        self._layer = layer
+        self._bits: dict[str, int] = {}
+        self._kinds: dict[str, str] = {}
+        self.layers: list[list[Any]] = []
+        # By layer, as bits: the layers before it.
+        self._before: list[int] = []
+        self.pairs: dict[tuple[int, int], int] = {}
+        self._few: list[dict[str, Any]] = []
+        self._states: list[_State] = []
+        for at in range(len(graph)):
+            self._states.append(self._read(at))
+
+    def described(self) -> dict[str, Any]:
+        """Data of the fact."""
+        depth = self._states[-1].depth
+        unknown = sorted(name for name, kind in self._kinds.items() if kind == graphs.UNKNOWN)
+        return {
+            "nodes": len(self._graph),
+            "layers": self.layers[:_MOST_LAYERS],
+            "layers_count": len(self.layers),
+            "pairs": [[*pair, self._named(bits)] for pair, bits in sorted(self.pairs.items())[:_MOST_PAIRS]],
+            "pairs_count": len(self.pairs),
+            "kinds": dict(sorted(self._kinds.items())),
+            "unknown": unknown[:16],
+            "depth": depth.layers,
+            "residuals": depth.residuals,
+            "normalizations": depth.normalizations,
+            "batch_normalizations": self._few[:16],
+        }
+
+    def _named(self, bits: int) -> str:
+        return " ".join(name for name, bit in self._bits.items() if bits & bit)
+
+    def _read(self, at: int) -> _State:
+        graph = self._graph
+        kind = graph.kinds[at]
+        if not graph.varying[at] or kind == graphs.PARAMETER:
+            return _State({}, _Depth())
+        below = [each.at for each in graph.below[at] if each.at != CONSTANT and graph.varying[each.at]]
+        weights = graph.weights(at)
+        if weights:
+            return self._read_layer(at, below, weights)
+        if len(below) == 1 and kind == graphs.ARRANGES:
+            return self._states[below[0]]
+        name = graph.names[at]
+        joins = len(set(below)) > 1
+        if kind in (graphs.MULTIPLIES, graphs.MATRIX):
+            name, kind = ("product", graphs.ACTIVATES) if len(below) > 1 else ("scale", graphs.ADDS)
+        since, depth, shortcut = self._joined(below)
+        if joins and shortcut and graph.bases[at] in ("Add", "Sub"):
+            depth = depth._replace(residuals=depth.residuals + 1)
+            name = "residual"
+        if kind == graphs.NORMALIZES:
+            depth = depth._replace(normalizations=depth.normalizations + 1)
+            self._note_normalization(at)
+        bit = self._bit(name, kind)
+        return _State({layer: bits | bit for layer, bits in since.items()} if bit else since, depth)
+
+    def _read_layer(self, at: int, below: list[int], weights: list[int]) -> _State:
+        since, depth, _ = self._joined(below)
+        number, before = len(self.layers), 0
+        for layer, bits in since.items():
+            before |= self._before[layer] | 1 << layer
+            self.pairs[layer, number] = bits
+        parameter = self._graph.parameters[weights[0]]
+        name = self._graph.names[at]
+        out = self._units(at, name)
+        self.layers.append([self._layer(weights[0]), name, _inputs(tuple(parameter.shape), name, out), out])
+        self._before.append(before)
+        own = self._bit(name, self._graph.kinds[at]) if name == "recurrent" or name not in _LINEAR else 0
+        return _State({number: own}, depth._replace(layers=depth.layers + 1))
+
+    def _units(self, at: int, name: str) -> int:
+        shape = self._graph.shape(Operand(at, 0))
+        return 0 if not shape else shape[1 if name == "convolution" and len(shape) > 1 else -1]
+
+    def _joined(self, below: list[int]) -> tuple[dict[int, int], _Depth, bool]:
+        """What several results together come of, and whether one of them is a shortcut around the layers of another."""
+        if len(below) == 1:
+            state = self._states[below[0]]
+            return state.since, state.depth, False
+        states = [self._states[each] for each in below]
+        depth = max((state.depth for state in states), default=_Depth())
+        since: dict[int, int] = {}
+        before = 0
+        for state in states:
+            for layer, bits in state.since.items():
+                since[layer] = since.get(layer, 0) | bits
+                before |= self._before[layer]
+        direct = {layer: bits for layer, bits in since.items() if not before >> layer & 1}
+        # The input of the model has no layer before it, and shows nowhere in the graph.
+        return direct, depth, len(direct) < len(since)
+
+    def _bit(self, name: str, kind: str) -> int:
+        if not name:
+            return 0
+        if name not in self._bits:
+            self._bits[name] = 1 << len(self._bits)
+            self._kinds[name] = kind
+        return self._bits[name]
+
+    def _note_normalization(self, at: int) -> None:
+        graph = self._graph
+        if graph.names[at] != "batch_norm":
+            return
+        shape = graph.shape(Operand(at, 0))
+        # Where the node does not say so, it is in training mode: another node is for evaluation.
+        if len(shape) < 2 or not graph.saved(at, "training", True):
+            return
+        values = math.prod(shape) // max(1, shape[1])
+        if values <= _FEW:
+            named = [each.at for each in graph.below[at] if each.at in graph.parameters]
+            self._few.append({"name": self._layer(named[0]) if named else "", "values": values, "batch": shape[0]})
+
+
+def pattern(data: dict[str, Any]) -> Any:
+    """The data without what follows from the size of the batch."""
+    return {
+        name: [each["name"] for each in value] if name == "batch_normalizations" else value
+        for name, value in data.items()
+    }
+
+
+_LINEAR = ("linear", "convolution", "embedding", "bmm", "bilinear")
+
+
+def _inputs(shape: tuple[int, ...], name: str, out: int) -> int:
+    """Units that one unit of an operation is made of; 0 where that is not known."""
+    if name == "convolution":
+        return shape[1] if len(shape) > 1 else 0
+    if name != "linear" or len(shape) != 2:
+        return 0
+    return math.prod(shape) // max(1, out)

@@ -1,0 +1,188 @@
+"""Reads autograd's graph at a few captured backwards, for the facts ``loss_graph`` and ``forward_graph``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from watchglass.capture.module_places import ParameterPlace
+from watchglass.capture.pytorch import autograd_graph as graphs
+from watchglass.capture.pytorch.autograd_graph import Graph, Operand
+from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall
+from watchglass.capture.pytorch.facts import forward_graphs, loss_graphs
+from watchglass.capture.pytorch.loss_outputs import output_path
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.record import OpenStep
+
+#: Captured steps of a model that are all read; after them only the 4th, 8th, 16th ... And those of large graphs.
+_ALL, _ALL_LARGE = 3, 2
+#: Operations of a large graph: reading one takes some milliseconds.
+_LARGE = 2048
+#: Backwards within a step that are told apart, and records of each fact.
+_MOST_BACKWARDS, _MOST_RECORDS = 4, 16
+#: Parameters that are named, and calls of modules that are noted.
+_MOST_NAMED, _MOST_CALLS = 32, 4096
+
+
+class GraphLooks:
+    """Reads the graph as a backward begins: the first captured ones of each model, then ever more rarely.
+
+    A later look is for what changes: a loss that is added, layers that are no longer frozen.
+    """
+
+    def __init__(self, models: Models, kinds: frozenset[str]) -> None:
+        self._models = models
+        self._kinds = kinds
+        # By model: captured steps so far, and models with a large graph.
+        self._captures: dict[int, int] = {}
+        self._large: set[int] = set()
+        # Whether the graphs of the present step are read, its backwards so far, and calls of modules in order.
+        self._looking = False
+        self._backwards = 0
+        self._calls: list[_Call] = []
+        self._given: frozenset[int] = frozenset()
+        self._reported: dict[tuple[str, int, int], Any] = {}
+        self._records = dict.fromkeys(kinds, 0)
+        #: Listens to modules in the forwards that are read, see :class:`~watchglass.capture.pytorch.events.Events`.
+        self.module_listeners = (lambda: self._looking and "loss_graph" in self._kinds, self._called)
+
+    def step_began(self, step: OpenStep) -> None:
+        """A captured step has opened."""
+        number = self._captures[step.model] = self._captures.get(step.model, 0) + 1
+        few = _ALL_LARGE if step.model in self._large else _ALL
+        self._looking = number <= few or (number >= 4 and number & (number - 1) == 0)
+        self._backwards, self._calls = 0, []
+
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward begins."""
+        if self._looking:
+            given = (call.arguments, call.kwargs)
+            self._given = frozenset(_place(tensor) for _, tensor in tensors_in(given))
+
+    def backward_began(self, call: BackwardCall) -> None:
+        """A captured backward begins."""
+        if not self._looking or self._backwards >= _MOST_BACKWARDS:
+            return
+        self._backwards += 1
+        if call.start is not None:
+            graph = Graph(call.start, graphs.is_parameter)
+            if len(graph) > _LARGE or not graph.complete:
+                self._large.add(call.step.model)
+            self._record(call, (call.step.model, self._backwards), graph)
+
+    def _called(self, call: ModuleCall) -> None:
+        """A module has returned."""
+        parameters = [each for each in call.module.parameters(recurse=False) if each.requires_grad]
+        if not parameters or len(self._calls) >= _MOST_CALLS:
+            return
+        taken = [tensor for _, tensor in tensors_in(call.arguments, 4) if tensor.is_floating_point()]
+        self._calls.append(
+            _Call(
+                call.place.path,
+                [id(each) for each in parameters],
+                joined=any(tensor.requires_grad for _, tensor in tensors_in(call.output, 4)),
+                # It takes values from somewhere that do not come from the model's inputs, and no graph with them.
+                cut=bool(taken) and not any(each.requires_grad or _place(each) in self._given for each in taken),
+            )
+        )
+
+    def _record(self, call: BackwardCall, key: tuple[int, int], graph: Graph) -> None:
+        if not graph.complete:
+            for kind in self._kinds:
+                self._notify(call, kind, key, {"complete": False}, True)
+            return
+        names = self._names(graph)
+
+        def layer(index: int) -> str:
+            return names.get(index, "")
+
+        opaque = [full for full in (node.name() for node, kind in zip(graph.nodes, graph.kinds, strict=True)
+                                    if kind == graphs.UNKNOWN) if full.endswith("Backward")]  # fmt: skip
+        about = {"complete": True, "opaque": sorted(set(opaque))[:16], "backward": key[1]}
+        if "loss_graph" in self._kinds:
+            root = Operand(len(graph) - 1, 0)
+            data = loss_graphs.described(graph, root, lambda at, nr: output_path(graph.nodes[at], nr), layer)
+            data |= about
+            data["batch"] = int(call.forward.weight)
+            data["unreached"] = None if opaque else self._unreached(graph)
+            like = loss_graphs.pattern(data), data["opaque"], data["unreached"]
+            self._notify(call, "loss_graph", key, data, like)
+        if "forward_graph" in self._kinds:
+            data = forward_graphs.Forward(graph, layer).described() | about
+            self._notify(call, "forward_graph", key, data, forward_graphs.pattern(data))
+
+    def _notify(self, call: BackwardCall, kind: str, key: tuple[int, int], data: dict[str, Any], like: Any) -> None:
+        place = kind, *key
+        if self._reported.get(place) == like or self._records[kind] >= _MOST_RECORDS:
+            return
+        self._reported[place] = like
+        self._records[kind] += 1
+        call.forward.records.facts.append((kind, "autograd", data))
+
+    def _names(self, graph: Graph) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for index, parameter in graph.parameters.items():
+            place = self._models.parameter(parameter)
+            if place is not None:
+                found[index] = place.name
+        return found
+
+    def _unreached(self, graph: Graph) -> dict[str, Any] | None:
+        """Trainable parameters that the backward cannot reach, of models of which it reaches others."""
+        reached = {id(parameter) for parameter in graph.parameters.values()}
+        missed: list[tuple[int, ParameterPlace]] = []
+        for tree in self._models:
+            trainable = [(id(each), place) for each, place in tree.places() if each.requires_grad]
+            missed_here = [(number, place) for number, place in trainable if number not in reached]
+            if len(missed_here) < len(trainable):
+                missed += missed_here
+        if not missed:
+            return None
+        lost = {number for number, _ in missed}
+        calls = self._calls
+        first = next((at for at, each in enumerate(calls) if each.joined and lost.issuperset(each.parameters)), None)
+        behind = calls[first:] if first is not None else []
+        cut = next((each.path for each in behind if each.cut and not lost & set(each.parameters)), None)
+        return {
+            "count": len(missed),
+            "names": [place.name for _, place in missed[:_MOST_NAMED]],
+            "ran": _share(calls, lost, joined=True),
+            "ran_without_graph": _share(calls, lost, joined=False),
+            "cut_before": cut,
+        }
+
+
+class _Call:
+    """A call of a module with trainable parameters.
+
+    Attributes:
+        path: Its path.
+        parameters: Identities of its parameters.
+        joined: Whether its output is part of a graph.
+        cut: Whether it took only values that are part of none, and are no inputs of the model.
+    """
+
+    __slots__ = ("cut", "joined", "parameters", "path")
+
+    def __init__(self, path: str, parameters: list[int], *, joined: bool, cut: bool) -> None:
+        self.path = path
+        self.parameters = parameters
+        self.joined = joined
+        self.cut = cut
+
+
+def _share(calls: Iterable[_Call], lost: set[int], *, joined: bool) -> int:
+    """How many of the lost parameters belong to modules that ran, with a graph or without."""
+    ran = {number for call in calls if call.joined is joined for number in call.parameters}
+    return len(ran & lost)
+
+
+def _place(tensor: Tensor) -> int:
+    """Where the values of a tensor are."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return 0

@@ -1,0 +1,218 @@
+"""Fact ``loss_graph``: how a script makes its loss of a model's outputs, from autograd's graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from watchglass.capture.pytorch import autograd_graph as graphs
+from watchglass.capture.pytorch.autograd_graph import CONSTANT, Graph, Operand, axis_of
+
+#: Terms of a sum, and operations of a term, that are recorded at most.
+_MOST_TERMS, _MOST_OPERATIONS = 12, 64
+_REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
+_NORMALIZING = ("softmax", "log_softmax", "logsumexp")
+
+#: Path of the model's output that an operation made, by index and number of its result; None for other operations.
+Output = Callable[[int, int], "str | None"]
+
+
+def described(graph: Graph, root: Operand, output: Output, layer: Callable[[int], str]) -> dict[str, Any]:
+    """Data of the fact.
+
+    Args:
+        graph: The graph of the loss.
+        root: Its start.
+        output: Finds outputs of the model.
+        layer: Name of a parameter, by its index.
+    """
+    terms: list[dict[str, Any]] = []
+    for at, coefficient in _terms(graph, root):
+        terms.append({"coefficient": coefficient, **_Term(graph, at, output, layer).described()})
+    # A penalty may have a term for each parameter.
+    terms.sort(key=lambda term: term["kind"] != "data")
+    return {"terms": terms[:_MOST_TERMS], "terms_count": len(terms)}
+
+
+def _terms(graph: Graph, root: Operand) -> list[tuple[Operand, float | None]]:
+    """The terms that a loss is the sum of, with the numbers that they are multiplied by, None where not known."""
+    found: list[tuple[Operand, float | None]] = []
+    waiting: list[tuple[Operand, float | None]] = [(root, 1.0)]
+    while waiting and len(found) < 4 * _MOST_TERMS:
+        operand, factor = waiting.pop(0)
+        base, below = graph.bases[operand.at], [each for each in graph.below[operand.at] if each.at != CONSTANT]
+        single = all(math.prod(graph.shape(each)) == 1 for each in below)
+        if not below or not single:
+            found.append((operand, factor))
+        elif base in ("Add", "Sub", "Rsub"):
+            alpha = float(graph.saved(operand.at, "alpha", 1))
+            signs = {"Add": (1.0, alpha), "Sub": (1.0, -alpha), "Rsub": (-alpha, 1.0)}[base]
+            for each, sign in zip(graph.below[operand.at], signs, strict=False):
+                if each.at != CONSTANT:
+                    waiting.append((each, None if factor is None else factor * sign))
+        elif base in ("Stack", "Cat", "Sum"):
+            waiting += [(each, factor) for each in below]
+        elif base == "Neg":
+            waiting.append((below[0], None if factor is None else -factor))
+        elif base in ("Mul", "Div") and len(below) == 1:
+            by = graph.factor(operand.at)
+            waiting.append((below[0], None if factor is None or by is None else factor * by))
+        elif graph.kinds[operand.at] == graphs.ARRANGES and len(below) == 1:
+            waiting.append((below[0], factor))
+        else:
+            found.append((operand, factor))
+    return found + waiting
+
+
+class _Term:
+    """One term, down to the operations with weights that it hangs on."""
+
+    def __init__(self, graph: Graph, root: Operand, output: Output, layer: Callable[[int], str]) -> None:
+        self._graph = graph
+        self._root = root
+        self._layer = layer
+        # Operations from the start on, the nearest first, by index; what made an output of the model, and those below.
+        self._order: list[int] = []
+        self._inside: set[int] = set()
+        self._ends: dict[int, list[int]] = {}
+        self._whole = True
+        self._walk(output)
+
+    def described(self) -> dict[str, Any]:
+        """Data of the term."""
+        graph = self._graph
+        kind = "data" if graph.varying[self._root.at] else "penalty"
+        # Operands first; operations that only arrange values are passed over.
+        shown = [at for at in sorted(self._order) if graph.names[at]]
+        places = {at: place for place, at in enumerate(shown)}
+        return {
+            "kind": kind,
+            "whole": self._whole,
+            "operations": [self._operation(at, places) for at in shown],
+        }
+
+    def _walk(self, output: Output) -> None:
+        graph, seen = self._graph, {self._root.at}
+        waiting = [self._root]
+        while waiting:
+            operand = waiting.pop(0)
+            at = operand.at
+            if len(self._order) >= _MOST_OPERATIONS:
+                self._whole = False
+                break
+            self._order.append(at)
+            if output(at, operand.number) is not None:
+                self._inside.add(at)
+            weights = graph.weights(at)
+            if weights:
+                self._ends[at] = weights
+                continue
+            for each in graph.below[at]:
+                if each.at != CONSTANT and each.at not in seen and each.at not in graph.parameters:
+                    seen.add(each.at)
+                    waiting.append(each)
+        for at in sorted(self._order, reverse=True):
+            if at in self._inside:
+                self._inside.update(each.at for each in graph.below[at] if each.at in seen)
+
+    def _operation(self, at: int, places: dict[int, int]) -> dict[str, Any]:
+        graph = self._graph
+        made: dict[str, Any] = {"operation": graph.names[at], "shape": list(graph.shape(Operand(at, 0)))}
+        if at in self._inside:
+            made["inside"] = True
+        if at in self._ends:
+            made["layer"] = self._layer(self._ends[at][0])
+            return made
+        made["of"] = [self._source(each, places) for each in graph.below[at]]
+        made.update(self._settings(at))
+        if graph.kinds[at] == graphs.UNKNOWN:
+            made["known"] = False
+        return made
+
+    def _source(self, operand: Operand, places: dict[int, int]) -> Any:
+        """What an operand is: the place of an operation, ``"constant"``, ``"parameter"`` or ``"unknown"``."""
+        while operand.at not in places:
+            if operand.at == CONSTANT:
+                return "constant"
+            if not self._graph.varying[operand.at]:
+                return "parameter"
+            if operand.at not in self._order or self._graph.names[operand.at]:
+                return "unknown"
+            below = [each for each in self._graph.below[operand.at] if each.at != CONSTANT]
+            if not below:
+                return "constant"
+            operand = below[0]
+        return places[operand.at]
+
+    def _settings(self, at: int) -> dict[str, Any]:
+        """What matters of an operation: axis, limits, reduction."""
+        graph, name = self._graph, self._graph.names[at]
+        given = next((each for each in graph.below[at] if each.at != CONSTANT), None)
+        if given is None:
+            return {}
+        shape = graph.shape(given)
+        if name in _NORMALIZING:
+            return self._normalized(given, shape, graph.saved(at, "dim"))
+        if name == "clamp":
+            limits = [graph.saved(at, each) for each in ("min", "max")]
+            return {"min": _number(limits[0]), "max": _number(limits[1])}
+        if name == "pow":
+            return {"exponent": _number(graph.saved(at, "exponent"))}
+        if name in ("sum", "mean"):
+            axes = graph.saved(at, "dim") if graph.bases[at] in ("Sum", "Mean") else None
+            own = math.prod(graph.shape(Operand(at, 0)))
+            over = sorted(axis_of(axis, len(shape)) for axis in axes) if axes else list(range(len(shape)))
+            return {"axes": over, "elements": math.prod(shape) // max(1, own), "rows": shape[0] if shape else 1}
+        if graph.kinds[at] == graphs.LOSS:
+            reduction = graph.saved(at, "reduction")
+            return {
+                "reduction": _REDUCTIONS.get(reduction) if isinstance(reduction, int) else None,
+                "elements": math.prod(shape),
+                "rows": shape[0] if shape else 1,
+            }
+        return {}
+
+    def _normalized(self, given: Operand, shape: tuple[int, ...], axes: Any) -> dict[str, Any]:
+        axes = axes if isinstance(axes, (tuple, list)) else (axes,)
+        if len(axes) != 1 or not isinstance(axes[0], int) or not shape:
+            return {}
+        axis = axis_of(axes[0], len(shape))
+        return {"axis": axis, "size": shape[axis], "axis_of_output": self._original(given, axis)}
+
+    def _original(self, operand: Operand, axis: int) -> int | None:
+        """The axis of the last result before axes were swapped; None behind other arrangements."""
+        graph = self._graph
+        while operand.at != CONSTANT and graph.kinds[operand.at] == graphs.ARRANGES:
+            at, axes = operand.at, len(graph.shape(operand))
+            swapped: dict[int, int] = {}
+            if graph.bases[at] == "T":
+                swapped = {0: 1, 1: 0}
+            elif graph.bases[at] == "Transpose":
+                one, other = (axis_of(int(graph.saved(at, name, 0)), axes) for name in ("dim0", "dim1"))
+                swapped = {one: other, other: one}
+            elif graph.bases[at] == "Permute":
+                swapped = {to: axis_of(of, axes) for to, of in enumerate(graph.saved(at, "dims", ()))}
+            elif graph.bases[at] not in ("ToCopy", "Clone", "Alias"):
+                return axis if graph.shape(graph.below[at][0]) == graph.shape(operand) else None
+            axis, operand = swapped.get(axis, axis), graph.below[at][0]
+        return axis
+
+
+def pattern(data: dict[str, Any]) -> Any:
+    """The data without sizes and coefficients: other batches, longer sequences and annealed weights are no change."""
+    return [
+        (
+            term["kind"],
+            term["whole"],
+            [
+                {name: value for name, value in each.items() if name not in ("shape", "size", "elements", "rows")}
+                for each in term["operations"]
+            ],
+        )
+        for term in data["terms"]
+    ]
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

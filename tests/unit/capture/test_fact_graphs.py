@@ -1,0 +1,207 @@
+"""What autograd's graph shows of a loss and of a model, as facts."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from facts_of import facts, watching
+
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+def graphs_of(
+    run: Path, model: nn.Module, loss: Loss, steps: int = 1, kinds: tuple[str, ...] = ("loss_graph", "forward_graph")
+) -> None:
+    torch.manual_seed(0)
+    with watching(model, run, facts=kinds):
+        optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.01)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss(model, torch.randn(16, 6), torch.randint(3, (16,))).backward()
+            optimizer.step()
+
+
+def perceptron(*last: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3), *last)
+
+
+def one_hot(labels: Tensor) -> Tensor:
+    return F.one_hot(labels, 3).float()
+
+
+def binary_by_hand(output: Tensor, labels: Tensor) -> Tensor:
+    share = torch.sigmoid(output)
+    target = one_hot(labels)
+    return -(target * share.log() + (1 - target) * (1 - share).log()).mean()
+
+
+def focal(output: Tensor, labels: Tensor) -> Tensor:
+    logs = F.log_softmax(output, 1).gather(1, labels[:, None])
+    return -((1 - logs.exp()) ** 2 * logs).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "operations"),
+    [
+        (lambda out, y: F.cross_entropy(out, y), "linear log_softmax nll_loss"),
+        (lambda out, y: -(one_hot(y) * out.softmax(1).log()).sum(1).mean(), "linear softmax log mul sum mean"),
+        (lambda out, y: ((out - one_hot(y)) ** 2).mean(), "linear sub pow mean"),
+        (binary_by_hand, "linear sigmoid log mul sub log mul add mean"),
+        (focal, "linear log_softmax exp sub pow mul mean"),
+        (lambda out, y: F.mse_loss(out[:, 0], y.float(), reduction="sum"), "linear mse_loss"),
+    ],
+)  # fmt: skip
+def test_operations_from_the_last_layer_to_the_loss_are_listed(run_path: Path, loss: Any, operations: str) -> None:
+    graphs_of(run_path, perceptron(), lambda model, x, y: loss(model(x), y))
+    (found,) = facts(run_path, "loss_graph")
+    (term,) = found["terms"]
+    assert sorted(each["operation"] for each in term["operations"]) == sorted(operations.split())
+    assert (term["kind"], abs(term["coefficient"]), term["whole"]) == ("data", 1.0, True)
+    assert term["operations"][0] == {"operation": "linear", "shape": [16, 3], "inside": True, "layer": "2.weight"}
+    assert found["unreached"] is None
+
+
+def test_terms_have_their_weights_and_what_they_hang_on(run_path: Path) -> None:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        penalty = sum(each.square().sum() for each in model.parameters())
+        return 0.5 * F.cross_entropy(model(x), y) + 1e-3 * penalty / 2
+
+    graphs_of(run_path, nn.Linear(6, 3), loss)
+    (found,) = facts(run_path, "loss_graph")
+    assert [(term["kind"], term["coefficient"]) for term in found["terms"]] == [
+        ("data", 0.5), ("penalty", 5e-4), ("penalty", 5e-4),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("normalized", "axis", "of_output"),
+    [
+        (lambda out: F.log_softmax(out, 0), 0, 0),
+        (lambda out: F.log_softmax(out, -1), 1, 1),
+        (lambda out: F.log_softmax(out.T, 1).T, 1, 0),
+    ],
+)
+def test_the_axis_of_a_softmax_is_known_in_the_output(
+    run_path: Path, normalized: Any, axis: int, of_output: int
+) -> None:
+    graphs_of(run_path, perceptron(), lambda model, x, y: F.nll_loss(normalized(model(x)), y))
+    (found,) = facts(run_path, "loss_graph")
+    (softmax,) = [each for each in found["terms"][0]["operations"] if each["operation"] == "log_softmax"]
+    assert (softmax["axis"], softmax["axis_of_output"]) == (axis, of_output)
+
+
+class Autoencoder(nn.Module):
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(6, 4), nn.ReLU())
+        self.decoder = nn.Linear(4, 6)
+        self.between = between
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.decoder(self.between(self.encoder(inputs)))
+        return output
+
+
+@pytest.mark.parametrize("cut", [Tensor.detach, lambda code: torch.tensor(code.tolist())], ids=["detach", "item"])
+def test_parameters_out_of_reach_are_named(run_path: Path, cut: Callable[[Tensor], Tensor]) -> None:
+    graphs_of(run_path, Autoencoder(cut), lambda model, x, y: F.mse_loss(model(x), x))
+    (found,) = facts(run_path, "loss_graph")
+    assert found["unreached"] == {
+        "count": 2, "names": ["encoder.0.weight", "encoder.0.bias"], "ran": 2, "ran_without_graph": 0,
+        "cut_before": "decoder",
+    }  # fmt: skip
+
+
+def test_layers_and_what_lies_between_them(run_path: Path) -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.norm, self.inner, self.outer = (
+                nn.Linear(6, 8),
+                nn.LayerNorm(8),
+                nn.Linear(8, 9),
+                nn.Linear(9, 8),
+            )
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            hidden = self.stem(inputs)
+            output: Tensor = self.head(hidden + self.outer(torch.tanh(self.inner(self.norm(hidden)))))
+            return output
+
+    graphs_of(run_path, Residual(), lambda model, x, y: F.cross_entropy(model(x), y))
+    (found,) = facts(run_path, "forward_graph")
+    assert found["layers"] == [
+        ["stem.weight", "linear", 6, 8], ["inner.weight", "linear", 8, 9], ["outer.weight", "linear", 9, 8],
+        ["head.weight", "linear", 8, 3],
+    ]  # fmt: skip
+    assert found["pairs"] == [[0, 1, "layer_norm"], [1, 2, "tanh"], [2, 3, "residual"]]
+    assert (found["depth"], found["residuals"], found["normalizations"]) == (4, 1, 1)
+
+
+def test_gates_and_attention_are_products(run_path: Path) -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value, self.gate, self.head = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            output: Tensor = self.head(self.value(inputs) * torch.softmax(self.gate(inputs), -1))
+            return output
+
+    graphs_of(run_path, Gated(), lambda model, x, y: F.cross_entropy(model(x), y))
+    (found,) = facts(run_path, "forward_graph")
+    assert sorted(between for _, _, between in found["pairs"]) == ["product", "softmax product"]
+
+
+def test_batch_normalisation_over_two_values_shows(run_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+    graphs_of(run_path, model, lambda model, x, y: F.cross_entropy(model(x[:2]), y[:2]))
+    (found,) = facts(run_path, "forward_graph")
+    assert found["batch_normalizations"] == [{"name": "1.weight", "values": 2, "batch": 2}]
+
+
+def test_what_stays_the_same_is_recorded_once_and_nothing_keeps_the_graph(run_path: Path) -> None:
+    alive: list[weakref.ref[Any]] = []
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        output = model(x)
+        alive.append(weakref.ref(output))
+        return F.cross_entropy(output, y)
+
+    graphs_of(run_path, perceptron(), loss, 9)
+    assert len(facts(run_path, "loss_graph")) == len(facts(run_path, "forward_graph")) == 1
+    gc.collect()
+    assert not [each for each in alive if each() is not None]
+
+
+def test_a_loss_that_changes_is_recorded_again(run_path: Path) -> None:
+    steps = iter(range(8))
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y) if next(steps) < 5 else F.cross_entropy(model(x).softmax(1), y)
+
+    graphs_of(run_path, perceptron(), loss, 8)
+    assert [len(found["terms"][0]["operations"]) for found in facts(run_path, "loss_graph")] == [3, 4]
+
+
+def test_saved_tensors_that_hooks_packed_are_left_alone(run_path: Path) -> None:
+    unpacked = []
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpacked.append):
+            return F.cross_entropy(model(x), y) * torch.tensor(2.0)
+
+    # Only the backward itself unpacks, and fails for want of what it gets.
+    with pytest.raises(TypeError, match="unpack_hook"):
+        graphs_of(run_path, perceptron(), loss)
+    assert len(unpacked) == 1
