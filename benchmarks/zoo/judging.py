@@ -7,12 +7,12 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from running import Trial
+from running import Trial, shown
 
 #: Severities that count as an alarm, the weaker one first.
 ALARMS = ("warning", "error")
@@ -31,6 +31,8 @@ class Judged:
         share: Step of the first finding of the first diagnosis that names a right cause among the first three, as a
             share of the run in 0..1; NaN where there is none.
         status: Status of the verdict.
+        findings: A line for each finding of severity `warning` or `error`: rule, step, figures.
+        failed: Rules that failed on the run.
     """
 
     trial: Trial
@@ -39,6 +41,8 @@ class Judged:
     rules: tuple[str, ...]
     share: float
     status: str
+    findings: tuple[str, ...]
+    failed: tuple[str, ...]
 
     def alarms(self, severity: str) -> bool:
         """Whether it is called sick, at this severity or a worse one."""
@@ -51,22 +55,37 @@ class Judged:
 
 
 #: The verdict on a program that failed before its first step: no run, so no alarm.
-_NOTHING_RECORDED: Mapping[str, Any] = {"diagnoses": [], "findings": [], "train_steps": 0, "status": "no run"}
+_NOTHING_RECORDED: Mapping[str, Any] = {
+    "diagnoses": [],
+    "findings": [],
+    "rules": [],
+    "train_steps": 0,
+    "status": "no run",
+}
 
 
-def judge(trials: Sequence[Trial], jobs: int) -> list[Judged]:
-    """Evaluate the default rules on every run, as `watchglass check` does."""
-    # One command for all runs of a script.
+def judge(trials: Sequence[Trial], jobs: int, rules: str) -> list[Judged]:
+    """Evaluate rules on every run, as `watchglass check` does.
+
+    Args:
+        trials: The runs.
+        jobs: How many processes evaluate at a time.
+        rules: Rules, as for `--rules`; ``"default"`` for no such option.
+    """
+    # One command for all runs of a script: starting costs more than judging.
     scripts = sorted({trial.folder.parents[1] for trial in trials})
     with ThreadPoolExecutor(jobs) as pool:
-        documents = [document for part in pool.map(_checked, scripts) for document in part]
+        futures = [pool.submit(_checked, script, rules) for script in scripts]
+        documents = [each for done in shown(as_completed(futures), len(futures), "judging") for each in done.result()]
     by_run = {Path(document["run"]).resolve(): document for document in documents}
     return [_judged(trial, by_run.get(trial.run.resolve(), _NOTHING_RECORDED)) for trial in trials]
 
 
-def _checked(runs: Path) -> list[dict[str, Any]]:
+def _checked(runs: Path, rules: str) -> list[dict[str, Any]]:
     """The verdicts on all runs below a folder, as JSON."""
     command = [sys.executable, "-m", "watchglass", "check", str(runs), "--format", "json", "--allow-unfinished"]
+    if rules != "default":
+        command += ["--rules", rules]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         found = json.loads(answer.stdout)
@@ -80,14 +99,16 @@ def _judged(trial: Trial, document: Mapping[str, Any]) -> Judged:
     diagnoses = [each for each in document["diagnoses"] if each["severity"] in ALARMS]
     severities = {each["severity"] for each in diagnoses}
     causes = tuple(dict.fromkeys(cause["id"] for each in diagnoses for cause in each["causes"]))
-    rules = {each["rule"] for each in document["findings"] if each["severity"] in ALARMS}
+    alarms = [each for each in document["findings"] if each["severity"] in ALARMS]
     return Judged(
         trial,
         next((severity for severity in reversed(ALARMS) if severity in severities), ""),
         causes,
-        tuple(sorted(rules)),
+        tuple(sorted({each["rule"] for each in alarms})),
         _share(trial, document, diagnoses, causes[:3]),
         document["status"],
+        tuple(f"{each['rule']} ({each['severity']}, step {each['step']}): {each['message']}" for each in alarms),
+        tuple(each["rule"] for each in document["rules"] if each["status"] == "Error"),
     )
 
 

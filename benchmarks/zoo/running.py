@@ -9,18 +9,22 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from members import PROGRAMS, Member
+from members import HERE, PROGRAMS, Member
 
 #: Seconds after which a program is ended: it hangs.
 LIMIT_S = 900
+MINUTE_S = 60.0
+Event = TypeVar("Event")
 
 
 @dataclass(frozen=True)
@@ -66,41 +70,73 @@ def trials(chosen: Iterable[Member], seeds: int, folder: Path) -> list[Trial]:
     ]
 
 
-def train(wanted: Sequence[Trial], jobs: int, *, retrain: bool) -> None:
+def train(wanted: Sequence[Trial], jobs: int, *, rules: str, retrain: bool) -> None:
     """Train what is not there yet: each program watched and bare, `jobs` at a time.
 
-    A trial is done when its stamp is there; it is written last, so an interrupted call leaves nothing half done behind.
+    Each of the two is done when its stamp is there; it is written last, so an interrupted call leaves nothing half done
+    behind.
+
+    Args:
+        wanted: The trials.
+        jobs: How many programs train at a time.
+        rules: Rules that are evaluated while the program trains, as for `--rules`; ``"default"`` for no such option.
+        retrain: Train the watched programs again. The bare ones do not depend on watchglass.
 
     Raises:
         RuntimeError: Of trials whose program could not be started or left no figures, after all others have run.
     """
-    waiting = [trial for trial in wanted if retrain or _stamp(trial) != _wanted(trial)]
+    watched = [_Watched(trial, rules) for trial in wanted]
+    unmeasured: dict[Path, list[Trial]] = {}
+    for trial in wanted:
+        if _stamp(trial, "bare") != [_digest(trial.member)]:
+            unmeasured.setdefault(trial.member.script, []).append(trial)
+    waiting: list[_Watched | _Bare] = [_Bare(tuple(of_script)) for of_script in unmeasured.values()]
+    waiting += [each for each in watched if retrain or not each.done()]
     if not waiting:
         return
     failed: list[str] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     processes = _Processes()
-    with Progress(*columns, disable=not sys.stderr.isatty()) as progress, ThreadPoolExecutor(jobs) as pool:
-        bar = progress.add_task("training", total=len(waiting))
-        futures = {pool.submit(_train_one, trial, processes): trial for trial in waiting}
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(each.train, processes) for each in waiting]
         try:
-            for future in as_completed(futures):
-                complaint = future.result()
-                if complaint:
-                    failed.append(f"{futures[future].member.id}, seed {futures[future].seed}: {complaint}")
-                progress.advance(bar)
+            for future in shown(as_completed(futures), len(waiting), "training"):
+                failed += future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             processes.end()
             raise
     if failed:
         raise RuntimeError("\n".join(["these programs left no figures:", *failed]))
+
+
+def trained(wanted: Iterable[Trial]) -> list[Trial]:
+    """Those of which the present version has been trained, watched for any rules, and bare."""
+    return [
+        trial for trial in wanted if {_stamp(trial, kind)[0] for kind in ("watched", "bare")} == {_digest(trial.member)}
+    ]
+
+
+def shown(events: Iterable[Event], total: int, doing: str) -> Iterator[Event]:
+    """The events, with their progress on stderr: a bar on a terminal, elsewhere a line per minute."""
+    if sys.stderr.isatty():
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            yield from progress.track(events, total=total, description=doing)
+        return
+    began = printed = time.monotonic()
+    for done, event in enumerate(events, 1):
+        yield event
+        now = time.monotonic()
+        if now - printed >= MINUTE_S:
+            left = (now - began) / done * (total - done) / MINUTE_S
+            print(f"{doing}: {done} of {total}, about {left:.0f} minutes left", file=sys.stderr, flush=True)
+            printed = now
 
 
 class _Processes:
@@ -111,20 +147,22 @@ class _Processes:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
 
-    def run(self, command: Sequence[str], output: Path) -> int:
+    def run(self, command: Sequence[str], output: Path, programs: int = 1) -> int:
         """Run a command to its end.
 
         Returns:
-            Its exit status; -9 where it was ended after `LIMIT_S`.
+            Its exit status; -9 where it was ended after `LIMIT_S` for each of its programs.
         """
         environment = {**os.environ, "PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1"}
+        # Without bytecode each program would compile PyTorch and scikit-learn: seconds, longer than it trains.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with output.open("wb") as stream, self._lock:
             if self._ended:
                 return -9
             process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=environment)
             self._running.add(process)
         try:
-            return process.wait(LIMIT_S)
+            return process.wait(LIMIT_S * programs)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
@@ -140,39 +178,92 @@ class _Processes:
                 process.terminate()
 
 
-def _train_one(trial: Trial, processes: _Processes) -> str:
-    """Train one, watched and bare.
+@dataclass(frozen=True)
+class _Watched:
+    """The watched run of a trial.
 
-    Returns:
-        What went wrong with the measurement itself, "" for nothing. That a program fails is a result.
+    Attributes:
+        trial: The trial.
+        rules: Rules that are evaluated meanwhile.
     """
-    shutil.rmtree(trial.folder, ignore_errors=True)
-    trial.folder.mkdir(parents=True)
-    program = [str(trial.member.script), trial.member.name, "--seed", str(trial.seed)]
-    figures, measured = trial.folder / "figures.json", trial.folder / "measured.json"
-    # Default options: what is scored is what a user gets who writes `watchglass run` before the script.
-    watch = [sys.executable, "-m", "watchglass", "run", "--run", str(trial.run)]
-    processes.run([*watch, *program, "--log", str(figures)], trial.folder / "watched.txt")
-    processes.run([sys.executable, *program, "--measure", "--log", str(measured)], trial.folder / "bare.txt")
-    missing = [path.name for path in (figures, measured) if not path.is_file()]
-    if missing:
-        return f"no {' and no '.join(missing)}; see {trial.folder}"
-    _stamp_file(trial).write_text(_wanted(trial), encoding="utf-8")
-    return ""
+
+    trial: Trial
+    rules: str
+
+    def done(self) -> bool:
+        """Whether the present version of the program has been trained so."""
+        return _stamp(self.trial, "watched") == [_digest(self.trial.member), self.rules]
+
+    def train(self, processes: _Processes) -> list[str]:
+        """Train it.
+
+        Returns:
+            What went wrong with the measurement itself. That a program fails is a result.
+        """
+        trial = self.trial
+        figures, output = trial.folder / "figures.json", trial.folder / "watched.txt"
+        _clear(trial, "watched", figures)
+        shutil.rmtree(trial.run, ignore_errors=True)
+        # Default options: what is scored is what a user gets who writes `watchglass run` before the script.
+        rules = [] if self.rules == "default" else ["--rules", self.rules]
+        watch = [sys.executable, "-m", "watchglass", "run", "--run", str(trial.run), *rules]
+        program = [str(trial.member.script), trial.member.name, "--seed", str(trial.seed), "--log", str(figures)]
+        processes.run([*watch, *program], output)
+        return _finished(trial, "watched", figures, output, self.rules)
 
 
-def _stamp_file(trial: Trial) -> Path:
-    return trial.folder / "stamp"
+@dataclass(frozen=True)
+class _Bare:
+    """The bare runs of some trials of one script.
+
+    Attributes:
+        trials: The trials.
+    """
+
+    trials: tuple[Trial, ...]
+
+    def train(self, processes: _Processes) -> list[str]:
+        """Train them, one after the other; see `bare.py`.
+
+        Returns:
+            What went wrong with the measurement itself. That a program fails is a result.
+        """
+        figures = [trial.folder / "measured.json" for trial in self.trials]
+        for trial, file in zip(self.trials, figures, strict=True):
+            _clear(trial, "bare", file)
+        script = self.trials[0].member.script
+        named = zip(self.trials, figures, strict=True)
+        arguments = [f"{trial.member.name},{trial.seed},{file}" for trial, file in named]
+        output = self.trials[0].folder.parents[1] / "bare.txt"
+        processes.run([sys.executable, str(HERE / "bare.py"), str(script), *arguments], output, len(arguments))
+        return [
+            complaint
+            for trial, file in zip(self.trials, figures, strict=True)
+            for complaint in _finished(trial, "bare", file, output, "")
+        ]
 
 
-def _stamp(trial: Trial) -> str:
-    try:
-        return _stamp_file(trial).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-
-
-def _wanted(trial: Trial) -> str:
+def _digest(member: Member) -> str:
     """Digest of the script and of what it imports from the zoo: a changed program is trained again."""
-    parts = (trial.member.script.read_bytes(), (PROGRAMS / "zoo.py").read_bytes())
+    parts = (member.script.read_bytes(), (PROGRAMS / "zoo.py").read_bytes())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _stamp(trial: Trial, kind: str) -> list[str]:
+    try:
+        return (trial.folder / f"{kind}.stamp").read_text(encoding="utf-8").split()
+    except FileNotFoundError:
+        return [""]
+
+
+def _clear(trial: Trial, kind: str, figures: Path) -> None:
+    trial.folder.mkdir(parents=True, exist_ok=True)
+    (trial.folder / f"{kind}.stamp").unlink(missing_ok=True)
+    figures.unlink(missing_ok=True)
+
+
+def _finished(trial: Trial, kind: str, figures: Path, output: Path, rules: str) -> list[str]:
+    if not figures.is_file():
+        return [f"{trial.member.id}, seed {trial.seed}: no {figures.name}; see {output}"]
+    (trial.folder / f"{kind}.stamp").write_text(f"{_digest(trial.member)} {rules}", encoding="utf-8")
+    return []

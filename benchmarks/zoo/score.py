@@ -18,8 +18,8 @@ from pathlib import Path
 from figures_of_halves import harmless
 from judging import judge
 from members import HALVES, Member, drawn_halves, fault_classes, members
-from running import train, trials
-from scoreboard import ROOT, log_held_out, page
+from running import train, trained, trials
+from scoreboard import ROOT, log_held_out, page, verdicts
 
 #: One program in so many belongs to --quick.
 _QUICK_EVERY = 12
@@ -42,19 +42,25 @@ def main() -> int:
         return 2
     wanted = trials(chosen, 1 if options.quick else options.seeds, options.runs)
     try:
-        train(wanted, options.jobs, retrain=options.retrain)
+        if options.kept:
+            wanted = trained(wanted)
+        else:
+            train(wanted, options.jobs, rules=options.rules, retrain=options.retrain)
+        dropped = harmless(wanted)
+        # A verdict is printed also where the program does not count.
+        judged = judge(wanted, options.jobs, options.rules)
     except RuntimeError as error:
         print(f"score: {error}", file=sys.stderr)
         return 2
-    dropped = harmless(wanted)
-    counted = [trial for trial in wanted if trial.member not in dropped]
-    judged = judge(counted, options.jobs)
-    document = page(judged, dropped, options.seeds)
+    counted = [each for each in judged if each.trial.member not in dropped]
+    if options.verdicts is not None:
+        options.verdicts.write_text(verdicts(judged, dropped), encoding="utf-8")
+    document = page(counted, dropped, options.seeds)
     print(document)
-    if options.quick or options.only or options.half:
+    if options.quick or options.only or options.half or options.kept or options.rules != "default":
         return 0
     (ROOT / "docs" / "scoreboard.md").write_text(document, encoding="utf-8")
-    log_held_out(judged, options.seeds)
+    log_held_out(counted, options.seeds)
     return 0
 
 
@@ -67,11 +73,20 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="programs at a time (default: cores)")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "zoo", help="where runs are kept")
     parser.add_argument("--retrain", action="store_true", help="train again what is kept, after a change of capture")
+    parser.add_argument("--kept", action="store_true", help="judge what is kept and train nothing; prints only")
+    parser.add_argument(
+        "--rules", default="default", metavar="NAMES", help="rules to train with and to judge by, as all; prints only"
+    )
+    parser.add_argument(
+        "--verdicts", type=Path, metavar="FILE", help="write the verdict on every run to FILE; needs --half development"
+    )
     parser.add_argument("--draw", action="store_true", help="print the half of each fault class, and end")
     options = parser.parse_args()
     for name in ("seeds", "jobs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1 but got {getattr(options, name)}")
+    if options.verdicts is not None and options.half != "development":
+        parser.error("--verdicts needs --half development: nobody reads single verdicts of the held-out half")
     return options
 
 

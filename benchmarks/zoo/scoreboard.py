@@ -34,8 +34,9 @@ def page(judged: Sequence[Judged], dropped: Mapping[Member, str], seeds: int) ->
                 _summary(of_half),
                 _by_class(of_half),
                 _by_rule(of_half),
-                _alarms(of_half),
             ]
+            # Nobody who writes rules sees the verdict on a single run of the held-out half.
+            parts += [_alarms(of_half)] if half == "development" else []
     if dropped:
         rows = [(member.id, member.fault.name if member.fault else "", reason) for member, reason in dropped.items()]
         parts.append("## Programs that do not count\n\nTheir fault does no measurable harm.\n")
@@ -119,6 +120,36 @@ def _alarms(judged: Sequence[Judged]) -> str:
     if not rows:
         return "### Alarms on healthy runs\n\nNone.\n"
     return "### Alarms on healthy runs\n\n" + _table(("program", "seed", "severity", "rules", "first cause"), rows)
+
+
+def verdicts(judged: Sequence[Judged], dropped: Mapping[Member, str]) -> str:
+    """The verdict on every run with its findings, as Markdown: what an author of a rule looks at."""
+    head = f"# Verdicts on the development half, at commit `{_commit()}`\n"
+    kinds: dict[str, list[tuple[object, ...]]] = {"Faulty": [], "Healthy": []}
+    for each in judged:
+        member = each.trial.member
+        right = "first" if each.right(1) else "among three" if each.right(3) else "no"
+        kind, given = ("Faulty", (member.fault.name, right)) if member.fault else ("Healthy", ())
+        name = f"{member.id}, seed {each.trial.seed}" + (" (does not count)" if member in dropped else "")
+        delay = () if kind == "Healthy" else ("-" if math.isnan(each.share) else f"{100 * each.share:.0f} %",)
+        causes, rules = ", ".join(each.causes[:4]) or "-", ", ".join(each.rules) or "-"
+        kinds[kind].append((name, *given, each.severity or "silent", causes, rules, *delay))
+    heads = {
+        "Faulty": ("program", "class", "right cause", "severity", "causes", "rules that fired", "first right at"),
+        "Healthy": ("program", "severity", "causes", "rules that fired"),
+    }
+    parts = [head, _summary([each for each in judged if each.trial.member not in dropped])]
+    parts += [f"## {kind} runs\n\n{_table(heads[kind], rows)}" for kind, rows in kinds.items()]
+    failed = [f"- {each.trial.member.id}, seed {each.trial.seed}: {rule}" for each in judged for rule in each.failed]
+    parts.append("## Rules that failed\n\n" + ("\n".join(failed) or "None.") + "\n")
+    parts.append("## Findings\n")
+    for each in sorted(judged, key=lambda each: each.trial.member.fault is not None):
+        member = each.trial.member
+        title = f"{member.id}, seed {each.trial.seed}: {member.fault.name if member.fault else 'healthy'}"
+        parts += [f"- **{title}**", *(f"  - {finding}" for finding in each.findings)] if each.findings else []
+    reasons = [f"- {member.id}: {reason}" for member, reason in dropped.items()]
+    parts.append("\n## Programs that do not count\n\n" + ("\n".join(reasons) or "None."))
+    return "\n".join(parts) + "\n"
 
 
 def log_held_out(judged: Iterable[Judged], seeds: int) -> None:
