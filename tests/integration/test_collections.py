@@ -247,7 +247,7 @@ def captured(run: Run) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("collection", sorted(set(BUILT_IN_COLLECTIONS) - {"feature_importance"}))
+@pytest.mark.parametrize("collection", sorted(set(BUILT_IN_COLLECTIONS) - {"feature_importance", "trees"}))
 def test_a_built_in_collection_brings_what_its_name_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, collection: str, kind: str
 ) -> None:

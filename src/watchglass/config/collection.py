@@ -62,6 +62,7 @@ BUILT_IN_COLLECTIONS: dict[str, BuiltInCollection] = {
     "router": BuiltInCollection("load and logits of routers in mixtures of experts", (), ("router",)),
     "logsumexp": BuiltInCollection("log-sum-exp of the logits that a loss judges", (), ("logsumexp",)),
     "feature_importance": BuiltInCollection("importance of each feature to boosted trees", (), ("feature_importance",)),
+    "trees": BuiltInCollection("depth and largest node number of boosted trees", (), ("trees",)),
 }
 
 #: Prefix of collections that rules need and that are a part of a built-in one: ``"rules.outputs.linear"``.

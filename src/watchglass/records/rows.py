@@ -171,7 +171,11 @@ REDUCTIONS = RowKind(
 )  # fmt: skip
 UNITS = RowKind(
     "units", 5, (
-        _TENSOR, Field("kind", "u8", "INACTIVE 1: the unit was zero on every element of the step", values=UnitKind),
+        _TENSOR, Field(
+            "kind", "u8", "INACTIVE 1: the unit was zero on every element of the step; SATURATED 2: of the inputs of "
+            "tanh or sigmoid, 99 % of its elements were beyond the limits; UNUSED 3: an expert got less than a "
+            "hundredth of a fair share", values=UnitKind,
+        ),
         Field("flags", "bool", "one for each unit", array=True),
     ), unique=("tensor_id", "kind"),
 )  # fmt: skip

@@ -162,9 +162,17 @@ class Origin(IntEnum):
 
 
 class UnitKind(IntEnum):
-    """The meaning of a bitmap over units, each over every element of the step."""
+    """The meaning of a bitmap over units.
+
+    Attributes:
+        INACTIVE: The unit was zero on every element of the step.
+        SATURATED: At least 99 % of its elements lay beyond the limits of the activation that it went into.
+        UNUSED: The expert of a router got less than a hundredth of a fair share.
+    """
 
     INACTIVE = 1
+    SATURATED = 2
+    UNUSED = 3
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Step:
         scalars: Name -> value.
         statistics: Name -> array to reduce, with histogram (shape and dtype go into the catalog), or a
             :class:`Row` of numbers, without histogram.
-        units: Name -> which units are inactive, bool[units].
+        units: Name -> which units are inactive, bool[units]; of the load of a router, which experts are unused.
         facts: Kind -> data, or complete facts.
         raw: Name -> tensor to store in full; a :class:`RawTensor` (its id is ignored) for a dtype that NumPy lacks.
         mode: Mode of the step.
@@ -363,7 +363,8 @@ class _Worker:
             self.add(REDUCTIONS, [(number, self._id(name), int(which), value) for which, value in numbers.items()])
         for name, flags in step.units.items():
             bools = np.asarray(flags, dtype=bool)
-            self.add(UNITS, [(number, self._id(name, (1, bools.size)), int(UnitKind.INACTIVE), bools)])
+            kind = UnitKind.UNUSED if name.endswith(".router_load") else UnitKind.INACTIVE
+            self.add(UNITS, [(number, self._id(name, (1, bools.size)), int(kind), bools)])
         self.add(SCALARS, scalars)
         for kind, rows in step.rows.items():
             self.add(kind, [(number, *row) for row in rows])

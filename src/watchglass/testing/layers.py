@@ -12,6 +12,13 @@ _PREFIX = re.compile(r"model_([2-9]|[1-9][0-9]+)(?:[./]|$)")
 #: Scalars that are series of a model.
 _SERIES = ("loss", "gradient_norm", "accuracy")
 
+#: Words in names of tensors that capture files under a collection, which follow the path of their module if any.
+_COLLECTIONS = {
+    "attention_logits_max": "attention", "attention_entropy": "attention", "router_load": "router",
+    "router_logits": "router", "tanh_input": "tanh_input", "sigmoid_input": "sigmoid_input",
+    "feature_importance": "feature_importance", "trees": "trees",
+}  # fmt: skip
+
 #: Module path -> kind of the module, or a class name of a module of kind OTHER, in the order of execution.
 Modules = Mapping[str, str | ModuleKind]
 
@@ -38,6 +45,7 @@ class Layers:
             unit_axis=1 if role is Role.OUTPUT and len(shape) > 1 else 0 if role is Role.OUTPUT and shape else None,
             trainable=True if role in (Role.WEIGHT, Role.BIAS) else None, model=_model(name, module),
             module_kind=kind if isinstance(kind, ModuleKind) else ModuleKind.OTHER,
+            collections=_collections(name),
         )  # fmt: skip
 
 
@@ -65,4 +73,11 @@ def _meaning(name: str, scalar: bool) -> tuple[Role, str]:
         return Role.INPUT, module.removesuffix("input").rstrip(".")
     if last in ("weight", "bias", "label", "prediction"):
         return Role(last), module
-    return Role.CUSTOM, ""
+    parts = rest.split(".")
+    place = next((at for at, part in enumerate(parts) if part in _COLLECTIONS), 0)
+    return Role.CUSTOM, ".".join(parts[:place])
+
+
+def _collections(name: str) -> tuple[str, ...]:
+    """The collection that capture files it under, if any."""
+    return tuple(_COLLECTIONS[part] for part in re.split(r"[./]", name) if part in _COLLECTIONS)[:1]

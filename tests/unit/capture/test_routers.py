@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from captured_parts import Stage
 from watchglass.capture.pytorch.tensors.routers import Routers
+from watchglass.records import UnitKind
 
 EXPERTS, WIDTH = 4, 6
 
@@ -141,9 +142,30 @@ def test_routers_of_fused_experts_and_of_a_second_model_are_found(run_path: Path
     with Stage(run_path, [Routers], nn.Linear(2, 2), model, collections=["router"]) as stage:
         stage.call(model, x)
         load = stage.only("model_2.router.router_load")
-    # One expert per token if no number is given.
-    assert load.sum() == 1
-    assert torch.equal(load * 3, torch.bincount(model.router(x).argmax(-1), minlength=EXPERTS).float())
+    # All experts may be mixed if no number is given.
+    assert torch.allclose(load, model.router(x).softmax(-1).mean(0))
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+def test_a_mixture_of_all_experts_has_the_mean_of_its_shares(run_path: Path, x: Tensor, softmax: bool) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.selector = nn.Sequential(nn.Linear(WIDTH, EXPERTS), *([nn.Softmax(-1)] if softmax else []))
+            self.branches = nn.ModuleList(nn.Linear(WIDTH, 2) for _ in range(EXPERTS))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.selector(x)  # type: ignore[no-any-return]
+
+    model = Sparse(Mixed())
+    model.mixer.selector[0].bias.data[2] = -20.0
+    with Stage(run_path, [Routers], model, collections=["router"]) as stage:
+        stage.call(model, x)
+        load = stage.only("mixer.selector.router_load")
+        ((_, kind, unused),) = [row for _, forward in stage._forwards for row in forward.records.units]
+    shares = model.mixer.selector(x)
+    assert torch.allclose(load, (shares if softmax else shares.softmax(-1)).mean(0))
+    assert (kind, unused.tolist()) == (UnitKind.UNUSED, [False, False, True, False])
 
 
 def test_without_a_collection_nothing_is_computed(run_path: Path, x: Tensor) -> None:

@@ -24,6 +24,13 @@ DOCUMENTED: dict[str, dict[str, Any]] = {
     "WeightUpdateRatio": {"large_threshold": 10.0, "small_threshold": 1e-8, "epsilon": 1e-9},
     "UnchangedTensor": {"num_steps": 3, "rtol": 1e-5, "atol": 1e-8, "equal_nan": False},
     "LossNotDecreasing": {"num_steps": 10, "diff_percent": 0.1, "increase_threshold_percent": 5.0, "mode": "GLOBAL"},
+    "SaturatedActivation": {"threshold_layer": 50.0},
+    "AllZero": {"threshold": 100.0},
+    "TensorVariance": {"max_threshold": None, "min_threshold": None},
+    "StalledTraining": {"threshold": 1800.0},
+    "SimilarAcrossRuns": {"other_run": ""},
+    "TreeDepth": {"depth": 4},
+    "FeatureImportanceOverweight": {"threshold": 0.8, "nfeatures": 3},
     "Overfit": {"start_step": 0, "patience": 1, "ratio_threshold": 0.1},
 }
 

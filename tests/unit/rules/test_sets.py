@@ -35,7 +35,7 @@ def test_every_rule_is_in_a_set_that_is_about_something() -> None:
 def test_rules_of_the_original_know_its_thresholds() -> None:
     """What the original has beyond a threshold (a NaN, a tensor that is equal) has no override, all others have."""
     without = {name for name in rules_of_set("sagemaker") if "sagemaker" not in find_rule(name).calibrations}
-    assert without <= {"ExplodingTensor"}
+    assert without <= {"ExplodingTensor", "SimilarAcrossRuns"}
 
 
 def test_sets_combine_without_doubling() -> None:
@@ -54,7 +54,7 @@ def test_a_rule_that_is_named_takes_the_place_of_the_one_of_a_set() -> None:
 
 
 def test_a_file_stands_beside_a_set() -> None:
-    assert names("trees,my.py:Mine") == ["ExplodingTensor", "LossNotDecreasing", "Overfit", "my.py:Mine"]
+    assert names("trees,my.py:Mine") == [*rules_of_set("trees"), "my.py:Mine"]
 
 
 def test_a_rule_that_is_named_twice_stays_for_the_engine_to_refuse() -> None:

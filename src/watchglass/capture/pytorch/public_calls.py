@@ -4,8 +4,9 @@ Each is wrapped when its first listener comes and restored when its last one lea
 ``torch.autograd.backward`` (which ``Tensor.backward`` calls), the loss functions of ``torch.nn.functional``,
 ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and ``step`` of the schedulers of
 ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``,
-``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, and
-``DataLoader.__iter__``.
+``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
+and, in captured forwards where a collection asks for attention, ``softmax`` of ``torch``, ``torch.nn.functional`` and
+``Tensor``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
@@ -156,11 +157,15 @@ class PublicCall:
         if original is None:
             return  # an older PyTorch
         wrapper = self._wrappers.get(original) or self._wrappers.setdefault(original, self._wrapper(original))
+        inherited = name not in vars(owner)
         setattr(owner, name, wrapper)
 
         def undo() -> None:
             if getattr(owner, name) is wrapper:
-                setattr(owner, name, original)
+                if inherited:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, original)
             else:
                 self._left.add(wrapper)
 

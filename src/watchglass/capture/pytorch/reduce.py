@@ -178,6 +178,14 @@ def inactive_units(tensor: Tensor, unit_axis: int) -> Any:
     return inactive.numpy() if inactive.device.type == "cpu" else DeviceRows(inactive)
 
 
+def units_beyond(tensor: Tensor, unit_axis: int, low: float, high: float, share: float = 0.99) -> Any:
+    """For each unit whether this share of its elements lies below ``low`` or above ``high``; as above."""
+    others = [axis for axis in range(tensor.dim()) if axis != unit_axis % tensor.dim()]
+    outside = ((tensor < low) | (tensor > high)).float()
+    beyond = (outside.mean(dim=others) if others else outside) >= share
+    return beyond.numpy() if beyond.device.type == "cpu" else DeviceRows(beyond)
+
+
 def symmetry_of(weight: Tensor) -> Symmetry | None:
     """Share of rows that equal the first, whether all elements are equal, and their spread; None where unreadable."""
     try:

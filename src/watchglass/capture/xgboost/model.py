@@ -51,6 +51,22 @@ def importance(model: Booster, kind: str) -> NDArray[np.float32]:
     return values
 
 
+def trees_of(model: Booster, iteration: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Depths and largest node numbers of the trees of one round, float32[trees] each; none of a linear booster.
+
+    A tree of one leaf has depth 0.
+    """
+    if json.loads(model.save_config())["learner"]["gradient_booster"]["name"] == "gblinear":
+        return np.zeros(0, np.float32), np.zeros(0, np.float32)
+    depths, largest = [], []
+    for text in model[iteration : iteration + 1].get_dump():
+        # A line per node: as many tabs as it lies below the root, its number, a colon.
+        lines = [line for line in text.split("\n") if ":" in line]
+        depths.append(max((len(line) - len(line.lstrip("\t")) for line in lines), default=0))
+        largest.append(max((int(line.partition(":")[0]) for line in lines), default=0))
+    return np.array(depths, np.float32), np.array(largest, np.float32)
+
+
 def _features(model: Booster) -> list[str]:
     return list(model.feature_names or (f"f{index}" for index in range(model.num_features())))
 

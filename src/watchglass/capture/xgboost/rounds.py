@@ -10,7 +10,7 @@ from typing import Any
 from xgboost import Booster
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.xgboost.model import KINDS, facts_of, importance, kinds_of
+from watchglass.capture.xgboost.model import KINDS, facts_of, importance, kinds_of, trees_of
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role
 
@@ -22,8 +22,9 @@ LOSSES = frozenset((
     "aft-nloglik", "tweedie-nloglik", "gamma-deviance", "quantile", "expectile",
 ))  # fmt: skip
 
-#: Collection, and prefix of the names of its tensors.
+#: Collections, and prefixes of the names of their tensors.
 _IMPORTANCE = "feature_importance"
+_TREES = "trees"
 
 #: XGBoost's record of a training run: data set -> metric -> a value per round, in ``cv`` a pair of mean and deviation.
 Evaluations = Mapping[str, Mapping[str, Sequence[Any]]]
@@ -43,6 +44,7 @@ class Rounds:
         self._step: OpenStep | None = None
         self._until_end = ExitStack()
         self._kept: list[str] = []
+        self._keep_trees = False
         self._facts: dict[str, dict[str, Any]] = {}
         self._said = False
         self.evaluations: Evaluations = {}
@@ -57,6 +59,8 @@ class Rounds:
         keep, tags = self.hook.plan.keep, (_IMPORTANCE,)
         kept = [kind for kind in KINDS if keep(f"{_IMPORTANCE}/{kind}", Role.CUSTOM, tags=tags)]
         self._kept = kept if self._step.due else []
+        trees = keep(f"{_TREES}/depth", Role.CUSTOM, tags=(_TREES,))
+        self._keep_trees = trees is not None and self._step.due
 
     def _end(self, model: Any) -> None:
         """A round has ended; nothing happens when it had before."""
@@ -111,6 +115,11 @@ class Rounds:
         for kind in self._kept:
             if kind in kinds_of(facts["optimizer"]["type"]):
                 self.hook.save_tensor(f"{_IMPORTANCE}/{kind}", importance(model, kind), _IMPORTANCE)
+        if self._keep_trees:
+            depths, largest = trees_of(model, model.num_boosted_rounds() - 1)
+            if len(depths):
+                self.hook.save_tensor(f"{_TREES}/depth", depths, _TREES)
+                self.hook.save_tensor(f"{_TREES}/largest_node", largest, _TREES)
 
     def _report_missing(self, train: str | None) -> None:
         if self._said:

@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.public_calls import PublicCall
+from watchglass.capture.pytorch.public_calls import NestOfThread, PublicCall
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, some_sequences
+from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, rows_of_softmax, some_sequences
+from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED
 from watchglass.capture.pytorch.tensors.module_entry import is_open
 from watchglass.record import CapturedRecords
 from watchglass.records import Role
@@ -25,6 +26,13 @@ from watchglass.records import Role
 _TAG = "attention"
 _ATTENTION = PublicCall(lambda: ((F, "scaled_dot_product_attention"),))
 _MULTI_HEAD = PublicCall(lambda: ((F, "multi_head_attention_forward"),))
+_SOFTMAX = PublicCall(lambda: ((torch, "softmax"), (F, "softmax"), (Tensor, "softmax")), NestOfThread())
+#: Nodes of the graph for a batched product of matrices, and for what may lie between it and the softmax.
+_PRODUCTS = ("BmmBackward", "BaddbmmBackward")
+_BETWEEN = (
+    *REARRANGED, "Mul", "Div", "Add", "Sub", "MaskedFill", "Where", "Expand", "Clone", "ToCopy", "Tanh", "Slice",
+)  # fmt: skip
+_NODES = 24
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 _Given = dict[str, Any]
@@ -37,8 +45,10 @@ class Attention:
     :func:`~watchglass.capture.pytorch.tensors.attention_rows.rows_of_attention`. Observed are
     ``torch.nn.functional.scaled_dot_product_attention``, and ``multi_head_attention_forward`` where it computes
     attention itself because its weights are asked for (``nn.MultiheadAttention`` in its default setting). They are
-    wrapped from the first step on at which a collection asks, until the hook detaches. Not observed: attention that is
-    written out, that other libraries compute, or that runs in compiled code or in the fast path of evaluation.
+    wrapped from the first step on at which a collection asks, until the hook detaches. Attention that is written out is
+    observed where gradients are on: a softmax over the last of at least three axes, whose input comes of a batched
+    product of matrices. The softmax is wrapped in captured forwards only. Not observed: attention that other libraries
+    compute, or that runs in compiled code or in the fast path of evaluation.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
@@ -48,6 +58,9 @@ class Attention:
         self._stack: list[tuple[nn.Module, Place]] = []
         self._refused: set[str] = set()
         self._leave: list[Callable[[], None]] = []
+        self._leave_softmax: Callable[[], None] | None = None
+        # How many calls of multi_head_attention_forward are running: their softmax is no other attention.
+        self._inside = 0
         # Arguments of attention while it is computed again for its rows; None otherwise.
         self._again: list[_Given] | None = None
         self._guarded_attended = hook.guarded(self._attended)
@@ -64,12 +77,29 @@ class Attention:
         self._call = call if self._wants() else None
         if self._call is not None and not self._leave:
             self._leave.append(_ATTENTION.listen(self._hook.guard, after=self._observed))
-            self._leave.append(_MULTI_HEAD.listen(self._hook.guard, after=self._hook.guarded(self._multi_head)))
+            multi_head = self._hook.guarded(self._multi_head)
+            self._leave.append(
+                _MULTI_HEAD.listen(self._hook.guard, before=self._enter, after=multi_head, ended=self._exit)
+            )
+        if self._call is not None and self._leave_softmax is None:
+            self._leave_softmax = _SOFTMAX.listen(self._hook.guard, after=self._hook.guarded(self._softmax))
 
     def forward_ended(self, call: ForwardCall) -> None:
         """It has ended."""
         self._call = None
         self._stack.clear()
+        self._unwrap_softmax()
+
+    def _unwrap_softmax(self) -> None:
+        leave, self._leave_softmax, self._inside = self._leave_softmax, None, 0
+        if leave is not None:
+            leave()
+
+    def _enter(self, arguments: tuple[Any, ...], kwargs: _Given) -> None:
+        self._inside += 1
+
+    def _exit(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
+        self._inside = max(0, self._inside - 1)
 
     def module_entered(self, entry: ModuleCall) -> None:
         """A module is about to run."""
@@ -84,6 +114,7 @@ class Attention:
 
     def _detach(self) -> None:
         self._call = None
+        self._unwrap_softmax()
         while self._leave:
             self._leave.pop()()
 
@@ -99,6 +130,18 @@ class Attention:
         where = self._where()
         if where is not None:
             self._carefully(where, functools.partial(self._save, *where, given))
+
+    def _softmax(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
+        """A softmax has returned."""
+        given = {**dict(zip(("input", "dim"), arguments, strict=False)), **kwargs}
+        logits, axis = given.get("input"), given.get("dim")
+        if self._call is None or self._inside or not isinstance(logits, Tensor) or not isinstance(axis, int):
+            return
+        if not 3 <= logits.dim() <= 4 or axis not in (-1, logits.dim() - 1) or not _of_products(logits.grad_fn):
+            return
+        where = self._where()
+        if where is not None:
+            self._carefully(where, functools.partial(self._save_softmax, *where, logits.detach(), result.detach()))
 
     def _multi_head(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
         where = self._where() if self._call is not None else None
@@ -151,12 +194,37 @@ class Attention:
                 causal=bool(given.get("is_causal")),
                 scale=given.get("scale"),
             )
+        self._save_rows(records, place, largest, entropy, whole)
+
+    def _save_softmax(self, records: CapturedRecords, place: Place, logits: Tensor, shares: Tensor) -> None:
+        self._save_rows(records, place, *rows_of_softmax(logits, shares))
+
+    def _save_rows(
+        self, records: CapturedRecords, place: Place, largest: Tensor, entropy: Tensor, whole: bool
+    ) -> None:  # fmt: skip
         items = [
             Item(values, place.named(what, str(head)), place, (_TAG,), sampled=not whole)
             for what, by_head in (("attention_logits_max", largest), ("attention_entropy", entropy))
             for head, values in enumerate(by_head)
         ]
         self._saving.save_all(records, Role.CUSTOM, items)
+
+
+def _of_products(node: Any) -> bool:
+    """Whether a tensor comes of a batched product of matrices, by operations that scale and mask."""
+    waiting = [node]
+    for _ in range(_NODES):
+        if not waiting:
+            break
+        node = waiting.pop(0)
+        if node is None:
+            continue
+        name = node.name()
+        if name.startswith(_PRODUCTS):
+            return True
+        if name.startswith(_BETWEEN):
+            waiting.extend(following for following, _ in node.next_functions)
+    return False
 
 
 def _named(arguments: tuple[Any, ...], kwargs: _Given) -> _Given:

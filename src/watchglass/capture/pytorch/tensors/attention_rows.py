@@ -56,11 +56,31 @@ def rows_of_attention(
     if causal:
         at = torch.arange(length, device=query.device)[places, None]
         logits = logits.masked_fill(torch.arange(key.shape[2], device=query.device) > at, -math.inf)
-    entropy = torch.special.entr(logits.softmax(-1)).sum(-1)
+    return *_of_rows(logits, logits.softmax(-1)), query.shape[0] == batch and query.shape[2] == length
+
+
+def rows_of_softmax(logits: Tensor, shares: Tensor, *, most_logits: int = 1 << 18) -> tuple[Tensor, Tensor, bool]:
+    """The same of logits that were computed already, masks included, and of their softmax over the last axis.
+
+    Args:
+        logits: Of shape ``(batch, heads, length, keys)``; with three axes there is one head.
+        shares: Their softmax, of the same shape.
+        most_logits: As above.
+    """
+    logits, shares = _four(logits), _four(shares)
+    batch, heads, length, keys = logits.shape
+    chosen = spread(batch, SEQUENCES)
+    logits, shares = logits[chosen], shares[chosen]
+    places = spread(length, most_logits // max(1, logits.shape[0] * heads * keys))
+    logits, shares = logits[:, :, places].float(), shares[:, :, places].float()
+    return *_of_rows(logits, shares), logits.shape[0] == batch and logits.shape[2] == length
+
+
+def _of_rows(logits: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    entropy = torch.special.entr(shares).sum(-1)
     largest = logits.amax(-1)
     unseen = largest == -math.inf
-    values = (_by_head(_filled(largest, unseen)), _by_head(_filled(entropy, unseen)))
-    return *values, query.shape[0] == batch and query.shape[2] == length
+    return _by_head(_filled(largest, unseen)), _by_head(_filled(entropy, unseen))
 
 
 def _logits(query: Tensor, key: Tensor) -> Tensor:

@@ -17,10 +17,11 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import WEIGHTED
+from watchglass.capture.pytorch.module_tree import WEIGHTED, unit_axis
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.reduce import inactive_units, plain
 from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.tensors.saturated import save_input
 from watchglass.record import CapturedRecords
 from watchglass.records import ModuleKind, Role, UnitKind
 
@@ -139,7 +140,8 @@ class FunctionalActivations:
             # An output that was overwritten since, as by ``tanh_``, is no longer the input.
             if returned.tensor._version == returned.version and any(returned.node is other for other in given):
                 name = returned.place.named(tag, returned.path)
-                self._saving.save(records, Role.INPUT, Item(returned.tensor, name, returned.place, (tag,)))
+                axis = unit_axis(returned.place.module_type, returned.tensor.dim())
+                save_input(self._saving, records, Item(returned.tensor, name, returned.place, (tag,), axis))
                 return
 
     def forward_ended(self, call: ForwardCall | None = None) -> None:

@@ -13,6 +13,7 @@ from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
+from watchglass.capture.pytorch.tensors.saturated import save_input
 from watchglass.records import ModuleKind, Role
 
 _MODULE_TAGS = {"Tanh": "tanh_input", "Sigmoid": "sigmoid_input"}
@@ -46,7 +47,7 @@ class Inputs:
             item = _item(place, path, tensor, (*tags, "relu_output"))
             self._rectified.save(entry.records, Role.INPUT, item)
         elif self._every or tags:
-            self._saving.save(entry.records, Role.INPUT, _item(place, path, tensor, tags))
+            save_input(self._saving, entry.records, _item(place, path, tensor, tags))
 
     def _called(self, call: ModuleCall) -> None:
         if call.place.kind is ModuleKind.RECTIFIER and isinstance(call.output, Tensor):

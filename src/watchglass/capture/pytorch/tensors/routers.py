@@ -1,8 +1,9 @@
 """Routers of mixtures of experts: their logits, and the spread of tokens over the experts.
 
-A module is taken for a router when its own name or the name of its class has the word *router*, *gate* or *gating* in
-it (``mlp.gate``, ``MixtralTopKRouter``), when it or its parent holds the number of experts, and when it returns a
-tensor of floats whose last axis is as long as that. So the ``gate_proj`` of a gated feed-forward is none.
+A module is taken for a router when its own name or the name of its class has a word such as *router* or *gate* in it
+(``mlp.gate``, ``MixtralTopKRouter``), when it or its parent holds the number of experts, or its parent one list of
+modules, and when it returns a tensor of floats whose last axis is as long as that. So the ``gate_proj`` of a gated
+feed-forward is none.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from torch import Tensor, nn
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.records import Role
+from watchglass.records import Role, UnitKind
 
 _TAG = "router"
-_WORDS = frozenset({"router", "gate", "gating"})
+_WORDS = frozenset({"router", "routing", "gate", "gates", "gating", "switch", "selector", "dispatcher"})
 #: Attributes of models with the number of experts, and with the number of experts for each token.
 _COUNTS = (
     "num_experts", "num_local_experts", "n_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts",
@@ -38,14 +40,15 @@ _CHOSEN = (
 
 class _Router(NamedTuple):
     experts: int
-    chosen: int
+    chosen: int | None
 
 
 class Routers:
     """Saves ``mlp.gate.router_logits`` and ``mlp.gate.router_load``, the share of choices that went to each expert.
 
     The load has one element for each expert, which sum to 1. Choices are those that the router returns as whole
-    numbers; where it returns none, the largest logits, as many as it or its parent holds (one by default).
+    numbers; where it returns none, the largest logits, as many as it or its parent holds. Where that is unknown, all
+    experts may be mixed, so the load is the mean of the softmax. With the load goes which experts are unused.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
@@ -65,12 +68,18 @@ class Routers:
         if logits is None or not logits.numel():
             return
         name, place = call.place.path, call.place
-        load = _load(_choices(tensors, logits, router), router.experts)
+        choices = _choices(tensors, logits, router)
+        load = _mean_share(logits) if choices is None else _load(choices, router.experts)
         items = [
             Item(logits, f"{name}.router_logits", place, (_TAG,), unit_axis=logits.dim() - 1),
             Item(load, f"{name}.router_load", place, (_TAG,), unit_axis=0),
         ]
-        self._saving.save_all(call.records, Role.CUSTOM, items)
+        self._saving.save(call.records, Role.CUSTOM, items[0])
+        load_id = self._saving.save(call.records, Role.CUSTOM, items[1])
+        if load_id is not None:
+            unused = load < 0.01 / router.experts
+            bits = unused.numpy() if unused.device.type == "cpu" else DeviceRows(unused)
+            call.records.units.append((load_id, UnitKind.UNUSED, bits))
 
     def _read_models(self) -> None:
         for tree in self._models:
@@ -87,10 +96,14 @@ def _router(module: nn.Module, place: Place, parent: nn.Module) -> _Router | Non
     count = _number((module, parent), _COUNTS)
     if count is None:
         experts = getattr(parent, "experts", None)
+        if experts is None:
+            lists = [child for child in parent.children() if isinstance(child, nn.ModuleList)]
+            experts = lists[0] if len(lists) == 1 else None
         count = len(experts) if isinstance(experts, nn.ModuleList) else _number((experts,), _COUNTS)
     if count is None or count < 2:
         return None
-    return _Router(count, min(_number((module, parent), _CHOSEN) or 1, count))
+    chosen = _number((module, parent), _CHOSEN)
+    return _Router(count, None if chosen is None else min(chosen, count))
 
 
 def _words(name: str) -> list[str]:
@@ -112,13 +125,21 @@ def _is_of(tensor: Tensor, experts: int) -> bool:
     return tensor.dim() > 0 and tensor.shape[-1] == experts
 
 
-def _choices(tensors: Iterable[Tensor], logits: Tensor, router: _Router) -> Tensor:
-    """Numbers of the experts that were chosen, any shape."""
+def _choices(tensors: Iterable[Tensor], logits: Tensor, router: _Router) -> Tensor | None:
+    """Numbers of the experts that were chosen, any shape; None where it is unknown how many are."""
     for tensor in tensors:
         whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
-        if whole and tensor.dim() and tensor.shape[-1] == router.chosen < router.experts:
+        if whole and tensor.dim() and tensor.shape[-1] == (router.chosen or 1) < router.experts:
             return tensor
-    return logits.detach().topk(router.chosen, dim=-1).indices
+    return None if router.chosen is None else logits.detach().topk(router.chosen, dim=-1).indices
+
+
+def _mean_share(logits: Tensor) -> Tensor:
+    """Mean of the softmax over all tokens, by expert; of shares that the router has normalised itself their mean."""
+    values = logits.detach().float().reshape(-1, logits.shape[-1])
+    # Decided on the device, which need not wait.
+    normalized = (values.min() >= 0) & ((values.sum(-1) - 1).abs().max() < 1e-3)
+    return torch.where(normalized, values, values.softmax(-1)).mean(0)
 
 
 def _load(choices: Tensor, experts: int) -> Tensor:

@@ -1,0 +1,154 @@
+"""SaturatedActivation: hidden tanh or sigmoid units that pass no gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
+from watchglass.rules import signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import Selection, Statistics, StepView
+
+_SATURATING = (ModuleKind.SATURATING,)
+_INPUTS = ("tanh_input", "sigmoid_input")
+
+
+class SaturatedActivation(Rule):
+    """Hidden tanh or sigmoid units are saturated, so that they pass next to no gradient.
+
+    Looks at: outputs of saturating activations between layers; where recorded, inputs of tanh and sigmoid, also of
+        functions without a module.
+    Fires when: in `window` captures in a row the mean derivative of an activation is below `derivative` of the largest
+        possible one. Of tanh it is 1 - mean(y^2), of a sigmoid 4 (mean(y) - mean(y^2)); of a function without a module
+        it follows from mean and deviation of its inputs. Or more than `threshold_layer` percent of its units have 99 %
+        of their inputs beyond -9.4999 to 9.4999 (tanh) or -23 to 16.99999 (sigmoid). The last activation is left out:
+        certain probabilities are saturated. Once the loss has fallen by half, it is an `info`.
+    Usual causes: initial weights or inputs that are too large, a learning rate that is too high.
+    What to try: normalise the inputs; Xavier initialisation; ReLU, GELU or SiLU.
+    Costs: nothing for modules beyond the outputs that are captured by default; inputs of tanh and sigmoid are read once
+        at captured steps.
+    Source: limits, 1 and 50 percent: SageMaker Debugger documentation; house: the derivative and the window.
+    """
+
+    needs = (
+        Needs(
+            role=Role.OUTPUT, module_kinds=_SATURATING, statistics=("mean", "rms", "min", "max"),
+            why="to see how steep they are",
+        ),
+        Needs(role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which activation is the last"),
+        Needs(collection="tanh_input", statistics=("mean", "std"), optional=True, why="to see inputs of tanh"),
+        Needs(collection="sigmoid_input", statistics=("mean", "std"), optional=True, why="to see inputs of sigmoid"),
+        Needs(scalars=("loss",), optional=True, why="to tell saturation from success"),
+    )  # fmt: skip
+    calibrations: ClassVar = {"sagemaker": {"derivative": 0.0, "window": 1, "hidden_only": False, "progress": 1.0}}
+
+    derivative: float = parameter(0.1, help="mean derivative, as a share of the largest", unit="ratio", ge=0, lt=1)
+    threshold_layer: float = parameter(50.0, help="share of a layer's units", unit="percent", ge=0, lt=100)
+    window: int = parameter(4, help="captures in a row", unit="captures", ge=1)
+    hidden_only: bool = parameter(True, help="whether the last activation is left out")
+    progress: float = parameter(0.5, help="fall of the loss from which it is an info", unit="ratio", gt=0)
+
+    start: list[float] = state(list)
+    #: Captures in a row by tensor.
+    captures: dict[str, int] = state(dict)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """One finding for all activations of a step."""
+        if view.mode is not Mode.TRAIN:
+            return
+        signals.remember_start(self.start, signals.loss(view))
+        flat, units = self._flat(view), self._beyond(view)
+        if flat is None and not units:
+            return
+        now = {**(flat or {}), **units}
+        sick = {name: value for name, value in now.items() if value is not None}
+        self.captures = {
+            **{name: n for name, n in self.captures.items() if name not in now},
+            **{name: self.captures.get(name, 0) + 1 for name in sick},
+        }
+        found = [name for name in sick if self.captures[name] >= self.window]
+        if found:
+            yield self._finding(view, found, str(sick[found[0]]), len(now))
+
+    def applicable(self, view: StepView) -> str:
+        """Not for models without such activations."""
+        kinds = [kind for kind, _ in signals.modules(view).values()]
+        if kinds and ModuleKind.SATURATING not in kinds and not self.captures:
+            return "the model has no tanh or sigmoid, as far as its modules tell"
+        return signals.without_layers(view)
+
+    def _flat(self, view: StepView) -> dict[str, str | None] | None:
+        """By activation what is wrong with its mean derivative, None for nothing."""
+        found: dict[str, str | None] = {}
+        outputs = view.statistics(Role.OUTPUT, module_kinds=_SATURATING)
+        tanh = (outputs.min < 0) & (outputs.min >= -1) & (outputs.max <= 1)
+        sigmoid = (outputs.min >= 0) & (outputs.max <= 1)
+        with np.errstate(all="ignore"):
+            steep = np.where(tanh, 1 - outputs.rms**2, 4 * (outputs.mean - outputs.rms**2))
+        self._judge(view, found, outputs, steep, tanh | sigmoid)
+        for name, largest in zip(_INPUTS, (2.0, 4.0), strict=True):
+            inputs = view.statistics(collection=name)
+            of_functions = np.array(
+                [info.module_kind is not ModuleKind.SATURATING for info in inputs.tensors], np.bool_
+            )
+            with np.errstate(all="ignore"):
+                # A normal density at zero, where the derivative is; its integral is `largest`.
+                density = np.exp(-0.5 * (inputs.mean / inputs.std) ** 2) / (inputs.std * math.sqrt(2 * math.pi))
+            self._judge(view, found, inputs, np.minimum(largest * density, 1), of_functions)
+        return found or None
+
+    def _judge(
+        self, view: StepView, found: dict[str, str | None], rows: Statistics, steep: npt.NDArray[np.float64],
+        known: npt.NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        for row in np.flatnonzero(known & np.isfinite(steep)).tolist():
+            info = rows.tensors[row]
+            if self._counts(view, info):
+                share = max(float(steep[row]), 0.0)
+                words = f"the mean derivative of {_named(info)} is {100 * share:.2g} % of the largest"
+                found[info.name] = words if share < self.derivative else None
+
+    def _beyond(self, view: StepView) -> dict[str, str | None]:
+        """The same by units whose inputs lie beyond the limits."""
+        found: dict[str, str | None] = {}
+        for info, beyond in view.units(UnitKind.SATURATED):
+            if len(beyond) and self._counts(view, info):
+                percent = 100.0 * np.count_nonzero(beyond) / len(beyond)
+                if percent > self.threshold_layer:
+                    found[info.name] = f"{percent:.0f} % of the units that go into {_named(info)} are beyond its limits"
+        return found
+
+    def _counts(self, view: StepView, info: TensorInfo) -> bool:
+        last = view.catalog.answers.get("SaturatedActivation, last layer", lambda: _last_layer(view))
+        return not self.hidden_only or info.layer_index < last
+
+    def _finding(self, view: StepView, names: list[str], what: str, of: int) -> Finding:
+        fallen = signals.progress(self.start, signals.losses(view, 32))
+        more = f", and {len(names) - 1} more of {of} are saturated" if len(names) > 1 else ""
+        return self.finding(
+            view,
+            severity=Severity.INFO if fallen >= self.progress else Severity.WARNING,
+            subject="activations",
+            tensors=names[:16],
+            value=float(len(names)),
+            message=f"{what} at step {view.mode_step}{more}{signals.loss_words(self.start, signals.losses(view, 32))}",
+            symptoms=("activations_saturated",),
+            evidence=signals.evidence(view),
+        )
+
+
+def _last_layer(view: StepView) -> int:
+    """Position of the last layer with weights; an activation behind it belongs to the output."""
+    return max((info.layer_index for info in view.catalog.select(Selection(Role.WEIGHT, min_dims=2))), default=-1)
+
+
+def _named(info: TensorInfo) -> str:
+    kind = info.module_type if info.module_kind is ModuleKind.SATURATING else f"the function after {info.module_type}"
+    return f"{info.module or info.name} ({kind})"

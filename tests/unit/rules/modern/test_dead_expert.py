@@ -1,0 +1,48 @@
+"""DeadExpert: experts that get no tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from mixtures import Mixture
+from real_runs import RealRuns, Watch, fit
+from trainings import ALWAYS, training
+from watchglass.rules import find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+
+def used(*experts: bool, tokens: int = 128, steps: int = 80) -> list[Step]:
+    def change(step: int, arrays: dict[str, np.ndarray]) -> None:
+        arrays["block.gate.router_load"] = np.array(experts) / sum(experts)
+        arrays["block.gate.router_logits"] = np.zeros((tokens, len(experts)))
+
+    made = training(steps, change=change, due=ALWAYS)
+    unused = {"block.gate.router_load": [not each for each in experts]}
+    return [Step(step.scalars, step.statistics, {**step.units, **unused}) for step in made]
+
+
+class TestDeadExpert(RuleSuite):
+    rule = find_rule("DeadExpert")
+
+    def sick(self) -> Sequence[Step]:
+        return used(True, False, True, False)
+
+    def healthy(self) -> Sequence[Step]:
+        return [*used(True, False, True, False, steps=40), *used(True, True, True, True, steps=40)]
+
+
+class TestDeadExpertInRealRuns(RealRuns):
+    rule = "DeadExpert"
+    cause = "experts_unbalanced"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = Mixture()
+        if sick:
+            with torch.no_grad():
+                model.gate.bias[2:] = -50.0
+        fit(nn.Sequential(model, nn.Linear(16, 4)), watch, rate=0.01, steps=60)
