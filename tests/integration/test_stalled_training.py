@@ -13,7 +13,7 @@ import pytest
 
 import watchglass
 from real_runs import RealRuns, Watch
-from trainings import training
+from synthetic_steps import training
 from watchglass.config import RuleSpec
 from watchglass.rules import find_rule
 from watchglass.testing import Silence, Step

@@ -363,8 +363,8 @@ class _Worker:
             self.add(REDUCTIONS, [(number, self._id(name), int(which), value) for which, value in numbers.items()])
         for name, flags in step.units.items():
             bools = np.asarray(flags, dtype=bool)
-            kind = UnitKind.UNUSED if name.endswith(".router_load") else UnitKind.INACTIVE
-            self.add(UNITS, [(number, self._id(name, (1, bools.size)), int(kind), bools)])
+            meaning = UnitKind.UNUSED if name.endswith(".router_load") else UnitKind.INACTIVE
+            self.add(UNITS, [(number, self._id(name, (1, bools.size)), int(meaning), bools)])
         self.add(SCALARS, scalars)
         for kind, rows in step.rows.items():
             self.add(kind, [(number, *row) for row in rows])

@@ -34,7 +34,7 @@ class AllZero(Rule):
     """
 
     needs = (Needs(statistics=("zero", "count"), why="to count zeros"),)
-    calibrations: ClassVar = {"sagemaker": {"window": 1, "everything": True}}
+    calibrations: ClassVar = {"sagemaker": {"threshold": 100.0, "window": 1, "everything": True}}
 
     threshold: float = parameter(100.0, help="share of values that are zero", unit="percent", gt=0, le=100)
     window: int = parameter(8, help="captures of a tensor in a row", unit="captures", ge=1)
@@ -59,8 +59,8 @@ class AllZero(Rule):
             if self._counts(info):
                 self.zero[info.name] = self.zero.get(info.name, 0) + 1
                 if self.zero[info.name] >= self.window:
-                    role = info.role if info.role in (Role.WEIGHT, Role.OUTPUT, Role.GRADIENT) else Role.CUSTOM
-                    found.setdefault(role, []).append(info.name)
+                    judged = info.role in (Role.WEIGHT, Role.OUTPUT, Role.GRADIENT)
+                    found.setdefault(info.role if judged else Role.CUSTOM, []).append(info.name)
         for role, names in found.items():
             yield self._finding(view, role, names)
 

@@ -29,7 +29,7 @@ class FeatureImportanceOverweight(Rule):
     """
 
     needs = (Needs(collection="feature_importance", raw=True, why="to compare features"),)
-    calibrations: ClassVar = {"sagemaker": {"start": 0, "least": 0}}
+    calibrations: ClassVar = {"sagemaker": {"threshold": 0.8, "nfeatures": 3, "start": 0, "least": 0}}
 
     threshold: float = parameter(0.8, help="share of the importance", unit="ratio", gt=0, le=1)
     nfeatures: int = parameter(3, help="how many features", unit="features", ge=1)

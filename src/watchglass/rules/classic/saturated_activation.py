@@ -47,7 +47,9 @@ class SaturatedActivation(Rule):
         Needs(collection="sigmoid_input", statistics=("mean", "std"), optional=True, why="to see inputs of sigmoid"),
         Needs(scalars=("loss",), optional=True, why="to tell saturation from success"),
     )  # fmt: skip
-    calibrations: ClassVar = {"sagemaker": {"derivative": 0.0, "window": 1, "hidden_only": False, "progress": 1.0}}
+    calibrations: ClassVar = {
+        "sagemaker": {"derivative": 0.0, "threshold_layer": 50.0, "window": 1, "hidden_only": False, "progress": 1.0}
+    }
 
     derivative: float = parameter(0.1, help="mean derivative, as a share of the largest", unit="ratio", ge=0, lt=1)
     threshold_layer: float = parameter(50.0, help="share of a layer's units", unit="percent", ge=0, lt=100)

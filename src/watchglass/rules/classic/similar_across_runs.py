@@ -105,9 +105,9 @@ class SimilarAcrossRuns(Rule):
             return None
         first = int(np.argmax(differ))
         column = str(what[first])
-        values = (float(getattr(table, column)[row]) for table, row in ((ours, first), (theirs, rows[first])))
+        mine, there = float(getattr(ours, column)[first]), float(getattr(theirs, column)[rows[first]])
         words = {"count": "number of elements", "nonfinite": "number of values that are not finite"}
-        return _Difference(ours.names[first], *values, words.get(column, column), int(differ.sum()))
+        return _Difference(ours.names[first], mine, there, words.get(column, column), int(differ.sum()))
 
     def _apart(self, ours: Statistics, theirs: Statistics, rows: np.ndarray, column: str) -> np.ndarray:
         mine, other = getattr(ours, column), getattr(theirs, column)[rows]

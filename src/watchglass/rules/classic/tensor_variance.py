@@ -29,7 +29,7 @@ class TensorVariance(Rule):
     """
 
     needs = (Needs(statistics=("variance", "std", "count"), why="to see variances"),)
-    calibrations: ClassVar = {"sagemaker": {"low": 0.0, "high": None}}
+    calibrations: ClassVar = {"sagemaker": {"max_threshold": None, "min_threshold": None, "low": 0.0, "high": None}}
 
     max_threshold: float | None = parameter(None, help="largest variance", ge=0)
     min_threshold: float | None = parameter(None, help="smallest variance", ge=0)

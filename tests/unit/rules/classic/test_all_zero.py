@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from real_runs import RealRuns, Watch, classifier, fit
-from trainings import MODULES, training
+from synthetic_steps import MODULES, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.rules import find_rule

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from real_runs import RealRuns, Watch, batch, classifier, update
-from trainings import MODULES, training
+from synthetic_steps import MODULES, training
 from watchglass.records import Severity
 from watchglass.rules import find_rule
 from watchglass.testing import Step

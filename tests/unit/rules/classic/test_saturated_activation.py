@@ -12,7 +12,7 @@ from torch import nn
 
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, fit, update
-from trainings import MODULES, constant_loss, training
+from synthetic_steps import MODULES, constant_loss, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind, Severity, UnitKind

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import watchglass
 from real_runs import RealRuns, Watch, classifier, fit
-from trainings import MODULES, training
+from synthetic_steps import MODULES, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Evaluation, Status

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from real_runs import RealRuns, Watch, classifier, fit
-from trainings import MODULES, training
+from synthetic_steps import MODULES, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind, Severity

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from real_runs import RealRuns, Watch, fit
-from trainings import training
+from synthetic_steps import training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity

@@ -10,7 +10,7 @@ from torch import nn
 
 from mixtures import Mixture
 from real_runs import RealRuns, Watch, fit
-from trainings import ALWAYS, training
+from synthetic_steps import ALWAYS, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
