@@ -11,6 +11,7 @@
 # make store   the cost of the run store: bytes, opening, following, a live run, many workers (STORE="--quick" for less)
 # make scale   how much faster an evaluation is on several cores (SCALE="--quick" for less)
 # make rules   the cost of evaluating rules: rows per second, time to a finding, growth, a quiet run (RULES="--quick")
+# make zoo     recall and false alarms of the default rules, for docs/scoreboard.md: hours (ZOO="--quick" for a minute)
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
 # make peers   the cost of watching with other tools (PEERS="--quick" for less)
 # make fuzz    hostile files for every reader and random orders of events for the writer (FUZZ="--seconds 600")
@@ -27,6 +28,7 @@ STORE ?=
 SCALE ?=
 FLEET ?=
 RULES ?=
+ZOO ?=
 FUZZ ?= --seconds 300
 TESTS ?= tests/unit tests/conformance tests/properties tests/integration
 # Options of pytest, for make test and make test-all.
@@ -36,7 +38,7 @@ WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); ec
 # Files are taken in their order, in which the many short ones come last (tests/conftest.py).
 RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all lint format check bench launch growth peers scale fuzz store rules fleet clean help setup-example setup-dev
+.PHONY: demo test test-all lint format check bench launch growth peers scale fuzz store rules zoo fleet clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -92,6 +94,9 @@ scale: setup-dev
 
 rules: setup-dev
 	$(BIN)/python benchmarks/rules.py $(RULES)
+
+zoo: setup-dev
+	$(BIN)/python benchmarks/zoo/score.py $(ZOO)
 
 clean:
 	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

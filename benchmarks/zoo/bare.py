@@ -13,6 +13,8 @@ import runpy
 import signal
 import sys
 import traceback
+from functools import partial
+from types import FrameType
 
 from running import LIMIT_S
 
@@ -27,8 +29,16 @@ def main(script: str, *trials: str) -> None:
         name, seed, log = trial.split(",", 2)
         child = os.fork()
         if child == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _run([script, name, "--seed", seed, "--measure", "--log", log])
+        signal.signal(signal.SIGTERM, partial(_end, child))
         os.waitpid(child, 0)
+
+
+def _end(child: int, number: int, frame: FrameType | None) -> None:
+    """An interrupted score ends this process: end the program too."""
+    os.kill(child, signal.SIGKILL)
+    sys.exit(1)
 
 
 def _run(arguments: list[str]) -> None:

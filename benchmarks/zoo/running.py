@@ -70,7 +70,7 @@ def trials(chosen: Iterable[Member], seeds: int, folder: Path) -> list[Trial]:
     ]
 
 
-def train(wanted: Sequence[Trial], jobs: int, *, rules: str, retrain: bool) -> None:
+def train(wanted: Sequence[Trial], jobs: int, *, rules: str, retrain: bool, measure: bool = True) -> None:
     """Train what is not there yet: each program watched and bare, `jobs` at a time.
 
     Each of the two is done when its stamp is there; it is written last, so an interrupted call leaves nothing half done
@@ -81,13 +81,14 @@ def train(wanted: Sequence[Trial], jobs: int, *, rules: str, retrain: bool) -> N
         jobs: How many programs train at a time.
         rules: Rules that are evaluated while the program trains, as for `--rules`; ``"default"`` for no such option.
         retrain: Train the watched programs again. The bare ones do not depend on watchglass.
+        measure: Train the bare ones too.
 
     Raises:
         RuntimeError: Of trials whose program could not be started or left no figures, after all others have run.
     """
     watched = [_Watched(trial, rules) for trial in wanted]
     unmeasured: dict[Path, list[Trial]] = {}
-    for trial in wanted:
+    for trial in wanted if measure else ():
         if _stamp(trial, "bare") != [_digest(trial.member)]:
             unmeasured.setdefault(trial.member.script, []).append(trial)
     waiting: list[_Watched | _Bare] = [_Bare(tuple(of_script)) for of_script in unmeasured.values()]

@@ -1,0 +1,28 @@
+"""The zoo: known faults are found, known healthy programs are silent, and what its tools refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def score(repository: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(repository / "benchmarks" / "zoo" / "score.py"), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_verdicts_on_a_few_programs_are_right(repository: Path, tmp_path: Path) -> None:
+    answer = score(repository, "--quick", "--jobs", "2", "--runs", str(tmp_path))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert answer.stdout.count("right") == 7
+
+
+@pytest.mark.slow
+def test_single_verdicts_of_the_held_out_half_are_refused(repository: Path, tmp_path: Path) -> None:
+    answer = score(repository, "--half", "held-out", "--verdicts", str(tmp_path / "verdicts.md"))
+    assert answer.returncode == 2
+    assert "nobody reads single verdicts of the held-out half" in answer.stderr
