@@ -94,7 +94,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         ),
         "update_sample": FactKind(
             "",
-            "0.05 ms for each of at most 32 parameters, of which at most 1,024 elements are copied, 8 to 64 steps apart",
+            "0.05 ms for each of at most 32 parameters, of which 1,024 elements are copied, at steps 8 to 64 apart",
             "direction and size of updates against gradients, weights, decay and precision",
         ),
         "running_statistics": FactKind(

@@ -58,6 +58,16 @@ BUILT_IN = {
     "RepeatedBatch": BuiltInRule("modern.repeated_batch", "llm vision"),
     "InputNormalization": BuiltInRule("modern.input_normalization", "vision"),
     "WorkerSeedRepeats": BuiltInRule("modern.worker_seed_repeats", "llm vision"),
+    "UpdateAgainstGradient": BuiltInRule("modern.update_against_gradient", "llm vision"),
+    "UpdateBelowPrecision": BuiltInRule("modern.update_below_precision", "llm vision"),
+    "AdamEpsilonDominates": BuiltInRule("modern.adam_epsilon_dominates", "llm vision"),
+    "PenaltyDominates": BuiltInRule("modern.penalty_dominates", "llm vision"),
+    "NoDataGradient": BuiltInRule("modern.no_data_gradient", "llm vision"),
+    "TooSlow": BuiltInRule("modern.too_slow", "llm vision"),
+    "LearningRateZero": BuiltInRule("modern.learning_rate_zero", "llm vision"),
+    "AlwaysClipping": BuiltInRule("modern.always_clipping", "llm vision"),
+    "NormalizationNeverUpdated": BuiltInRule("modern.normalization_never_updated", "vision"),
+    "FrozenByMistake": BuiltInRule("modern.frozen_by_mistake", "llm vision"),
 }
 
 

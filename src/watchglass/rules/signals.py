@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import Mode, Role
+from watchglass.records import Mode, ModuleKind, Role
 from watchglass.rules import levels
 from watchglass.stats import median
 from watchglass.tables import Statistics, StepView
@@ -49,6 +50,15 @@ def modules(view: StepView) -> dict[str, tuple[str, str]]:
         own = {path.partition(".")[0] for path in others}
         kinds = {path: kind for path, kind in kinds.items() if path.partition(".")[0] in own}
     return {path: (str(kind), str(types.get(path, ""))) for path, kind in kinds.items()}
+
+
+def unclipped_recurrence(view: StepView, modules_hit: Iterable[str] = ()) -> bool:
+    """Whether a model has recurrent layers, among those hit if any are known, and nothing clips its gradients."""
+    if view.latest_fact("clip") is not None:
+        return False
+    recurrent = {path for path, (kind, _) in modules(view).items() if kind == ModuleKind.RECURRENT.value}
+    hit = set(modules_hit)
+    return bool(recurrent & hit if hit else recurrent)
 
 
 def without_layers(view: StepView) -> str:

@@ -43,6 +43,7 @@ class ExplodingGradient(Rule):
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to follow the norm of the gradient"),
         Needs(scalars=("loss",), optional=True, why="to tell growth from trouble"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
+        Needs(facts=("clip",), optional=True, why="to know whether anything clips it"),
     )
 
     growth: float = parameter(70.0, help="norm over that of the first steps", unit="ratio", gt=1)
@@ -148,9 +149,11 @@ class ExplodingGradient(Rule):
     def _finding(self, view: StepView, norm: float, limit: float, message: str, symptom: str) -> Finding:
         gradients = view.statistics(Role.GRADIENT)
         order = np.argsort(-gradients.l2)[:3].tolist()
+        recurs = signals.unclipped_recurrence(view, [gradients.tensors[i].module for i in order])
         return self.finding(
             view, severity=Severity.WARNING, subject="gradient", tensors=[gradients.names[i] for i in order],
-            value=norm, limit=limit, message=message, symptoms=(symptom,),
+            value=norm, limit=limit, message=message,
+            symptoms=(symptom, "recurrent_gradient") if recurs else (symptom,),
             evidence=signals.evidence(view),
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Fact, Finding, Mode, Role, Severity
 from watchglass.rules import levels, signals
-from watchglass.rules.classic.first_bad import find_culprit
+from watchglass.rules.classic.first_bad import Culprit, find_culprit
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -39,6 +39,8 @@ class ExplodingTensor(Rule):
         Needs(scalars=("loss",), why="to see a loss that is not finite"),
         Needs(statistics=("nan", "nonfinite"), optional=True, why="to see which tensor was hit"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
+        Needs(facts=("clip",), optional=True, why="to know whether anything clips gradients"),
+        Needs(facts=("loss_scale",), optional=True, why="to know whether a scaler is used"),
     )
 
     only_nan: bool = parameter(False, help="report NaN only, not infinities")
@@ -98,13 +100,25 @@ class ExplodingTensor(Rule):
             tensors=tensors or (["loss"] if bad_loss else []),
             value=loss if bad_loss else float("nan"),
             message=f"{what} at step {view.mode_step}{culprit.sentence}",
-            symptoms=[*culprit.symptoms, *self._before(view)],
+            symptoms=[*culprit.symptoms, *self._more(view, culprit, bad)],
             evidence={
                 **culprit.to_json(),
                 **signals.evidence(view),
                 "nonfinite_tensors": len(bad),
             },
         )
+
+    def _more(self, view: StepView, culprit: Culprit, bad: Statistics) -> list[str]:
+        """Symptoms of the steps before, of a recurrence that nothing clips, and of float16 without a scaler."""
+        found = self._before(view)
+        grew = not {"rose_before", "gradient_growth"}.isdisjoint(found) or culprit.where == "backward"
+        if grew and signals.unclipped_recurrence(view):
+            found.append("recurrent_gradient")
+        scaled = view.latest_fact("loss_scale") is not None or view.latest_fact("step_skipped") is not None
+        half = any(info.dtype == "float16" for info in (*bad.tensors, *view.statistics(Role.WEIGHT).tensors))
+        if not scaled and culprit.where != "input" and (half or "nonfinite_half_precision" in culprit.symptoms):
+            found.append("half_precision_unscaled")
+        return found
 
     def _before(self, view: StepView) -> list[str]:
         """Symptom of the steps before: the loss or the gradient rose, both were calm, or this is the first step."""

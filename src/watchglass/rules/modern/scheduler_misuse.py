@@ -1,4 +1,4 @@
-"""SchedulerMisuse: a learning-rate scheduler that steps too often, too early or never, and a learning rate of zero."""
+"""SchedulerMisuse: a learning-rate scheduler that steps too often, too early or never."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _ROUND_TRIP = "CosineAnnealingLR"
 
 
 class SchedulerMisuse(Rule):
-    """The scheduler steps twice per update, never, or per batch with a schedule of epochs; or the rate is zero.
+    """The scheduler steps twice per update, never, or per batch with a schedule of epochs.
 
     Looks at: the order of the optimizer's and the scheduler's steps, the learning rate, and the planned steps.
     Fires when: a scheduler that steps with every update brings the learning rate below `low` of its highest value
         within `early` of the run, for good; or takes a cosine schedule through `rounds` minima. Or it steps twice in
-        a row for each update, in a run of one process. Or the learning rate is exactly zero for `zero_steps` training
-        steps in a row. `info`: a scheduler that never steps over `rounds` evaluations, or that steps before the
-        optimizer. Schedules with restarts, warm-up from zero and a decay at the end are no findings.
+        a row for each update, in a run of one process. `info`: a scheduler that never steps over `rounds` evaluations,
+        or that steps before the optimizer. Schedules with restarts, warm-up from zero and a decay at the end
+        are no findings.
     Usual causes: scheduler.step() in the loop over batches of a schedule that counts epochs, or in both loops.
     What to try: step the schedule once per epoch, or make it for the number of batches.
     Costs: the fact calls, below a microsecond per call; learning rates cost nothing.
@@ -38,7 +38,6 @@ class SchedulerMisuse(Rule):
     early: float = parameter(0.2, help="share of the run by which a schedule should not be over", unit="ratio", gt=0)
     low: float = parameter(0.01, help="share of the highest rate below which a schedule is over", unit="ratio", gt=0)
     rounds: int = parameter(3, help="minima of a cosine, or evaluations without a step", ge=1)
-    zero_steps: int = parameter(8, help="training steps in a row with a rate of zero", unit="steps", ge=2)
     patience: int = parameter(8, help="training steps after which an order is a habit", unit="steps", ge=1)
 
     #: Highest rate, the step since which it is below `low` of that, -1 for not, and how many minima there were.
@@ -46,7 +45,6 @@ class SchedulerMisuse(Rule):
     over_since: int = state(lambda: -1)
     minima: int = state(int)
     first_minimum: int = state(lambda: -1)
-    zeros: int = state(int)
     steps: int = state(int)
     evaluations: int = state(int)
     #: Schedulers that step with every update, twice with every update, and before it, by name: since which step.
@@ -68,7 +66,6 @@ class SchedulerMisuse(Rule):
         yield from self._order(view)
         rate = _rate(view)
         if rate is not None:
-            yield from self._zero(view, rate)
             self._follow(view, rate)
             planned = view.latest_fact("planned_steps")
             steps = planned.data.get("steps") if planned is not None else None
@@ -175,21 +172,6 @@ class SchedulerMisuse(Rule):
         return self.finding(
             view, severity=severity, subject=subject, message=message, symptoms=symptoms, value=value, limit=limit
         )
-
-    def _zero(self, view: StepView, rate: float) -> Iterable[Finding]:
-        self.zeros = self.zeros + 1 if rate == 0 else 0
-        if self.zeros >= self.zero_steps:
-            yield self.finding(
-                view,
-                severity=Severity.WARNING,
-                subject="zero",
-                value=0.0,
-                limit=0.0,
-                message=f"the learning rate has been exactly zero for {self.zeros} training steps, up to step "
-                f"{view.mode_step}: nothing is learned",
-                symptoms=("learning_rate_is_zero",),
-                evidence={"highest_learning_rate": self.highest},
-            )
 
 
 def _rate(view: StepView) -> float | None:

@@ -1,0 +1,114 @@
+"""AlwaysClipping: most gradients are clipped; and clipping that leaves next to nothing of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import signals
+from watchglass.rules.modern.sampled_updates import middle, sampled_updates
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.stats import median
+from watchglass.tables import StepView
+
+#: Norms that are remembered.
+_LATEST = 16
+
+
+class AlwaysClipping(Rule):
+    """Most steps clip the gradient, or clipping leaves next to nothing of it.
+
+    Looks at: how often clipping by norm had something to clip, its limit, the norm before it, and sampled updates.
+    Fires when: more than `share` of at least `calls` calls exceeded the limit: `info`, because many recipes clip at
+        every step. A `warning` where the limit is less than `left` of the norm in the median of the last captures, the
+        optimizer does not normalise the gradient itself (as Adam does), updates are below `small` times the
+        weights, and the loss has fallen by less than half.
+    Usual causes: a limit from a recipe for another loss or batch size; a loss that is summed and not averaged.
+    What to try: set the limit near the median of the norm; with Adam it changes little.
+    Costs: the fact clip, about a microsecond per clip call; update_sample, 0.05 ms for each of at most 32 parameters
+        at steps 8 to 64 apart.
+    Source: RULES.md: a public run monitor (more than 5 % of 300 steps); house: `share` and the rest.
+    """
+
+    needs = (
+        Needs(facts=("clip",), why="to see how often gradients are clipped"),
+        Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to compare the limit with the norm"),
+        Needs(facts=("update_sample",), optional=True, why="to see what is left of updates"),
+        Needs(scalars=("loss",), optional=True, why="to see whether the run learns"),
+    )
+
+    share: float = parameter(0.5, help="share of calls that clip", unit="ratio", gt=0, le=1)
+    calls: int = parameter(64, help="calls after which it is judged", ge=1)
+    left: float = parameter(0.01, help="limit over norm below which little is left", unit="ratio", gt=0)
+    small: float = parameter(1e-4, help="update over weight below which little is learned", unit="ratio", gt=0)
+
+    #: Calls that could be compared with their limit, and those above it; the limit.
+    compared: int = state(int)
+    exceeded: int = state(int)
+    limit: float | None = state(lambda: None)
+    norms: list[float] = state(list)
+    ratio: float = state(float)
+    start: list[float] = state(list)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """At most one finding at a TRAIN step."""
+        for fact in view.facts("clip"):
+            self._take(fact.data)
+        if view.mode is not Mode.TRAIN:
+            return
+        signals.remember_start(self.start, signals.loss(view))
+        for sample in sampled_updates(view):
+            self.ratio = middle(sample.ratio())
+        norm = view.scalar("gradient_norm_before_clip")
+        if norm is None or not np.isfinite(norm) or norm <= 0:
+            return
+        self.norms = [*self.norms[1 - _LATEST :], norm]
+        if not self.limit or len(self.norms) < 8 or (self.compared and self.exceeded <= self.share * self.compared):
+            return
+        usual = median(self.norms)
+        kept = self.limit / usual
+        if kept < self.left and self._stuck(view):
+            yield self.finding(
+                view,
+                severity=Severity.WARNING,
+                subject="nothing left",
+                tensors=["gradient_norm"],
+                value=kept,
+                limit=self.left,
+                message=f"clipping at {self.limit:g} leaves {100 * kept:.2g} % of the gradient, whose norm is "
+                f"{usual:.3g} in the median, and updates are {self.ratio:.2g} times the weights at step "
+                f"{view.mode_step}",
+                symptoms=("clipped_to_nothing",),
+                evidence={**signals.evidence(view), "update_ratio": self.ratio, "gradient_norm": usual},
+            )
+        elif self.compared >= self.calls and kept < 1:
+            yield self.finding(
+                view,
+                severity=Severity.INFO,
+                subject="often",
+                tensors=["gradient_norm"],
+                value=self.exceeded / self.compared,
+                limit=self.share,
+                message=f"{100 * self.exceeded / self.compared:.0f} % of {self.compared} clip calls had something to "
+                f"clip up to step {view.mode_step}: the limit is {self.limit:g}, the norm {usual:.3g} in the median",
+            )
+
+    def _take(self, data: dict[str, Any]) -> None:
+        limit = data.get("max_norm")
+        if isinstance(limit, (int, float)):
+            self.limit = float(limit)
+        self.compared += int(data.get("compared") or 0)
+        self.exceeded += int(data.get("exceeded") or 0)
+
+    def _stuck(self, view: StepView) -> bool:
+        fact = view.latest_fact("optimizer")
+        groups = fact.data.get("groups") if fact is not None else None
+        # An epsilon is part of a denominator: the optimizer divides by the size of its gradients.
+        normalises = not isinstance(groups, list) or any("eps" in group for group in groups)
+        slow = 0 < self.ratio < self.small and not signals.warming_up(view) and not signals.decayed(view)
+        return not normalises and slow and signals.progress(self.start, signals.losses(view, 32)) < 0.5

@@ -1,0 +1,143 @@
+"""FrozenByMistake: frozen layers whose weights look freshly initialised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+
+class FrozenByMistake(Rule):
+    """Layers that are frozen from the start at random weights, beside layers that are trained.
+
+    Looks at: weights with two or more axes that do not require a gradient: minimum, maximum and spread against what
+        the usual initialisations give for their size.
+    Fires when: such a weight has not changed in `patience` captures and half of the run is over (or it ends), others
+        are trained, and its values fill the range of a uniform initialisation (PyTorch's default, Xavier, Kaiming)
+        to its edges with the spread of a uniform distribution: pretrained weights do not. For two or more
+        weights, the spread and range of a normal one are enough. Pretrained backbones that are frozen, copies of
+        trained weights (targets of self-supervised learning), fixed tables of positions, and weights that are
+        unfrozen later are no findings.
+    Usual causes: a loop over parameters that freezes too much, a backbone whose pretrained weights were not loaded.
+    What to try: set requires_grad=True for these layers, and give them to the optimizer; or load their weights.
+    Costs: statistics of weights outside the optimizer, twice in each doubling of captured steps.
+    Source: defaults of torch.nn.init; exact for uniform initialisations; house: `patience`, `tolerance`.
+    """
+
+    needs = (
+        Needs(role=Role.WEIGHT, statistics=("min", "max", "std", "sum", "l2"), why="to see frozen weights"),
+        Needs(facts=("membership",), optional=True, why="to know frozen weights that the optimizer holds"),
+        Needs(facts=("initialization",), optional=True, why="to leave out copies of trained weights"),
+    )
+
+    patience: int = parameter(3, help="captures with the same values", unit="captures", ge=2)
+    tolerance: float = parameter(0.02, help="relative difference of a spread that fits", unit="ratio", gt=0, lt=1)
+
+    #: Frozen weights that look fresh, by name: sum and norm, captures with these, initialisation that fits.
+    fresh: dict[str, list[Any]] = state(dict)
+    #: Frozen ones that the optimizer holds; spreads of trained weights at the start, by shape.
+    held: list[str] = state(list)
+    trained: int = state(int)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """At most one finding at a captured TRAIN step."""
+        for fact in view.facts("membership"):
+            of = fact.data.get("optimizers")
+            self.held = [name for each in (of or {}).values() for name in each["frozen"]["names"]]
+        if view.mode is not Mode.TRAIN or not view.captured:
+            return
+        weights = view.statistics(Role.WEIGHT, min_dims=2)
+        columns = zip(
+            weights.tensors, weights.min.tolist(), weights.max.tolist(), weights.std.tolist(), weights.sum.tolist(),
+            weights.l2.tolist(), strict=True,
+        )  # fmt: skip
+        found = 0
+        for info, least, most, std, total, l2 in columns:
+            frozen = info.trainable is False or info.name in self.held
+            found += not frozen
+            known = self.fresh.get(info.name)
+            if not frozen or (known is not None and known[0] != [total, l2]):
+                # Trained, unfrozen, or a running average of other weights.
+                self.fresh[info.name] = [[total, l2], -1, ""]
+            elif known is None:
+                self.fresh[info.name] = [[total, l2], 1, self._fits(view, info, least, most, std)]
+            elif known[1] > 0:
+                known[1] += 1
+        self.trained = max(self.trained, found)
+        planned = view.latest_fact("planned_steps")
+        steps = planned.data.get("steps") if planned is not None else None
+        if isinstance(steps, int) and 2 * view.model_step >= steps:
+            yield from self._judge(view)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The last judgement."""
+        yield from self._judge(view)
+
+    def _judge(self, view: StepView) -> Iterable[Finding]:
+        still = {name: row[2] for name, row in self.fresh.items() if row[1] >= self.patience and row[2]}
+        uniform = [name for name, fits in still.items() if "uniform" in fits]
+        if not self.trained or not still or not (uniform or len(still) > 1):
+            return
+        names = uniform or list(still)
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="frozen",
+            tensors=names[:16],
+            value=float(len(names)),
+            limit=0.0,
+            message=f"{names[0]}{others} {'are' if others else 'is'} frozen since the start, with weights that look "
+            f"like a fresh initialisation ({still[names[0]]}), up to step {view.mode_step}",
+            symptoms=("frozen_at_random_weights",),
+        )
+
+    def _fits(self, view: StepView, info: TensorInfo, least: float, most: float, std: float) -> str:
+        """The initialisation that the values of a weight look like; "" for none."""
+        size, shape = math.prod(info.shape), info.shape
+        if size < 64 or std <= 0 or self._is_copy(view, info, std):
+            return ""
+        fan_in, fan_out = math.prod(shape[1:]), shape[0] * math.prod(shape[2:])
+        tolerance = max(self.tolerance, 2 / math.sqrt(size))
+        edge = max(-least, most)
+        # A uniform distribution: the range is full on both sides, and its spread is a root of three smaller.
+        if abs(edge / std / math.sqrt(3) - 1) < tolerance and min(-least, most) > edge * (1 - max(0.02, 16 / size)):
+            hidden = shape[0] // 4, shape[0] // 3, shape[0], shape[1]
+            bounds = {
+                "PyTorch's default, uniform": 1 / fan_in, "Xavier uniform": 6 / (fan_in + fan_out),
+                "Kaiming uniform": 6 / fan_in, "Kaiming uniform of the outputs": 6 / fan_out,
+                "LeCun uniform": 3 / fan_in,
+            } | (
+                {f"PyTorch's default, uniform, {h} units": 1 / h for h in hidden if h}
+                if info.module_kind is ModuleKind.RECURRENT else {}
+            )  # fmt: skip
+            for name, square in bounds.items():
+                bound = math.sqrt(square)
+                if bound * (1 - max(0.01, 16 / size)) < edge <= bound * 1.0001:
+                    return name
+            return ""
+        reach = edge / std
+        expected = math.sqrt(2 * math.log(2 * size))
+        if abs(reach / expected - 1) > 0.3:
+            return ""
+        spreads = {
+            "Kaiming normal": 2 / fan_in, "Kaiming normal of the outputs": 2 / fan_out,
+            "Xavier normal": 2 / (fan_in + fan_out), "LeCun normal": 1 / fan_in, "normal, 0.02": 0.0004,
+        }  # fmt: skip
+        spreads |= {"normal, 1": 1.0} if info.module_kind is ModuleKind.EMBEDDING else {}
+        return next((name for name, square in spreads.items() if abs(std / math.sqrt(square) - 1) < tolerance), "")
+
+    def _is_copy(self, view: StepView, info: TensorInfo, std: float) -> bool:
+        """Whether a trained weight began with the same shape and spread."""
+        fact = view.latest_fact("initialization")
+        rows = fact.data.get("tensors", {}) if fact is not None else {}
+        return any(
+            name != info.name and row.get("shape") == list(info.shape) and abs((row.get("std") or 0) / std - 1) < 1e-5
+            for name, row in rows.items()
+        )

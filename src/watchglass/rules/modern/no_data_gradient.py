@@ -1,0 +1,104 @@
+"""NoDataGradient: the loss does not depend on the weights, except through a penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import takewhile
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
+from watchglass.rules import signals
+from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+#: Cosines from here on differ from 1 by rounding alone.
+_SAME = 1 - 2e-6
+
+
+class NoDataGradient(Rule):
+    """The gradients of weights are exactly zero, or exactly those of a penalty on the weights.
+
+    Looks at: gradients of weights with two or more axes, and the cosine between sampled gradients and weights, which
+        is 1 where a squared penalty is all that gives a gradient.
+    Fires when: in `patience` captures in a row from the start, the gradients of all weights and biases are zero; or in
+        `samples` samples in a row those of all layers, or of the first ones, are exactly a penalty's.
+        Gradients that are zero only in some layers (dead units) or only at times, embeddings, and steps that a scaler
+        skips are no findings.
+    Usual causes: detach(), item(), NumPy or argmax between the weights and the loss, so that only the penalty is left.
+    What to try: compute the loss with tensor operations only, from the outputs of the model to the call of backward.
+    Costs: statistics of gradients, and the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to
+        64 apart.
+    Source: exact; house: `patience`, `samples`.
+    """
+
+    needs = (
+        Needs(role=Role.GRADIENT, statistics=("l2",), why="to see gradients that are zero"),
+        Needs(facts=("update_sample",), optional=True, why="to see gradients that only a penalty gives"),
+    )
+
+    patience: int = parameter(5, help="captures in a row with no gradient", unit="captures", ge=2)
+    samples: int = parameter(2, help="samples in a row with the gradient of a penalty", unit="samples", ge=1)
+
+    zero: int = state(int)
+    #: Samples in a row in which the same first layers have the gradient of a penalty alone, and these layers.
+    penalties: int = state(int)
+    layers: list[str] = state(list)
+    #: Whether a gradient ever came from the data.
+    alive: bool = state(bool)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """At most one finding at a captured TRAIN step."""
+        if view.mode is not Mode.TRAIN or signals.skipped(view):
+            return
+        samples = sampled_updates(view)
+        for sample in samples:
+            yield from self._penalty(view, sample)
+        gradients = view.statistics(Role.GRADIENT)
+        if not len(gradients) or self.alive:
+            return
+        if np.all(gradients.l2 == 0):
+            self.zero += 1
+        elif not samples or not self.penalties:
+            self.alive = bool(np.any(gradients.l2 > 0)) and not self.layers
+            self.zero = 0
+        if self.zero >= self.patience:
+            yield self._finding(
+                view, gradients.names[:8], float(self.zero),
+                f"all {len(gradients)} captured gradients are exactly zero in {self.zero} captures in a row up to step "
+                f"{view.mode_step}: the loss does not depend on the weights",
+            )  # fmt: skip
+
+    def _penalty(self, view: StepView, sample: SampledUpdates) -> Iterable[Finding]:
+        order = sorted(range(len(sample.names)), key=lambda row: _place(view, sample.names[row]))
+        only = (sample["gradient_weight"] >= _SAME) | (sample["zero_gradient"] == 1)
+        penalised = only & (sample["gradient_weight"] >= _SAME)
+        first = [sample.names[row] for row in takewhile(lambda row: bool(only[row]), order)]
+        if not first or not any(penalised[sample.names.index(name)] for name in first):
+            self.penalties, self.layers = 0, []
+            return
+        self.penalties = self.penalties + 1 if first == self.layers or not self.layers else 1
+        self.layers = first
+        if self.penalties >= self.samples:
+            which = (
+                "all layers" if len(first) == len(sample.names) else f"the first {len(first)} of {len(order)} layers"
+            )
+            yield self._finding(
+                view, first[:8], float(self.penalties),
+                f"the gradients of {which} ({first[0]}) are a multiple of the weights, to six digits, in "
+                f"{self.penalties} samples in a row up to step {view.mode_step}: only a penalty gives them, no data",
+            )  # fmt: skip
+
+    def _finding(self, view: StepView, names: list[str], value: float, message: str) -> Finding:
+        return self.finding(
+            view, severity=Severity.WARNING, subject="gradient", tensors=names, value=value,
+            limit=float(self.patience), message=message, symptoms=("no_gradient_from_data",),
+        )  # fmt: skip
+
+
+def _place(view: StepView, name: str) -> int:
+    info = view.catalog.by_name(name)
+    return info.layer_index if info is not None and info.module_kind is not ModuleKind.EMBEDDING else -1

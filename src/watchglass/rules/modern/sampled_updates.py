@@ -1,0 +1,95 @@
+"""The fact ``update_sample`` as columns. Pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.records import ModuleKind
+from watchglass.tables import StepView
+
+Column = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SampledUpdates:
+    """One sample of the updates of an optimizer: columns with a row for each weight with two or more axes.
+
+    Attributes:
+        names: Names of the weights.
+        dtypes: Their dtypes.
+        settings: Settings of the group of each: ``lr``, ``weight_decay``, ``decoupled``, ``eps``, ``maximize``.
+        columns: The other columns by name; NaN for unknown values.
+        since: Steps since the sample before, 0 for the first one.
+    """
+
+    names: list[str]
+    dtypes: list[str]
+    settings: list[dict[str, Any]]
+    columns: dict[str, Column]
+    since: int
+
+    def __getitem__(self, name: str) -> Column:
+        """A column."""
+        known = self.columns.get(name)
+        return np.full(len(self.names), np.nan) if known is None else known
+
+    def setting(self, name: str) -> Column:
+        """A number of the settings; NaN where it is unknown."""
+        return _numbers([each.get(name) for each in self.settings])
+
+    def ratio(self) -> Column:
+        """Root mean square of the update over that of the weight."""
+        with np.errstate(all="ignore"):
+            return self["update"] / self["weight"]
+
+
+def sampled_updates(view: StepView) -> list[SampledUpdates]:
+    """The samples of this step that are about weights with two or more axes of this model, embeddings left out."""
+    found = (_of(view, fact.data) for fact in view.facts("update_sample"))
+    return [sample for sample in found if sample is not None]
+
+
+def _of(view: StepView, data: dict[str, Any]) -> SampledUpdates | None:
+    names, groups = data.get("tensors"), data.get("groups")
+    if not isinstance(names, list) or not isinstance(groups, list):
+        return None
+    chosen = []
+    for row, (name, dims) in enumerate(zip(names, data.get("dims") or (), strict=False)):
+        info = view.catalog.by_name(name)
+        if dims > 1 and (info is None or info.module_kind is not ModuleKind.EMBEDDING):
+            chosen.append(row)
+    if not chosen:
+        return None
+    columns = {
+        key: _numbers([values[row] for row in chosen])
+        for key, values in data.items()
+        if key not in _OTHERS and isinstance(values, list) and len(values) == len(names)
+    }
+    settings = [groups[data["group"][row]] for row in chosen]
+    return SampledUpdates(
+        [names[row] for row in chosen], [data["dtype"][row] for row in chosen], settings, columns,
+        int(data.get("since") or 0),
+    )  # fmt: skip
+
+
+_OTHERS = ("tensors", "dtype", "groups", "group")
+
+
+def _numbers(values: list[Any]) -> Column:
+    return np.array([np.nan if value is None else float(value) for value in values])
+
+
+def middle(values: Column) -> float:
+    """The median of the known values; NaN where none is known."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else float("nan")
+
+
+def share(condition: npt.NDArray[np.bool_], known: npt.NDArray[np.bool_]) -> float:
+    """Share of the known rows for which a condition holds; 0 where none is known."""
+    total = int(np.count_nonzero(known))
+    return int(np.count_nonzero(condition & known)) / total if total else 0.0

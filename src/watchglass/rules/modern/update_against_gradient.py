@@ -1,0 +1,151 @@
+"""UpdateAgainstGradient: the optimizer climbs the loss instead of descending it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.rules import signals
+from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates, share
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.stats import median
+from watchglass.tables import StepView
+
+#: Latest values of a loss function that are compared with its first ones.
+_LATEST = 8
+#: Relative spread of what is the same number up to rounding.
+_SAME = 1e-3
+
+
+class UpdateAgainstGradient(Rule):
+    """The sign of the loss is flipped: what should fall is driven up.
+
+    Looks at: the loss that backward starts from beside the result of the loss function that it is made of, the sign
+        of the cosine between sampled updates and gradients, and the setting `maximize`.
+    Fires when: backward starts from a negative multiple of a loss function (the same one at `patience` steps), or
+        updates of most layers go along their gradients in `samples` samples in a row, decay left out; and that loss
+        function (or the loss) has risen `rise`-fold over its start. This is an `error`. If it does not rise so far, it
+        is a `warning` at the end of the run where the function has not fallen. Models that are trained in turns
+        with others (a generator against its critic), inputs that are trained instead of weights (adversarial
+        examples), and losses that may be negative by themselves are no findings.
+    Usual causes: a minus sign in front of the loss, `maximize=True`, an update that adds the gradient.
+    What to try: remove the minus sign, or `maximize=True`.
+    Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.
+    Source: exact for plain SGD and for the multiple; house: `rise`, `samples`, `patience`.
+    """
+
+    needs = (
+        Needs(facts=("update_sample",), optional=True, why="to compare updates with gradients"),
+        Needs(scalars=("loss",), why="to see which way the loss goes"),
+    )
+
+    rise: float = parameter(1.5, help="loss function over its start", unit="ratio", gt=1)
+    samples: int = parameter(3, help="samples in a row with updates along the gradient", unit="samples", ge=1)
+    patience: int = parameter(8, help="steps with the same negative multiple", unit="steps", ge=2)
+    certain: float = parameter(0.1, help="cosine above which an update goes along the gradient", unit="ratio", ge=0)
+
+    #: The loss function that the loss is a negative multiple of, this multiple, and steps with it; the first values.
+    function: str = state(str)
+    multiple: float = state(float)
+    steps: int = state(int)
+    start: list[float] = state(list)
+    latest: list[float] = state(list)
+    #: Samples in a row that go along the gradient, and whether the optimizer is meant to climb.
+    climbing: int = state(int)
+    maximizes: bool = state(bool)
+    #: Whether a loss function alone makes the loss. First losses and latest ones.
+    of_function: bool = state(bool)
+    losses: list[float] = state(list)
+    recent: list[float] = state(list)
+    #: Whether weights of modules are trained.
+    of_modules: bool = state(bool)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """At most one finding at a TRAIN step."""
+        if view.mode is not Mode.TRAIN:
+            return
+        loss = signals.loss(view)
+        if loss is not None and math.isfinite(loss):
+            signals.remember_start(self.losses, loss, _LATEST)
+            self.recent = [*self.recent[1 - _LATEST :], loss]
+            self._compare(view, loss)
+        for sample in sampled_updates(view) if not signals.skipped(view) else ():
+            self._take(view, sample)
+        yield from self._judge(view, last=False)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The last judgement."""
+        yield from self._judge(view, last=True)
+
+    def _compare(self, view: StepView, loss: float) -> None:
+        """Is the loss the negative of what a loss function gave?"""
+        made = {name: value for name, value in view.scalars(Role.LOSS).items() if name.startswith("loss/")}
+        if len(made) != 1:
+            if made:
+                self.steps = 0
+            return
+        name, value = next(iter(made.items()))
+        self.of_function = value > 0 and loss > 0
+        multiple = loss / value if value > 0 and loss < 0 else 0.0
+        same = name == self.function and abs(multiple - self.multiple) <= _SAME * abs(self.multiple)
+        if not multiple or not (same or not self.steps):
+            self.steps, self.start = 0, []
+            return
+        self.function, self.multiple, self.steps = name, multiple, self.steps + 1
+        signals.remember_start(self.start, value, _LATEST)
+        self.latest = [*self.latest[1 - _LATEST :], value]
+
+    def _take(self, view: StepView, sample: SampledUpdates) -> None:
+        info = view.catalog.by_name(sample.names[0])
+        self.of_modules = self.of_modules or (info is not None and info.layer_index >= 0)
+        cosine = sample["cosine_gradient"]
+        known = np.isfinite(cosine)
+        if known.any():
+            self.climbing = self.climbing + 1 if share(cosine > self.certain, known) > 0.5 else 0
+            self.maximizes = any(each.get("maximize") is True for each in sample.settings)
+
+    def _judge(self, view: StepView, *, last: bool) -> Iterable[Finding]:
+        if view.several:
+            return
+        negated = self.steps >= self.patience and self._trains_modules(view)
+        meant = self.maximizes and not self.of_function  # a reward
+        climbs = self.climbing >= self.samples and self.of_modules and not meant
+        if negated == climbs:
+            return  # neither; or the optimizer climbs the negative of a loss function, which is descent
+        start, now = (self.start, self.latest) if negated else (self.losses, self.recent)
+        if not start or not now or min(*start, *now) <= 0:
+            return  # a reward that is climbed
+        first, value = median(start[:3]), median(now)
+        risen = value >= self.rise * first or now[-1] >= self.rise * self.rise * first
+        if not risen and not (last and value >= first):
+            return
+        what = self.function.removeprefix("loss/") if negated else "the loss"
+        how = (
+            f"backward starts from {self.multiple:.3g} times {what}"
+            if negated
+            else "maximize is set"
+            if self.maximizes
+            else "updates of most layers go along their gradients"
+        )
+        went = "has risen" if risen else "has not fallen"
+        yield self.finding(
+            view,
+            severity=Severity.ERROR if risen else Severity.WARNING,
+            subject="sign",
+            tensors=["loss"],
+            value=value,
+            limit=first,
+            message=f"{how}, so that the optimizer drives {what} up: it {went}, from {first:.3g} to {value:.3g} at "
+            f"step {view.mode_step}",
+            symptoms=("update_climbs_loss",),
+            evidence=signals.evidence(view),
+        )
+
+    def _trains_modules(self, view: StepView) -> bool:
+        """Whether weights of a model are trained, not its inputs; assumed where no sample shows it."""
+        return self.of_modules or view.latest_fact("update_sample") is None
