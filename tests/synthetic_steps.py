@@ -159,3 +159,41 @@ def initialization(same: tuple[str, ...]) -> dict[str, object]:
         for name in ("stem", "middle", "readout")
     }  # fmt: skip
     return {"tensors": rows}
+
+
+def update_sample(*, since: int | None = 8, group: Mapping[str, Any] | None = None, **columns: Any) -> dict[str, Any]:
+    """Data of the fact about a sample of updates of the layers, as a healthy run has it but for these columns.
+
+    Args:
+        since: Steps since the sample before.
+        group: Settings of the optimizer that differ from those of plain SGD.
+        columns: Values for all layers, or one for each.
+    """
+    usual: dict[str, Any] = {
+        "layer": [0, 1, 2], "kind": "linear", "dims": 2, "dtype": "float32", "group": 0, "elements": 256,
+        "update": 1e-4, "weight": 0.1, "gradient": 1e-3,
+        "cosine_gradient": -0.9, "cosine_weight": 0.01, "gradient_weight": 0.01, "cosine_previous": 0.2, "moved": 5e-4,
+        "cosine_moved": 0.3, "unchanged": 0.0, "unmoved": 0.0, "zero_gradient": 0.0, "decay": 0.0,
+        "below_epsilon": None, "tiny_moment": None, "zero_moment": None,
+    }  # fmt: skip
+    settings = {"lr": 0.1, "weight_decay": 0.0, "decoupled": False, "eps": None, "maximize": False, **(group or {})}
+    rows = {
+        name: list(value) if isinstance(value, (list, tuple)) else [value] * len(LAYERS)
+        for name, value in {**usual, **columns}.items()
+    }
+    names = [f"{name}.weight" for name in LAYERS]
+    return {"optimizer": "SGD", "since": since, "groups": [settings], "tensors": names, **rows}
+
+
+def sampled(steps: int, sample: Callable[[int], Mapping[str, Any]], **course: Any) -> list[Step]:
+    """:func:`training` with a sample of updates at every eighth step.
+
+    Args:
+        steps: How many.
+        sample: Arguments of :func:`update_sample` by step.
+        course: Arguments of :func:`training`.
+    """
+    facts = {step: {"update_sample": update_sample(**sample(step))} for step in range(0, steps, 8)}
+    for step, more in course.pop("facts", {}).items():
+        facts[step] = {**facts.get(step, {}), **more}
+    return training(steps, facts=facts, **course)

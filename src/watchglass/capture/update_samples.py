@@ -59,6 +59,8 @@ class SampledParameter:
 
     Attributes:
         name: Its name.
+        layer: Position of its module, -1 for none.
+        kind: Kind of its module.
         dims: Number of its axes.
         dtype: Its own dtype.
         group: Index of its group.
@@ -70,6 +72,8 @@ class SampledParameter:
     """
 
     name: str
+    layer: int
+    kind: str
     dims: int
     dtype: str
     group: int
@@ -143,6 +147,8 @@ class UpdateSamples:
         return {
             "optimizer": self._optimizer, "since": since, "groups": [group.to_json() for group in settings],
             "tensors": [parameter.name for parameter in parameters],
+            "layer": [parameter.layer for parameter in parameters],
+            "kind": [parameter.kind for parameter in parameters],
             "dims": [parameter.dims for parameter in parameters],
             "dtype": [parameter.dtype for parameter in parameters],
             "group": [parameter.group for parameter in parameters],

@@ -148,6 +148,8 @@ class Events:
         update_began: An optimizer is about to change its parameters; with a closure, this has returned for the first
             time.
         update_ended: It has changed them.
+        script_update_began: A backward has ended, and lines of the script may change parameters now.
+        script_update_ended: They have changed them.
         each_forward_began: Not about captured steps: an outermost module is about to be called with gradients.
         each_forward_ended: Not about captured steps: it has returned.
         loss_suspected: Not about captured steps: a backward begins from a loss that is not finite, or that is a
@@ -175,6 +177,8 @@ class Events:
     backward_began: list[Callable[[BackwardCall], None]] = field(default_factory=list)
     update_began: list[Callable[[Update], None]] = field(default_factory=list)
     update_ended: list[Callable[[Update], None]] = field(default_factory=list)
+    script_update_began: list[Callable[[Update], None]] = field(default_factory=list)
+    script_update_ended: list[Callable[[Update], None]] = field(default_factory=list)
     each_forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     each_forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     loss_suspected: list[Callable[[OpenStep, float | Readback], None]] = field(default_factory=list)

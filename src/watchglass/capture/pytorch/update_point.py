@@ -207,6 +207,8 @@ class UpdatePoint:
         self._late_gradients = late = replace(step, records=CapturedRecords())
         self._gradients_are_final(late, scaled=False)
         self._look_at_gradients(late, script, min(self._readings.models_of(script), default=0), None)
+        if step.due:
+            self._notify(self._current.events.script_update_began, step, script)
 
     def handwritten(self, script: Any, *, replaced: bool) -> None:
         """Lines of the script have changed parameters since the last backward, or replaced them: that step is over."""
@@ -222,6 +224,8 @@ class UpdatePoint:
         with torch.no_grad():
             if self._weights_read is not None and self._weights_read.global_step == step.global_step:
                 self._readings.updates.save(step.records)
+            if step.due:
+                self._notify(current.events.script_update_ended, step, script)
             model = self._meet(step, script, current.objectives.of(script) or current.objectives.recent())
             self._readings.describe(step, script, model)
         self._weights_read = self._late_gradients = None

@@ -110,15 +110,14 @@ class ExplodingTensor(Rule):
 
     def _more(self, view: StepView, culprit: Culprit, bad: Statistics) -> list[str]:
         """Symptoms of the steps before, of a recurrence that nothing clips, and of float16 without a scaler."""
-        found = self._before(view)
-        grew = not {"rose_before", "gradient_growth"}.isdisjoint(found) or culprit.where == "backward"
-        if grew and signals.unclipped_recurrence(view):
-            found.append("recurrent_gradient")
+        before = self._before(view)
+        grew = not {"rose_before", "gradient_growth"}.isdisjoint(before) or culprit.where == "backward"
+        recurs = grew and signals.unclipped_recurrence(view)
         scaled = view.latest_fact("loss_scale") is not None or view.latest_fact("step_skipped") is not None
         half = any(info.dtype == "float16" for info in (*bad.tensors, *view.statistics(Role.WEIGHT).tensors))
-        if not scaled and culprit.where != "input" and (half or "nonfinite_half_precision" in culprit.symptoms):
-            found.append("half_precision_unscaled")
-        return found
+        overflows = not scaled and culprit.where != "input" and (half or "nonfinite_half_precision" in culprit.symptoms)
+        symptoms = ["half_precision_unscaled"] if overflows else []
+        return [*before, *(["recurrent_gradient"] if recurs else []), *symptoms]
 
     def _before(self, view: StepView) -> list[str]:
         """Symptom of the steps before: the loss or the gradient rose, both were calm, or this is the first step."""

@@ -53,6 +53,7 @@ class AlwaysClipping(Rule):
     limit: float | None = state(lambda: None)
     norms: list[float] = state(list)
     ratio: float = state(float)
+    normalises: bool = state(bool)
     start: list[float] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
@@ -64,6 +65,8 @@ class AlwaysClipping(Rule):
         signals.remember_start(self.start, signals.loss(view))
         for sample in sampled_updates(view):
             self.ratio = middle(sample.ratio())
+            # An epsilon is part of a denominator: the optimizer divides by the size of its gradients.
+            self.normalises = bool(np.isfinite(sample.setting("eps")).any())
         norm = view.scalar("gradient_norm_before_clip")
         if norm is None or not np.isfinite(norm) or norm <= 0:
             return
@@ -106,9 +109,5 @@ class AlwaysClipping(Rule):
         self.exceeded += int(data.get("exceeded") or 0)
 
     def _stuck(self, view: StepView) -> bool:
-        fact = view.latest_fact("optimizer")
-        groups = fact.data.get("groups") if fact is not None else None
-        # An epsilon is part of a denominator: the optimizer divides by the size of its gradients.
-        normalises = not isinstance(groups, list) or any("eps" in group for group in groups)
         slow = 0 < self.ratio < self.small and not signals.warming_up(view) and not signals.decayed(view)
-        return not normalises and slow and signals.progress(self.start, signals.losses(view, 32)) < 0.5
+        return not self.normalises and slow and signals.progress(self.start, signals.losses(view, 32)) < 0.5

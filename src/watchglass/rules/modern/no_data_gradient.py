@@ -8,7 +8,7 @@ from itertools import takewhile
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates
 from watchglass.rules.needs import Needs
@@ -73,7 +73,7 @@ class NoDataGradient(Rule):
             )  # fmt: skip
 
     def _penalty(self, view: StepView, sample: SampledUpdates) -> Iterable[Finding]:
-        order = sorted(range(len(sample.names)), key=lambda row: _place(view, sample.names[row]))
+        order = np.argsort(sample["layer"], kind="stable").tolist()
         only = (sample["gradient_weight"] >= _SAME) | (sample["zero_gradient"] == 1)
         penalised = only & (sample["gradient_weight"] >= _SAME)
         first = [sample.names[row] for row in takewhile(lambda row: bool(only[row]), order)]
@@ -97,8 +97,3 @@ class NoDataGradient(Rule):
             view, severity=Severity.WARNING, subject="gradient", tensors=names, value=value,
             limit=float(self.patience), message=message, symptoms=("no_gradient_from_data",),
         )  # fmt: skip
-
-
-def _place(view: StepView, name: str) -> int:
-    info = view.catalog.by_name(name)
-    return info.layer_index if info is not None and info.module_kind is not ModuleKind.EMBEDDING else -1

@@ -49,19 +49,16 @@ class SampledUpdates:
 
 def sampled_updates(view: StepView) -> list[SampledUpdates]:
     """The samples of this step that are about weights with two or more axes of this model, embeddings left out."""
-    found = (_of(view, fact.data) for fact in view.facts("update_sample"))
+    found = (_of(fact.data) for fact in view.facts("update_sample"))
     return [sample for sample in found if sample is not None]
 
 
-def _of(view: StepView, data: dict[str, Any]) -> SampledUpdates | None:
+def _of(data: dict[str, Any]) -> SampledUpdates | None:
     names, groups = data.get("tensors"), data.get("groups")
     if not isinstance(names, list) or not isinstance(groups, list):
         return None
-    chosen = []
-    for row, (name, dims) in enumerate(zip(names, data.get("dims") or (), strict=False)):
-        info = view.catalog.by_name(name)
-        if dims > 1 and (info is None or info.module_kind is not ModuleKind.EMBEDDING):
-            chosen.append(row)
+    kinds = zip(data.get("dims") or (), data.get("kind") or (), strict=False)
+    chosen = [row for row, (dims, kind) in enumerate(kinds) if dims > 1 and kind != ModuleKind.EMBEDDING.value]
     if not chosen:
         return None
     columns = {
@@ -76,7 +73,7 @@ def _of(view: StepView, data: dict[str, Any]) -> SampledUpdates | None:
     )  # fmt: skip
 
 
-_OTHERS = ("tensors", "dtype", "groups", "group")
+_OTHERS = ("tensors", "dtype", "kind", "groups", "group")
 
 
 def _numbers(values: list[Any]) -> Column:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from watchglass.tables import StepView
 
 #: Latest values of a loss function that are compared with its first ones.
 _LATEST = 8
+#: A loss that is no loss function's.
+_UNNAMED = "the loss without its sign"
 #: Relative spread of what is the same number up to rounding.
 _SAME = 1e-3
 
@@ -25,14 +28,14 @@ _SAME = 1e-3
 class UpdateAgainstGradient(Rule):
     """The sign of the loss is flipped: what should fall is driven up.
 
-    Looks at: the loss that backward starts from beside the result of the loss function that it is made of, the sign
-        of the cosine between sampled updates and gradients, and the setting `maximize`.
-    Fires when: backward starts from a negative multiple of a loss function (the same one at `patience` steps), or
-        updates of most layers go along their gradients in `samples` samples in a row, decay left out; and that loss
-        function (or the loss) has risen `rise`-fold over its start. This is an `error`. If it does not rise so far, it
-        is a `warning` at the end of the run where the function has not fallen. Models that are trained in turns
-        with others (a generator against its critic), inputs that are trained instead of weights (adversarial
-        examples), and losses that may be negative by themselves are no findings.
+    Looks at: the loss that backward starts from beside the result of the loss function that it is made of (or the
+        operations that make it), the sign of the cosine between sampled updates and gradients, and `maximize`.
+    Fires when: backward starts from a negative multiple of a loss function, or of distances to targets (the same one
+        at `patience` steps), or updates of most layers go along their gradients in `samples` samples in a row, decay
+        left out; and that loss function (or the loss) has risen `rise`-fold over its start. This is an `error`. If it
+        does not rise so far, it is a `warning` at the end of the run where it has not fallen. Models that are trained
+        in turns with others (a generator against its critic), inputs that are trained instead of weights
+        (adversarial examples), rewards, and losses that may be negative by themselves are no findings.
     Usual causes: a minus sign in front of the loss, `maximize=True`, an update that adds the gradient.
     What to try: remove the minus sign, or `maximize=True`.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.
@@ -41,11 +44,12 @@ class UpdateAgainstGradient(Rule):
 
     needs = (
         Needs(facts=("update_sample",), optional=True, why="to compare updates with gradients"),
+        Needs(facts=("loss_graph",), optional=True, why="to see the sign of a loss that the script writes itself"),
         Needs(scalars=("loss",), why="to see which way the loss goes"),
     )
 
     rise: float = parameter(1.5, help="loss function over its start", unit="ratio", gt=1)
-    samples: int = parameter(3, help="samples in a row with updates along the gradient", unit="samples", ge=1)
+    samples: int = parameter(2, help="samples in a row with updates along the gradient", unit="samples", ge=1)
     patience: int = parameter(8, help="steps with the same negative multiple", unit="steps", ge=2)
     certain: float = parameter(0.1, help="cosine above which an update goes along the gradient", unit="ratio", ge=0)
 
@@ -55,6 +59,10 @@ class UpdateAgainstGradient(Rule):
     steps: int = state(int)
     start: list[float] = state(list)
     latest: list[float] = state(list)
+    #: Sign of the loss where it is, by its graph, a multiple of what is never negative; 0 where that is not known.
+    sign: int = state(int)
+    #: Names of the loss functions that made it.
+    functions: list[str] = state(list)
     #: Samples in a row that go along the gradient, and whether the optimizer is meant to climb.
     climbing: int = state(int)
     maximizes: bool = state(bool)
@@ -69,13 +77,15 @@ class UpdateAgainstGradient(Rule):
         """At most one finding at a TRAIN step."""
         if view.mode is not Mode.TRAIN:
             return
+        for fact in view.facts("loss_graph"):
+            self.sign = _sign(fact.data.get("terms"))
         loss = signals.loss(view)
         if loss is not None and math.isfinite(loss):
             signals.remember_start(self.losses, loss, _LATEST)
             self.recent = [*self.recent[1 - _LATEST :], loss]
             self._compare(view, loss)
         for sample in sampled_updates(view) if not signals.skipped(view) else ():
-            self._take(view, sample)
+            self._take(sample)
         yield from self._judge(view, last=False)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
@@ -85,11 +95,12 @@ class UpdateAgainstGradient(Rule):
     def _compare(self, view: StepView, loss: float) -> None:
         """Is the loss the negative of what a loss function gave?"""
         made = {name: value for name, value in view.scalars(Role.LOSS).items() if name.startswith("loss/")}
-        if len(made) != 1:
-            if made:
-                self.steps = 0
-            return
-        name, value = next(iter(made.items()))
+        made.pop("loss/handwritten", None)
+        if made:
+            self.functions = list(made)[:2]
+        if len(self.functions) > 1 or (not made and (self.functions or not self.sign)):
+            return  # several, or results that are not recorded at this step
+        name, value = next(iter(made.items()), (_UNNAMED, loss * self.sign))
         self.of_function = value > 0 and loss > 0
         multiple = loss / value if value > 0 and loss < 0 else 0.0
         same = name == self.function and abs(multiple - self.multiple) <= _SAME * abs(self.multiple)
@@ -100,9 +111,8 @@ class UpdateAgainstGradient(Rule):
         signals.remember_start(self.start, value, _LATEST)
         self.latest = [*self.latest[1 - _LATEST :], value]
 
-    def _take(self, view: StepView, sample: SampledUpdates) -> None:
-        info = view.catalog.by_name(sample.names[0])
-        self.of_modules = self.of_modules or (info is not None and info.layer_index >= 0)
+    def _take(self, sample: SampledUpdates) -> None:
+        self.of_modules = self.of_modules or bool(np.any(sample["layer"] >= 0))
         cosine = sample["cosine_gradient"]
         known = np.isfinite(cosine)
         if known.any():
@@ -149,3 +159,33 @@ class UpdateAgainstGradient(Rule):
     def _trains_modules(self, view: StepView) -> bool:
         """Whether weights of a model are trained, not its inputs; assumed where no sample shows it."""
         return self.of_modules or view.latest_fact("update_sample") is None
+
+
+#: Operations whose results are never below zero, and those that only arrange or average.
+_DISTANCES = ("abs", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "nll_loss", "cross_entropy",
+              "binary_cross_entropy", "binary_cross_entropy_with_logits")  # fmt: skip
+_AVERAGES = ("mean", "sum", "view", "reshape", "squeeze", "unsqueeze")
+
+
+def _sign(terms: Any) -> int:
+    """1 or -1 where all terms of a loss that hang on data are such multiples of distances to targets, else 0."""
+    data = [term for term in terms if term.get("kind") == "data"] if isinstance(terms, list) else []
+    signs = {int(np.sign(term.get("coefficient") or 0)) if _is_distance(term) else 0 for term in data}
+    return signs.pop() if len(signs) == 1 else 0
+
+
+def _is_distance(term: dict[str, Any]) -> bool:
+    operations = term.get("operations") or []
+    at = len(operations) - 1
+    while at >= 0 and operations[at].get("operation") in _AVERAGES:
+        before = operations[at].get("of") or []
+        at = before[0] if before and isinstance(before[0], int) else -1
+    if at < 0:
+        return False
+    last = operations[at]
+    before = last.get("of") or []
+    if last.get("operation") in _DISTANCES[1:]:
+        return True
+    squared = last.get("operation") == "abs" or (last.get("operation") == "pow" and last.get("exponent") == 2)
+    apart = operations[before[0]] if before and isinstance(before[0], int) else {}
+    return squared and apart.get("operation") == "sub" and "constant" in (apart.get("of") or [])

@@ -37,7 +37,6 @@ class TestSchedulerMisuse(RuleSuite):
         return [
             training(60, rate=lambda n: 0.1 * abs((n % 20) / 10 - 1), facts=cosine),
             training(30, facts=twice),
-            training(30, rate=lambda n: 0.0),
         ]
 
     def healthy(self) -> Sequence[Step]:
@@ -61,18 +60,3 @@ class TestSchedulerMisuseInRealRuns(RealRuns):
                 scheduler.step()
             if number % 40 == 39:
                 evaluate(model, *batch())
-
-
-class TestRateOfZeroInRealRuns(RealRuns):
-    rule = "SchedulerMisuse"
-    cause = "learning_rate_zero"
-
-    def train(self, watch: Watch, *, sick: bool) -> None:
-        """The twin warms up from zero."""
-        model = classifier()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        watch(model)
-        scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: 0.0 if sick else min(1.0, step / 10))
-        for _ in range(40):
-            update(model, optimizer, *batch())
-            scheduler.step()

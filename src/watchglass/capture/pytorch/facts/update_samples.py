@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.tensors.optimizer_state import holder_of
@@ -54,7 +55,7 @@ class _Taken:
     """Copies for one sample: of each parameter some elements, in the order in which they were taken."""
 
     step: int
-    rows: list[tuple[weakref.ref[Tensor], str, int, Tensor, Tensor]]
+    rows: list[tuple[weakref.ref[Tensor], ParameterPlace, int, Tensor, Tensor]]
     scale: Any
 
 
@@ -74,10 +75,10 @@ class UpdateSampleFact:
         groups = {id(p): index for index, group in enumerate(update.optimizer.param_groups) for p in group["params"]}
         rows = []
         for index in sampled.indices:
-            parameter, name, _ = update.parameters[index]
+            parameter, _, place = update.parameters[index]
             before, gradient = some(parameter, ELEMENTS), some(parameter.grad, ELEMENTS)
             if before is not None and gradient is not None and before.numel() == gradient.numel():
-                rows.append((weakref.ref(parameter), name, groups.get(id(parameter), 0), before, gradient))
+                rows.append((weakref.ref(parameter), place, groups.get(id(parameter), 0), before, gradient))
         if rows:
             self._taken = weakref.ref(update.optimizer), _Taken(update.step.mode_step, rows, update.scale)
 
@@ -96,7 +97,7 @@ class UpdateSampleFact:
         copies = Copies()
         groups = [_settings(update.optimizer, group, copies) for group in update.optimizer.param_groups]
         rows = []
-        for reference, name, group, before, gradient in taken.rows:
+        for reference, place, group, before, gradient in taken.rows:
             parameter = reference()
             after = some(parameter, ELEMENTS)
             if parameter is None or after is None or after.numel() != before.numel():
@@ -106,12 +107,16 @@ class UpdateSampleFact:
             places = tuple(
                 None if values is None else copies.add(values) for values in (before, gradient, after, moment, step)
             )
-            about = SampledParameter(name, parameter.dim(), str(parameter.dtype).removeprefix("torch."), group, *_NONE)
+            where, dtype = place.place, str(parameter.dtype).removeprefix("torch.")
+            about = SampledParameter(place.name, where.index, where.kind.value, parameter.dim(), dtype, group, *_NONE)
             rows.append((about, places, key == _BIAS_CORRECTED or key == f"max_{_BIAS_CORRECTED}"))
         scale = copies.add(taken.scale.reshape(1)) if isinstance(taken.scale, Tensor) else taken.scale
         copies.send()
         fact = DeferredFact(functools.partial(_data, sampled.computed, since, groups, rows, copies, scale))
         update.step.records.facts.append(("update_sample", type(update.optimizer).__name__, fact))
+
+    #: Lines of the script do the same without an optimizer.
+    script_update_began, script_update_ended = update_began, update_ended
 
     def _due(self, update: Update) -> _Sampled | None:
         """The optimizer, where a sample of it is due and it has parameters to sample."""

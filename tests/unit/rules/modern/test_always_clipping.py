@@ -1,0 +1,57 @@
+"""AlwaysClipping: clipping that is never idle, or leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from real_runs import RealRuns, Watch, batch, classifier
+from synthetic_steps import constant_loss, sampled
+from watchglass.rules import find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+
+def clipped(steps: Sequence[Step], norm: float) -> list[Step]:
+    """With norms before clipping."""
+    return [Step(scalars={**step.scalars, "gradient_norm_before_clip": norm}, facts=step.facts) for step in steps]
+
+
+def counts(limit: float, exceeded: int) -> dict[int, dict[str, dict[str, object]]]:
+    fact = {"function": "clip_grad_norm_", "max_norm": limit, "calls": 32, "compared": 32, "exceeded": exceeded}
+    return {step: {"clip": fact} for step in range(0, 160, 32)}
+
+
+class TestAlwaysClipping(RuleSuite):
+    rule = find_rule("AlwaysClipping")
+
+    def sick(self) -> Sequence[Step]:
+        slow = {"update": 1e-6}
+        return clipped(sampled(160, lambda n: slow, facts=counts(1e-4, 32), loss=constant_loss(2.3)), 3.0)
+
+    def healthy(self) -> Sequence[Step]:
+        return clipped(sampled(160, lambda n: {}, facts=counts(1.0, 32)), 3.0)
+
+
+def test_clipping_at_every_step_is_noted() -> None:
+    rule = find_rule("AlwaysClipping")()
+    assert rule.share == 0.5
+
+
+class TestAlwaysClippingInRealRuns(RealRuns):
+    rule = "AlwaysClipping"
+    cause = "clipping_too_strong"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for _ in range(60):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-4 if sick else 1.0)
+            optimizer.step()

@@ -1,0 +1,55 @@
+"""NoDataGradient: gradients that are zero, or those of a penalty alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from real_runs import RealRuns, Watch, batch, classifier
+from synthetic_steps import constant, sampled, training
+from watchglass.rules import find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+
+class TestNoDataGradient(RuleSuite):
+    rule = find_rule("NoDataGradient")
+
+    def sick(self) -> Sequence[Step]:
+        return training(40, gradient=constant(0.0))
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return [
+            sampled(60, lambda n: {"gradient_weight": 1.0}),
+            sampled(60, lambda n: {"gradient_weight": [1.0, 1.0, 0.1]}),
+        ]
+
+    def healthy(self) -> Sequence[Step]:
+        # A penalty beside the data, and a layer whose units are dead.
+        return sampled(
+            100,
+            lambda n: {"gradient_weight": [0.99, None, 0.1], "zero_gradient": [0.0, 1.0, 0.0]},
+            gradient=lambda step, layer: 0.0 if layer == 1 else float(np.exp(-step / 50)),
+        )
+
+
+class TestNoDataGradientInRealRuns(RealRuns):
+    rule = "NoDataGradient"
+    cause = "graph_detached"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The outputs are detached, so that only the penalty on the weights has a gradient."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for _ in range(40):
+            inputs, labels = batch()
+            out = model(inputs)
+            penalty = sum((parameter**2).sum() for parameter in model.parameters())
+            loss = F.cross_entropy(out.detach() if sick else out, labels) + 1e-3 * penalty
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()

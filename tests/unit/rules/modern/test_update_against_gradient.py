@@ -1,0 +1,93 @@
+"""UpdateAgainstGradient: an optimizer that climbs the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from real_runs import RealRuns, Watch, batch, classifier, fit
+from synthetic_steps import sampled, training
+from watchglass.rules import find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+
+class TestUpdateAgainstGradient(RuleSuite):
+    rule = find_rule("UpdateAgainstGradient")
+
+    def sick(self) -> Sequence[Step]:
+        return sampled(60, lambda n: {"cosine_gradient": 0.9}, loss=lambda n: 2.3 * 1.05**n)
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        steps = training(40, loss=lambda n: 2.3 * 1.05**n, noise=0.0)
+        return [
+            # Backward starts from minus the loss function.
+            [Step(scalars={**step.scalars, "loss": -step.scalars["loss"], "loss/cross_entropy": step.scalars["loss"]})
+             for step in steps],
+            sampled(60, lambda n: {"cosine_gradient": 1.0}, loss=lambda n: 2.3 + 1e-3 * n, noise=0.0),
+        ]  # fmt: skip
+
+    def healthy(self) -> Sequence[Step]:
+        # Momentum overshoots now and then.
+        return sampled(200, lambda n: {"cosine_gradient": [0.3, 0.2, -0.5] if n % 24 == 0 and n else -0.7})
+
+
+class TestUpdateAgainstGradientInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """With a minus sign in front of the loss."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        watch(model)
+        for _ in range(60):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), labels)
+            (-loss if sick else loss).backward()
+            optimizer.step()
+
+
+class TestMaximizeInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        fit(classifier(), watch, rate=0.2, optimizer=lambda p, lr: torch.optim.SGD(p, lr, maximize=sick), steps=60)
+
+
+class TestAddedGradientInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A script that adds the gradient instead of subtracting it."""
+        model = classifier()
+        watch(model)
+        for _ in range(60):
+            inputs, labels = batch()
+            model.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter += (0.2 if sick else -0.2) * parameter.grad
+
+
+class TestNegatedDistanceInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A squared error that the script writes itself; the twin turns it into a reward, and climbs that."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, maximize=not sick)
+        watch(model)
+        for _ in range(40):
+            inputs, _ = batch()
+            optimizer.zero_grad()
+            (-((model(inputs) - inputs[:, :4]) ** 2).mean()).backward()
+            optimizer.step()
