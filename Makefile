@@ -82,6 +82,7 @@ peers: setup-dev
 fuzz: setup-dev
 	$(BIN)/python tests/fuzz/run.py $(FUZZ)
 	WATCHGLASS_TEST_EXAMPLES=1000 $(BIN)/python -m pytest -q --timeout 0 -m "not slow" tests/properties/test_writer_machine.py
+	WATCHGLASS_TEST_EXAMPLES=200 $(BIN)/python -m pytest -q --timeout 0 tests/integration/semantics/test_any_order.py
 
 fleet: setup-dev
 	$(BIN)/python benchmarks/fleet.py $(FLEET)

@@ -28,6 +28,11 @@ hypothesis.settings.load_profile("watchglass")
 # they cost far more than they bring. Children inherit this; set before anything imports a framework.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# PyTorch's compiler makes scalar code: to find out what the processor can do, it would compile for half a minute. It
+# runs in the process that asks: a pool of compiling processes would outlive the tests.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 # A shell starts what runs in its background with Ctrl-C ignored, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -57,10 +62,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(os.path.relpath(item.path, tests).split(os.sep)[0], len(order)))
 
 
+def pytest_sessionstart() -> None:
+    """Let no garbage collection examine what is imported and collected, over and over: it is large and stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Keep what was imported and collected out of later garbage collections: it is large and stays."""
+    """Keep what was imported and collected out of later garbage collections, too."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +105,13 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's folder, which is also the working directory while it runs."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What PyTorch's compiler has made for this run of the tests: its headers take longer than all else."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "inductor"
 
 
 @pytest.fixture(scope="session")

@@ -81,12 +81,10 @@ COMPILED = [*((way, backend) for way in WAYS for backend in ("eager", "inductor"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def compiler(compiler_cache: Path) -> Iterator[None]:
     """What the compiler leaves behind when it is first used is not ours."""
     with pytest.MonkeyPatch.context() as patch:
-        # In this process: a pool of compiling processes would outlive the tests.
-        patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(compiler_cache))
         torch.compile(lambda x: x + 1)(torch.ones(1))
         yield
 

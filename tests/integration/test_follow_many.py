@@ -20,15 +20,21 @@ from watchglass.evaluate import replay
 from watchglass.records import Status
 from watchglass.store import layout, lease_holder, open_store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("preloaded_python")]
 
-#: ``watchglass``, which waits only a moment, not half a minute, for a killed run to begin again.
+#: ``watchglass``, which waits only a moment, not half a minute, for a killed run to begin again, and looks at a bucket
+#: as often as at a folder.
 IMPATIENT = """
 import sys
 from functools import partial
 from watchglass.cli import evaluator_options, main
 from watchglass.config import EvaluatorConfig, EvaluatorTiming
-evaluator_options.EvaluatorConfig = partial(EvaluatorConfig, timing=EvaluatorTiming(restarted_s=3.0))
+evaluator_options.EvaluatorConfig = partial(
+    EvaluatorConfig,
+    timing=EvaluatorTiming(
+        restarted_s=3.0, search_s=(0.2, 0.2), held_s=(0.5, 0.5), longest_rest_s=(1.0, 1.0), search_request_s=(0.1, 0.1),
+    ),
+)
 sys.exit(main(sys.argv[1:]))
 """
 

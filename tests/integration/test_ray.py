@@ -49,10 +49,10 @@ class Marks(Rule):
 """
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sick run of four workers, a healthy one, one that is still going on, and something that is no run."""
-    folder = tmp_path / "runs"
+    folder = tmp_path_factory.mktemp("built")
     build_run(folder / "sick", training(80, broken_at=50), workers=4)
     build_run(folder / "well", training(80), workers=2)
     build_run(folder / "open", training(30), status=None)
@@ -60,8 +60,14 @@ def runs(tmp_path: Path) -> Path:
     simulate(LocalStore(folder / "large"), Simulated(48, 200, workers=4), kinds=2)  # several parts
     (folder / "torn").mkdir()
     (folder / "torn" / "run.json").write_text("{")
-    (tmp_path / "own.py").write_text(OWN)
     return folder
+
+
+@pytest.fixture
+def runs(built: Path, tmp_path: Path) -> Path:
+    """The same runs, of the test's own."""
+    (tmp_path / "own.py").write_text(OWN)
+    return Path(shutil.copytree(built, tmp_path / "runs"))
 
 
 @pytest.fixture
@@ -262,8 +268,16 @@ def test_a_driver_whose_own_node_is_gone_ends_with_one_line(runs: Path, tmp_path
     assert list(short.iterdir()) == []
 
 
+def assert_no_other_host_is_listened_to(process: subprocess.Popen[str]) -> None:
+    """By a process with a cluster of its own."""
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    listening = [c.laddr.ip for member in family for c in member.net_connections() if c.status == psutil.CONN_LISTEN]
+    assert len(listening) >= 5
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+
+
 @pytest.mark.parametrize(("number", "verb"), [(signal.SIGINT, "follow"), (signal.SIGTERM, "check")])
-def test_a_signal_ends_all_of_it_in_order(
+def test_a_cluster_of_ones_own_listens_to_no_other_host_and_a_signal_ends_all_of_it_in_order(
     runs: Path, tmp_path: Path, short: Path, number: signal.Signals, verb: str
 ) -> None:
     (tmp_path / "live").mkdir()
@@ -275,6 +289,7 @@ def test_a_signal_ends_all_of_it_in_order(
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     await_file(tmp_path, "at-*", process)
+    assert_no_other_host_is_listened_to(process)
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (out == "") == (verb == "check")
@@ -283,21 +298,6 @@ def test_a_signal_ends_all_of_it_in_order(
     while processes_of(short):
         time.sleep(0.05)  # processes that got the request are ending
     assert list(short.iterdir()) == []
-
-
-def test_the_cluster_of_ones_own_listens_to_no_other_host(runs: Path, tmp_path: Path) -> None:
-    rules = ("--rules", f"{tmp_path}/own.py:Marks:folder={tmp_path}")
-    process = subprocess.Popen(
-        command("check", runs / "sick", *rules, "--engine", "ray"), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    await_file(tmp_path, "at-*", process)
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    listening = [c.laddr.ip for member in family for c in member.net_connections() if c.status == psutil.CONN_LISTEN]
-    (tmp_path / "go").touch()
-    process.communicate(timeout=60)
-    assert len(listening) >= 5
-    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
 
 
 def test_a_cluster_that_does_not_answer_is_said_in_one_line(runs: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -181,8 +182,12 @@ oddities = st.sampled_from([name for name in ODD if name != "two_optimizers"])
 courses = st.lists(st.tuples(st.sampled_from([0, 1, 2, 18]), oddities), min_size=1, max_size=8)
 
 
+#: ``make fuzz`` draws more.
+_MANY = int(os.environ.get("WATCHGLASS_TEST_EXAMPLES", "20"))
+
+
 @pytest.mark.slow
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=_MANY, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(courses)
 @example([(18, "evaluate_carelessly"), (0, "penalised")])
 def test_any_loop_is_recorded_alike_and_left_alone(tmp_path: Path, course: Course) -> None:
