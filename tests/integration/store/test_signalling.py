@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.store import Claim, LocalStore, Rings, signal_owner, this_process
+from clocks import Now
+from watchglass.actions import Stopping
+from watchglass.control import WorkerProgress
+from watchglass.records import Finding, Mode, Severity
+from watchglass.store import Claim, LocalStore, Rings, create_attempt, create_run, signal_owner, this_process
 
 LABEL = {"run": "r", "attempt": 0, "worker": "worker_0"}
 WORKER = """
@@ -80,6 +84,30 @@ def test_another_process_that_a_claim_names_gets_none(
     finally:
         for name in claim.rings:
             (tmp_path / name).unlink(missing_ok=True)
+
+
+def test_a_stop_signals_no_process_that_only_a_claim_names(
+    tmp_path: Path, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """A run is anybody's: its claim may name any process, also without a start time and a boot."""
+    store, now = LocalStore(tmp_path), Now()
+    create_run(store, command=["train.py"])
+    create_attempt(store, "")
+    victim = started("sleep", "60")
+    worker = WorkerProgress("worker_0", True, 7, 0.05, Claim(victim.pid, 0, "", this_process().host))
+    stopping = Stopping(store, 0, grace_s=1.0, clock=now)
+    stopping.found(
+        Finding(
+            id="abcdefabcdef", rule="ExplodingTensor", severity=Severity.ERROR, step=7, last_step=7, count=1,
+            mode=Mode.TRAIN, worker="worker_0", tensors=("loss",), value=float("nan"), limit=None, message="NaN",
+        )
+    )  # fmt: skip
+    seen = []
+    for _ in range(4):
+        now.advance(20.0)
+        seen += [observation.kind for observation in stopping.tick([worker])]
+    assert seen == ["stop_committed", "worker_not_signalled", "worker_not_signalled"]
+    assert victim.poll() is None
 
 
 @pytest.mark.parametrize("way", ["link", "second name", "fifo", "other label"])

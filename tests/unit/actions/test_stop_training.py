@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from watchglass.actions import Stopping, StopTraining
 from watchglass.control import WorkerProgress
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.records import Finding, Mode, Severity
-from watchglass.store import Claim, LocalStore, create_attempt, create_run, layout, this_process
+from watchglass.store import LocalStore, create_attempt, create_run, layout, this_process
 
 
 class FakeClock:
@@ -150,21 +149,6 @@ def test_no_boundary_in_the_grace_time_means_signals(tmp_path: Path) -> None:
     assert protocol.tick(2.0) == ["worker_stopped"]
     assert protocol.tick(60.0) == []
     assert protocol.signals == [(pid, signal.SIGTERM), (pid, signal.SIGKILL)]
-
-
-def test_a_process_that_only_a_claim_names_is_never_signalled(tmp_path: Path) -> None:
-    """A run is anybody's: its claim may name any process, also without a start time and a boot."""
-    arrived: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: arrived.append(number))
-    try:
-        named = Claim(os.getpid(), 0, "", this_process().host)
-        protocol = Protocol(tmp_path, 1, grace_s=1.0, send_signal=None)
-        protocol.workers = [replace(protocol.workers[0], claim=named)]
-        seen = [protocol.stop.found(FINDING)] and [kind for _ in range(4) for kind in protocol.tick(20.0)]
-        assert seen == ["stop_committed", "worker_not_signalled", "worker_not_signalled"]
-        assert arrived == []
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def test_only_findings_that_are_bad_enough_and_of_its_rules_concern_it() -> None:
