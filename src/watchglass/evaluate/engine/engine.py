@@ -65,7 +65,7 @@ class Engine:
             raise InvalidValueError(
                 f"a rule may be named once but {doubles[0]} was named {names.count(doubles[0])} times"
             )
-        self._watchdog.stuck = _report_stuck(weakref.ref(self))
+        self._watchdog.stuck = _without_a_reference(self._report_stuck)
         #: Called in another thread about a rule that takes too long and cannot be ended.
         self.stuck: Callable[[Observation], None] | None = None
         for runner in self._runners:
@@ -209,6 +209,12 @@ class Engine:
                 other.forget(attempt + 1)
         return new
 
+    def _report_stuck(self, place: str) -> None:
+        """From the watchdog's thread: the call at this place takes too long and cannot be ended."""
+        for runner in self._runners:
+            if self.stuck is not None and (asking := runner.asking) is not None:
+                self.stuck(runner.timed_out(*asking, place))
+
     def _references(self, view: StepView) -> dict[str, StepView | None]:
         found: dict[str, StepView | None] = {}
         for location, other in self._others.items():
@@ -221,13 +227,12 @@ class Engine:
         return found
 
 
-def _report_stuck(engine: weakref.ref[Engine]) -> Callable[[str], None]:
-    """The callback of a watchdog. It holds no reference to the engine, so that an unused engine is freed."""
+def _without_a_reference(method: Callable[[str], None]) -> Callable[[str], None]:
+    """A callback that holds no reference to its object, so that an unused engine is freed."""
+    weak = weakref.WeakMethod(method)
 
-    def report(place: str) -> None:
-        alive = engine()
-        for runner in alive._runners if alive is not None else ():
-            if alive is not None and alive.stuck is not None and (asking := runner.asking) is not None:
-                alive.stuck(runner.timed_out(*asking, place))
+    def call(place: str) -> None:
+        if (alive := weak()) is not None:
+            alive(place)
 
-    return report
+    return call
