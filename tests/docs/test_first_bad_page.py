@@ -41,4 +41,4 @@ def test_every_reason_of_the_code_is_on_the_page() -> None:
 
 
 def test_the_bound_of_steps_is_that_of_the_code() -> None:
-    assert f"no more than {DEFAULT_LIMITS.armed_steps} steps" in TEXT
+    assert f"no more than {DEFAULT_LIMITS.next_steps} steps" in TEXT

@@ -167,7 +167,7 @@ def test_it_ends_after_a_bounded_number_of_steps(tmp_path: Path) -> None:
         counts.append(hooks_on_all_modules())
         training.spoil(number in (3, 12))
 
-    limits = CaptureLimits(armed_steps=5)
+    limits = CaptureLimits(next_steps=5)
     facts = facts_of(tmp_path / "run", training, before, steps=14, limits=limits, save_interval=1000)
     assert [fact["level"] for fact in facts] == ["flags"]
     assert [count - counts[0] for count in counts] == [0] * 4 + [2] * 6 + [0] * 4

@@ -129,7 +129,7 @@ class Hook:
             on_look=self._look,
             timing=limits.timing,
         )
-        self.resumption = Resumption(self.clock, self._recorder, limits.early_steps)
+        self.resumption = Resumption(self.clock, self._recorder, limits)
         self.cost = Cost(self.plan, self._recorder, limits.cost_report_ns)
         self.guard = Guard(self)
         #: See :meth:`Guard.guarded`.

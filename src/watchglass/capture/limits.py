@@ -18,8 +18,10 @@ class CaptureLimits:
             have shown themselves.
         norm_share: Share of the overhead budget for the total gradient norm. A quarter leaves the rest to captures.
         norm_interval: Longest interval of the norm, in steps. A rarer norm would miss most spikes.
-        armed_steps: Steps in which all modules are watched after a failure without an explanation. 64 reach most second
+        next_steps: Steps in which all modules are watched after a failure without an explanation. 64 reach most second
             failures; each is slower.
+        held_steps: Training steps that wait for their number while it is on its way from a device. After 64 the run
+            begins at 0.
         kept_forward_bytes: Outputs of a forward that are kept until the update. 4 MiB exclude the logits of a language
             model: they must not live longer than in an unwatched run.
         cost_report_ns: Time between two facts on the cost of capture, for a process that is killed. Every 10 s they
@@ -36,7 +38,8 @@ class CaptureLimits:
     alike_steps: int = 8
     norm_share: float = 0.25
     norm_interval: int = 64
-    armed_steps: int = 64
+    next_steps: int = 64
+    held_steps: int = 64
     kept_forward_bytes: int = 4 << 20
     cost_report_ns: int = 10_000_000_000
     harvest_s: float = 20.0

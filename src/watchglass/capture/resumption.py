@@ -13,11 +13,10 @@ import math
 import threading
 from typing import Any, Protocol
 
+from watchglass.capture.limits import CaptureLimits
 from watchglass.record import OpenStep, Recorder, StepClock
 from watchglass.records import Fact, Mode
 
-#: TRAIN steps that wait for a number on its way from a device, before it is given up.
-_PATIENCE = 64
 _MOST_STEPS = 1 << 53
 
 
@@ -43,15 +42,15 @@ class Resumption:
     Args:
         clock: Moved to where the training goes on.
         recorder: Gets the steps that were held back, and the fact ``resumed``.
-        most_early: Evaluation steps that may wait for the first training step.
+        limits: How many evaluation steps may wait for the first training step, and training steps for their number.
 
     Attributes:
         open: Nothing has been settled yet.
         waiting: The number is on its way from a device.
     """
 
-    def __init__(self, clock: StepClock, recorder: Recorder, most_early: int) -> None:
-        self._most_early = most_early
+    def __init__(self, clock: StepClock, recorder: Recorder, limits: CaptureLimits) -> None:
+        self._most_early = limits.early_steps
         self.open = True
         self.waiting = False
         self._clock = clock
@@ -59,7 +58,7 @@ class Resumption:
         self._held: list[OpenStep] = []
         self._coming: Coming | None = None
         self._source = ""
-        self._patience = _PATIENCE
+        self._patience = limits.held_steps
         # The recorder's thread learns the attempt, the training thread the step; the last of them reports both.
         self._lock = threading.Lock()
         self._attempt: int | None = None

@@ -23,7 +23,6 @@ class Timing:
         upload_patience_s: The end of a worker waits so long without progress of its uploads, then leaves the rest in
             the spool.
         upload_limit_ratio: It waits at most so many times as long in all.
-        credentials_s: Credentials that an AWS profile leads to are used so long before they are looked up again.
         abandoned_file_s: Age at which rings and spools outside of runs are removed; nothing collected them.
         lease_renewal_s: The owner of the journal renews its lease.
         lease_expiry_s: An owner without a renewal for so long counts as gone: three renewals, for a slow store.
@@ -59,7 +58,6 @@ class Timing:
     upload_pauses_s: tuple[float, float] = (0.5, 30.0)
     upload_patience_s: float = 60.0
     upload_limit_ratio: float = 10.0
-    credentials_s: float = 600.0
     abandoned_file_s: float = 7 * 86400.0
     lease_renewal_s: float = 10.0
     lease_expiry_s: float = 30.0

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from watchglass.config import TIMING, Clock
+from watchglass.config import TIMING, Clock, Timing
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.records import Failure
 from watchglass.store import layout
@@ -162,9 +162,9 @@ def claimed(store: Store, attempt: int) -> Iterator[tuple[str, list[Claim], bool
 class Renewal:
     """Renews the lease of the journal, which shows that its holder lives. For one thread."""
 
-    def __init__(self, store: Store, *, every_s: float = TIMING.lease_renewal_s, clock: Clock = time) -> None:
+    def __init__(self, store: Store, *, timing: Timing = TIMING, clock: Clock = time) -> None:
         self._store, self._clock = store, clock
-        self._every_s = every_s
+        self._every_s = timing.lease_renewal_s
         self._next_s = float("-inf")
         self._number = 0
         self._process = this_process()
@@ -198,8 +198,8 @@ class LeaseWatch:
         gone: The owner, where it is on another machine and gone.
     """
 
-    def __init__(self, store: Store, clock: Clock = time) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Store, clock: Clock = time, timing: Timing = TIMING) -> None:
+        self._store, self._clock, self._expiry_s = store, clock, timing.lease_expiry_s
         self.holder: Claim | None = None
         self.gone: Claim | None = None
         self.elsewhere = False
@@ -225,7 +225,7 @@ class LeaseWatch:
         self.holder = holder
         alive = is_alive(holder) if holder is not None else False
         self.elsewhere = alive is None
-        silent = self._clock.monotonic() - self._since_s >= TIMING.lease_expiry_s
+        silent = self._clock.monotonic() - self._since_s >= self._expiry_s
         self.gone = holder if self.elsewhere and silent else None
         return alive is not False and self.gone is None
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from watchglass.config import TIMING, open_regular
+from watchglass.config import TIMING, Timing, open_regular
 from watchglass.errors import RunExistsError
 
 #: Bytes at the beginning that say what the ring is of; their end is the ring's own.
@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 30
 _log = logging.getLogger("watchglass")
 
 
-def private_folder(parent: Path) -> Path:
+def private_folder(parent: Path, timing: Timing = TIMING) -> Path:
     """A private folder of this user below one that every user may write; removes abandoned files in it."""
     folder = parent / f"watchglass-{os.getuid()}"
     if not parent.is_dir():
@@ -47,7 +47,7 @@ def private_folder(parent: Path) -> Path:
         raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
     for path in _of_others(folder):
         with suppress(OSError):
-            if path.lstat().st_mtime < time.time() - TIMING.abandoned_file_s:
+            if path.lstat().st_mtime < time.time() - timing.abandoned_file_s:
                 _forget(path)
     return folder
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.config import TIMING
+from watchglass.config import TIMING, Timing
 from watchglass.store import (
     Attendance,
     LeaseWatch,
@@ -120,7 +120,7 @@ def test_a_lease_is_renewed_in_time_and_its_silence_is_measured_by_ones_own_cloc
     holder, watcher = Clocks(), Clocks()
     store.write(layout.LEASE, json.dumps({**this_process().to_json(), "host": "elsewhere"}).encode())
     watch = LeaseWatch(store, watcher)
-    renewal = Renewal(store, every_s=10.0, clock=holder)
+    renewal = Renewal(store, timing=Timing(lease_renewal_s=10.0), clock=holder)
     assert renewal.tick()
     assert watch.holds()
     assert watch.elsewhere

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from watchglass.config import TIMING
 from watchglass.errors import InvalidValueError, MissingExtraError, StoreError
 from watchglass.store.media.request_failures import NO_CREDENTIALS
 
@@ -42,6 +41,7 @@ class RequestPatience:
         retry_s: After the first failure no try begins later than this.
         first_pause_s: Before the second try; then twice as long each time, less up to a half by chance.
         longest_pause_s: Between two tries.
+        credentials_s: Credentials that an AWS profile leads to are used so long before they are looked up again.
     """
 
     connect_s: float = 5.0
@@ -49,6 +49,7 @@ class RequestPatience:
     retry_s: float = 12.0
     first_pause_s: float = 0.1
     longest_pause_s: float = 3.0
+    credentials_s: float = 600.0
 
 
 #: For callers that serve other runs too: two tries without an answer end before a lease does.
@@ -93,7 +94,7 @@ def connector(
         }
         if scheme == "gs":
             return GCSStore(bucket, client_options=options, retry_config=retry)  # type: ignore[arg-type]
-        settings = s3_settings(environ) if scheme == "s3" else azure_settings(environ)
+        settings = s3_settings(environ, patience) if scheme == "s3" else azure_settings(environ)
         if _is_plain(settings, environ):
             options["allow_http"] = True
         kind: Any = S3Store if scheme == "s3" else AzureStore
@@ -103,7 +104,7 @@ def connector(
     return connect
 
 
-def s3_settings(environ: Mapping[str, str]) -> dict[str, Any]:
+def s3_settings(environ: Mapping[str, str], patience: RequestPatience = RequestPatience()) -> dict[str, Any]:
     """Settings of obstore's S3 client in addition to those that it reads from the environment itself.
 
     The order is that of AWS's own tools: keys in the environment, a web identity, the profile, a container's
@@ -138,7 +139,7 @@ def s3_settings(environ: Mapping[str, str]) -> dict[str, Any]:
         if profile.get("aws_session_token"):
             settings["session_token"] = profile.get("aws_session_token")
     elif any(profile.get(key) for key in _INDIRECT):
-        settings["credential_provider"] = _from_boto3(profile.name)
+        settings["credential_provider"] = _from_boto3(profile.name, patience.credentials_s)
     elif _is_set(environ, "AWS_EC2_METADATA_DISABLED") and not any(
         environ.get(f"AWS_CONTAINER_CREDENTIALS_{which}_URI") for which in ("RELATIVE", "FULL")
     ):
@@ -231,7 +232,7 @@ def _names(config: configparser.RawConfigParser, credentials: configparser.RawCo
     return sorted(profiles | set(credentials.sections()))
 
 
-def _from_boto3(profile: str) -> Callable[[], dict[str, Any]]:
+def _from_boto3(profile: str, credentials_s: float) -> Callable[[], dict[str, Any]]:
     """A function that asks boto3, which logs in, assumes roles, runs commands and renews credentials."""
     try:
         import boto3
@@ -251,7 +252,7 @@ def _from_boto3(profile: str) -> Callable[[], dict[str, Any]]:
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
             "token": frozen.token,
-            "expires_at": datetime.now(timezone.utc) + timedelta(seconds=TIMING.credentials_s),
+            "expires_at": datetime.now(timezone.utc) + timedelta(seconds=credentials_s),
         }
 
     return credentials

@@ -69,7 +69,7 @@ class NextStepsWatch:
         current.models.refresh()
         # So that steps take the full path.
         current.quiet_steps = 0
-        self._failed, self._left = step, current.hook.limits.armed_steps
+        self._failed, self._left = step, current.hook.limits.next_steps
         guarded = current.hook.guarded
         current.every_gradient = True
         self._undo = [
