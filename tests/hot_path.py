@@ -35,9 +35,9 @@ from devices.fake_device import FakeDevice, OnDevice, move
 from watchglass.capture import Hook
 from watchglass.testing import AdapterCase
 
-#: Steps before anybody looks (threads start, files open, code loads at the first captures), and until the end: long
-#: enough for what is done differently once steps were alike for a while.
-STARTED, STEPS = 24, 48
+#: Steps before anybody looks (threads start, files open, code loads at the first captures), and until the end. Steps
+#: that are alike take the fast path after eight.
+STARTED, STEPS = 16, 32
 #: The same where the law is broken on purpose, which shows at once.
 SOON, SHORT = 3, 5
 #: With this interval most steps look at nothing, and some at everything.

@@ -77,15 +77,21 @@ def its_forward(model: nn.Module, backend: str) -> nn.Module:
 
 WAYS = [wrapped, in_place, by_block, by_wrapped_block, its_forward]
 #: What inductor does before it makes code, aot_eager does alone: one way to call it is enough.
-COMPILED = [*((way, backend) for way in WAYS for backend in ("eager", "inductor")), (wrapped, "aot_eager")]
+COMPILED = [
+    *((way, "eager") for way in WAYS),
+    *(pytest.param(way, "inductor", marks=pytest.mark.slow) for way in WAYS),
+    (wrapped, "aot_eager"),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiler(compiler_cache: Path) -> Iterator[None]:
+def compiler(request: pytest.FixtureRequest, compiler_cache: Path) -> Iterator[None]:
     """What the compiler leaves behind when it is first used is not ours."""
+    here = [item for item in request.session.items if item.path == request.path]
+    backend = "inductor" if any(item.get_closest_marker("slow") for item in here) else "eager"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(compiler_cache))
-        torch.compile(lambda x: x + 1)(torch.ones(1))
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
         yield
 
 
@@ -195,6 +201,7 @@ def test_there_is_a_graph_for_captured_steps_and_one_for_others_and_nothing_is_c
     assert len(run.steps(Mode.EVAL)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [wrapped, by_block])
 def test_losses_agree_where_statistics_are_taken_inside_a_compiled_step(
     tmp_path: Path, data: tuple[Tensor, Tensor], way: Compile

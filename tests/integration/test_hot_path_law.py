@@ -63,7 +63,7 @@ def assert_kept_and_seen_broken(folder: Path, traces: dict[str, str]) -> None:
 @pytest.mark.parametrize("case", ["any loop", "PyTorch", "PyTorch, steps alike", "XGBoost"])
 def test_no_callback_does_io(observed: Path, case: str) -> None:
     assert_kept_and_seen_broken(observed / case, TRACES)
-    assert open_run(observed / case / "watched").steps() == list(range(48))
+    assert open_run(observed / case / "watched").steps() == list(range(32))
 
 
 #: One tensor of each kind that is examined where everything is kept.
@@ -80,11 +80,11 @@ def assert_everything(folder: Path) -> None:
         found = [known for known in run.tensor_names() if known == name or (name in known and "attention" in name)]
         assert found, f"{name} was not captured"
         for known in found:
-            assert run.tensor(known).steps() == list(range(0, 48, 8)), f"{known} was not captured to the end"
-            assert run.tensor(known).reduction(40, "median") is not None
-            assert run.tensor(known).value(40) is not None
+            assert run.tensor(known).steps() == list(range(0, 32, 8)), f"{known} was not captured to the end"
+            assert run.tensor(known).reduction(24, "median") is not None
+            assert run.tensor(known).value(24) is not None
     assert run.facts("clip")
-    assert run.tensor("loss_scale").steps() == list(range(0, 48, 8))
+    assert run.tensor("loss_scale").steps() == list(range(0, 32, 8))
     assert not run.facts("capture_fault")
 
 
@@ -108,4 +108,4 @@ def test_no_callback_waits_for_a_device(observed: Path) -> None:
     assert_kept_and_seen_broken(folder, WAITS)
     run = open_run(folder / "watched")
     for name in ("0.weight", "gradient/0.weight", "update/0.weight", "0.output"):
-        assert run.tensor(name).steps() == list(range(0, 48, 8)), f"{name} was not captured on the device"
+        assert run.tensor(name).steps() == list(range(0, 32, 8)), f"{name} was not captured on the device"
