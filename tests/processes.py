@@ -60,10 +60,12 @@ class Processes:
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
 
-    def start(self, *words: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, *words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, python: str | Path = ""
+    ) -> subprocess.Popen[str]:
         """Starts ``python words``, whose output is kept."""
         process = subprocess.Popen(
-            [sys.executable, *map(str, words)],
+            [str(python or sys.executable), *map(str, words)],
             cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         self._started.append(process)

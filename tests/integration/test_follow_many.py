@@ -6,12 +6,14 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from preloaded import Preloaded
 from processes import NEVER, TRAIN, Processes, ended
 from waiting import until
 from watchglass import open_run
@@ -20,7 +22,7 @@ from watchglass.evaluate import replay
 from watchglass.records import Status
 from watchglass.store import layout, lease_holder, open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("preloaded_python")]
+pytestmark = pytest.mark.slow
 
 #: ``watchglass``, which waits only a moment, not half a minute, for a killed run to begin again, and looks at a bucket
 #: as often as at a folder.
@@ -42,22 +44,24 @@ sys.exit(main(sys.argv[1:]))
 class Trainings(Processes):
     """Training runs and followers, each a separate process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, preloaded: Preloaded) -> None:
         super().__init__()
-        self.folder = folder
+        self.folder, self.preloaded = folder, preloaded
         (folder / "train.py").write_text(TRAIN)
 
     def watchglass(self, *words: str) -> subprocess.Popen[str]:
         return self.start("-c", IMPATIENT, *words, cwd=self.folder)
 
     def train(self, location: str, end: str | Path, broken_at: str | Path = NEVER) -> subprocess.Popen[str]:
+        """One that the test kills has an interpreter of its own: a preloaded one's processes are not in its group."""
+        python = sys.executable if (end, broken_at) == (NEVER, NEVER) else self.preloaded.python
         words = ("run", "--evaluator", "none", "--run", location, "train.py", end, broken_at, "0.02")
-        return self.start("-m", "watchglass", *words, cwd=self.folder)
+        return self.start("-m", "watchglass", *words, cwd=self.folder, python=python)
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Trainings]:
-    started = Trainings(tmp_path)
+def processes(tmp_path: Path, preloaded: Preloaded) -> Iterator[Trainings]:
+    started = Trainings(tmp_path, preloaded)
     yield started
     started.close()
 
