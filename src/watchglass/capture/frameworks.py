@@ -9,7 +9,9 @@ import functools
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from watchglass.config import Collection, environment
@@ -96,6 +98,10 @@ class Framework(ABC):
         """
         raise NotImplementedError
 
+    def crashed(self, trace: TracebackType | None) -> tuple[str, str]:
+        """The module of a model that raised, and the figures of what it worked on, by a traceback; "" for none."""
+        return "", ""
+
     def rank(self) -> int | None:
         """This process's rank in the group that trains, asked as it trains; None where it trains alone."""
         return environment.group_rank()
@@ -126,6 +132,20 @@ def attach(hook: Hook, owner: Framework, model: Any = None) -> Any:
     """Watch a model of ``owner``, or all of them for None; returns the result of :meth:`Framework.attach`."""
     hook.rank = owner.rank
     return owner.attach(hook, model)
+
+
+def crashed(trace: TracebackType | None) -> tuple[str, str]:
+    """:meth:`Framework.crashed` of the first framework that knows the module; of adapters in use only.
+
+    Never raises: the process is ending by the exception of the script.
+    """
+    for name in reversed(FRAMEWORKS):
+        if name in sys.modules and FRAMEWORKS[name].home.partition(":")[0] in sys.modules:
+            with suppress(Exception):
+                found = framework(name).crashed(trace)
+                if any(found):
+                    return found
+    return "", ""
 
 
 def _imported() -> Iterator[Framework]:

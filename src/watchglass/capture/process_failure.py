@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from watchglass.capture.exit_text import ExitText
+from watchglass.capture.frameworks import crashed
 from watchglass.config import environment
 from watchglass.errors import TrainingStopped
 from watchglass.records import Failure
@@ -52,8 +53,10 @@ def failure_from(error: BaseException | None, trace: TracebackType | None = None
     elif isinstance(error, KeyboardInterrupt):
         kind, status = "interrupt", None
     file, line, source = _place(error, error.__traceback__ or trace)
+    module, figures = crashed(error.__traceback__ or trace) if kind == "exception" else ("", "")
     return Failure(
-        kind, _name(type(error)), message, file, line, source, exit_status=status, wall_ns=time.time_ns()
+        kind, _name(type(error)), message, file, line, source, exit_status=status, wall_ns=time.time_ns(),
+        module=_line(module, _SOURCE), figures=_line(figures, _SOURCE),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from watchglass.diagnose.crash import with_crash
 from watchglass.diagnose.diagnosis import diagnose
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.record import recovered_steps
@@ -71,7 +72,9 @@ def verdict(
     return Verdict(
         run=run.location,
         status=_status(run, findings, ending, unjudged, steps, stopped=stopped, missing=missing),
-        diagnoses=diagnose(findings, knowledge.where(unfit, quiet)),
+        diagnoses=with_crash(
+            diagnose(findings, knowledge.where(unfit, quiet)), None if stopped else ending.failure, steps
+        ),
         findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, f.attempt, f.global_step))),
         statuses=statuses,
         metrics=_metrics(models[0]) if len(models) == 1 else {},

@@ -25,6 +25,8 @@ class Failure:
         file: Script or module of the user that raised it; "" if unknown.
         line: Line of that file, counted from 1; 0 if unknown.
         source: That line.
+        module: The module of the model that was running, ``"layers.0.fc (Linear)"``; "" for none, or if unknown.
+        figures: What it worked on: ``"indices go from 0 to 120, the table has 100 rows"``; "" if unknown.
         exit_status: As a shell reports it, ``128 + n`` after signal ``n``; None if unknown.
         worker: Worker of the process; "" if unknown.
         wall_ns: Wall time of the failure, nanoseconds since 1970; 0 if unknown.
@@ -39,6 +41,8 @@ class Failure:
     exit_status: int | None = None
     worker: str = ""
     wall_ns: int = 0
+    module: str = ""
+    figures: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """This failure as plain JSON types."""
@@ -51,7 +55,7 @@ class Failure:
             return None
         texts = {
             name: data[name]
-            for name in ("kind", "type", "message", "file", "source", "worker")
+            for name in ("kind", "type", "message", "file", "source", "worker", "module", "figures")
             if isinstance(data.get(name), str)
         }
         numbers = {name: data[name] for name in ("line", "exit_status", "wall_ns") if type(data.get(name)) is int}

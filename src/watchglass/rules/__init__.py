@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from watchglass.rules.knowledge import (
         Knowledge as Knowledge,
         built_in_knowledge as built_in_knowledge,
+        cause_of_crash as cause_of_crash,
         load_knowledge as load_knowledge,
     )
     from watchglass.rules.needs import (

@@ -16,6 +16,12 @@ _HINTS = {
     "SIGBUS": "a mapped file is on a full disk, or shared memory is full (often that of data workers)",
 }
 
+#: The same for other ends, by kind.
+_NOTES = {
+    "interrupt": "the steps before it were recorded; a run that resumes continues them",
+    "exit": "the script ended itself; what it printed last says why",
+}
+
 
 def failure_sentence(failure: Failure) -> str:
     """The failure and its place, without a full stop: ``"ValueError: bad batch (train.py:41)"``."""
@@ -38,8 +44,9 @@ def failure_lines(failure: Failure) -> list[tuple[str, str]]:
     lines = []
     if failure.source:
         lines.append(("at", f"{_where(failure)}: {printable(failure.source)}"))
-    if failure.kind == "signal" and _signal(failure) in _HINTS:
-        lines.append(("note", _HINTS[_signal(failure)]))
+    hint = _HINTS.get(_signal(failure)) if failure.kind == "signal" else _NOTES.get(failure.kind)
+    if hint is not None:
+        lines.append(("note", hint))
     return lines
 
 

@@ -89,6 +89,8 @@ def failure_to_json(failure: Failure) -> dict[str, Any]:
         "file": failure.file or None,
         "line": failure.line or None,
         "source": failure.source or None,
+        "module": failure.module or None,
+        "figures": failure.figures or None,
         "exit_status": failure.exit_status,
         "worker": failure.worker or None,
     }

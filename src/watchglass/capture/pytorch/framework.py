@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from watchglass.capture.frameworks import Framework, Numbers
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.adapter import PyTorchAdapter
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
+from watchglass.capture.pytorch.crashed_modules import module_and_figures
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.reduce import for_numpy, plain
 from watchglass.config import environment
@@ -46,6 +48,10 @@ class PyTorch(Framework):
         elements: Any = tensor.numpy() if tensor.is_cpu else DeviceRows(tensor)
         dtype = str(array.dtype).removeprefix("torch.")
         return Numbers(tuple(tensor.shape), dtype, elements, tensor.is_complex())
+
+    def crashed(self, trace: TracebackType | None) -> tuple[str, str]:
+        """The innermost module in a traceback, and shapes, dtypes or ranges of its tensors."""
+        return module_and_figures(trace)
 
     def rank(self) -> int | None:
         """Rank in the process group of ``torch.distributed``, else the one that the launcher gave."""
