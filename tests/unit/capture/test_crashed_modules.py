@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import watchglass.capture.pytorch  # noqa: F401  only adapters in use are asked
 from watchglass.capture import failure_from
 
 
@@ -50,7 +51,7 @@ def test_a_module_that_raises_in_its_attributes_changes_nothing() -> None:
         def weight(self) -> Tensor:
             raise SystemError("no weight")
 
-        def forward(self, input: Tensor) -> Tensor:
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002
             raise ValueError("bad batch")
 
     try:

@@ -14,8 +14,8 @@ MESSAGES = [
     ("target_out_of_range", "IndexError", "Target 10 is out of bounds."),
     ("index_beyond_size_on_device", "RuntimeError", "CUDA error: device-side assert triggered"),
     ("out_of_memory_on_device", "torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 GiB."),
-    ("out_of_memory", "RuntimeError", "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
-     "memory: you tried to allocate 4503599627370496 bytes."),
+    ("out_of_memory", "RuntimeError", "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+     "allocate memory: you tried to allocate 4503599627370496 bytes."),
     ("out_of_memory", "MemoryError", "Unable to allocate 8.00 PiB for an array with shape (1 << 50,)"),
     ("dtypes_differ", "RuntimeError", "mat1 and mat2 must have the same dtype, but got Half and Float"),
     ("dtypes_differ", "RuntimeError", "expected scalar type Long but found Float"),
