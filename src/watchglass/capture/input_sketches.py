@@ -82,11 +82,14 @@ class Sample:
         values = self.values() if rows and len(self.shape) == 2 and self.size else None
         return None if values is None else values.reshape(rows, -1)
 
-    def sketch(self, correlations: Correlations | None = None) -> dict[str, Any] | None:
+    def sketch(
+        self, correlations: Correlations | None = None, gradients: NDArray[Any] | Readback | None = None
+    ) -> dict[str, Any] | None:
         """A summary of the values: moments and quantiles of numbers, the most common ones of integers.
 
         Args:
             correlations: Adds correlations between the features of a table, over its rows and earlier ones.
+            gradients: Norms of the gradients of the first tokens of an embedding that takes it.
         """
         values = self.values()
         if values is None or not self.size:
@@ -101,7 +104,7 @@ class Sample:
             return data
         data["zeros"] = int((values == 0).sum())
         if self.dtype.startswith(("int", "uint", "bool")):
-            return {**data, **_of_integers(values), **_padding(self.table())}
+            return {**data, **_of_integers(values), **_padding(self.table(), gradients)}
         data["mean"], data["std"] = float(values[finite].mean()), float(values[finite].std())
         data["quantiles"] = [float(value) for value in np.quantile(values[finite], QUANTILES)]
         table = self.table() if correlations is not None else None
@@ -231,7 +234,7 @@ def most_common(values: NDArray[Any], most: int) -> tuple[list[list[int]], int]:
     return [[int(distinct[i]), int(counts[i])] for i in common], int(distinct.size)
 
 
-def _padding(table: NDArray[np.float64] | None) -> dict[str, Any]:
+def _padding(table: NDArray[np.float64] | None, gradients: NDArray[Any] | Readback | None) -> dict[str, Any]:
     """The token that rows end with (or begin with), and how much of them it fills without a gap."""
     if table is None or min(table.shape) < 2:
         return {}
@@ -242,4 +245,8 @@ def _padding(table: NDArray[np.float64] | None) -> dict[str, Any]:
         runs = np.cumprod(rows == token, axis=1).sum(axis=1)
         about: dict[str, Any] = {"token": token, "side": side, "share": float(runs.mean() / table.shape[1])}
         found.append({**about, "rows": float(np.mean(runs > 0))})
-    return {"padding": max(found, key=lambda each: each["share"])}
+    padding = max(found, key=lambda each: each["share"])
+    norms = np.asarray(gradients if gradients is None or isinstance(gradients, np.ndarray) else gradients.resolve())
+    if gradients is not None and 0 <= padding["token"] < len(norms) and norms.any():
+        padding["gradient"] = float(norms[padding["token"]] / np.median(norms[norms > 0]))
+    return {"padding": padding}

@@ -15,14 +15,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from watchglass.capture.deferred_facts import DeferredFact
 from watchglass.capture.hook import Hook
 from watchglass.capture.input_sketches import Correlations, Sample, first_of_each_kind, hashed
 from watchglass.capture.pytorch import public_calls as calls
-from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
+from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.events import ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts.input_samples import sample, table_sample
 from watchglass.capture.pytorch.facts.judged_rows import about_model
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
@@ -36,6 +37,14 @@ from watchglass.records import Mode, ModuleKind
 
 #: Tensors of a call that are sampled, and batches of an epoch that are hashed.
 _MOST_TENSORS, _MOST_BATCHES = 4, 16
+#: Tokens of an embedding whose gradients are noted.
+_MOST_TOKENS = 4096
+
+
+class _Taken(list[str]):
+    """Kinds of the modules that take a sketched tensor, and norms of the gradients of an embedding among them."""
+
+    gradients: Any = None
 
 
 class _EpochStart:
@@ -78,7 +87,9 @@ class Batches:
         self._pace = SketchPace()
         self._correlations: dict[str, Correlations] = {}
         # Of the tensors that are sketched in this forward: their memory, and the kinds of the modules that take them.
-        self._sketched: dict[tuple[Any, ...], list[str]] = {}
+        self._sketched: dict[tuple[Any, ...], _Taken] = {}
+        # Embeddings that took a sketched tensor, until the update of their step.
+        self._embedded: list[tuple[weakref.ref[nn.Module], _Taken]] = []
         #: An entry of :attr:`Events.module_listeners`.
         self.module_listeners = (lambda: "input_sketch" in kinds, self._called)
         self._guarded = hook.guarded(self._first_batches, unless=is_compiling)
@@ -103,8 +114,7 @@ class Batches:
         if sketching:
             self._sketched = {}
             for chosen in first_of_each_kind(samples):
-                into: list[str] = []
-                taken = chosen
+                into, taken = _Taken(), chosen
                 for path, tensor in tensors_in(_given(call.arguments, call.kwargs), _MOST_TENSORS):
                     if path == chosen.path:
                         taken = table_sample(path, tensor) or chosen
@@ -124,16 +134,30 @@ class Batches:
                 into = self._sketched.get(_memory(tensor) or ())
                 if into is not None and call.place.kind.value not in into:
                     into.append(call.place.kind.value)
+                    weight = getattr(call.module, "weight", None)
+                    padded = getattr(call.module, "padding_idx", None) is not None
+                    if call.place.kind is ModuleKind.EMBEDDING and isinstance(weight, Tensor) and not padded:
+                        self._embedded.append((weakref.ref(call.module), into))
 
     def forward_ended(self, call: ForwardCall) -> None:
         """The captured forward has ended."""
         self._sketched = {}
 
-    def _sketch(self, forward: Forward, taken: Sample, into: list[str], *, training: bool) -> dict[str, Any] | None:
+    def _sketch(self, forward: Forward, taken: Sample, into: _Taken, *, training: bool) -> dict[str, Any] | None:
         """Data of an ``input_sketch``; for the recorder's thread."""
         key = f"{forward.model}/{taken.path}"
-        data = taken.sketch(self._correlations.setdefault(key, Correlations()) if training else None)
-        return data and {**data, "into": into, **about_model(self._models, forward)}
+        correlations = self._correlations.setdefault(key, Correlations()) if training else None
+        data = taken.sketch(correlations, into.gradients)
+        return data and {**data, "into": [*into], **about_model(self._models, forward)}
+
+    def update_began(self, update: Update) -> None:
+        """Gradients are final: note those of the tokens of an embedding that took a sketched tensor."""
+        embedded, self._embedded = self._embedded, []
+        for reference, taken in embedded:
+            gradient = getattr(getattr(reference(), "weight", None), "grad", None)
+            if gradient is not None and gradient.layout is torch.strided and gradient.dim() == 2:
+                norms = torch.linalg.vector_norm(gradient[:_MOST_TOKENS].float(), dim=1)
+                taken.gradients = norms.numpy() if norms.is_cpu else DeviceRows(norms)
 
     def _iterated(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         loader = args[0]

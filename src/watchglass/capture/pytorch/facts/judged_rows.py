@@ -155,7 +155,8 @@ def _flat(rows: int, columns: int, cut: Cut, device: torch.device) -> Tensor:
 def _settings(call: LossCall) -> dict[str, Any]:
     """Arguments of a loss on which the loss of the best guess depends."""
     given = {name: argument_of(call.function, name, call.arguments, call.kwargs, None) for name in _SETTINGS}
-    found: dict[str, Any] = {}
+    # The script weights or masks it.
+    found: dict[str, Any] = {"unreduced": True} if call.result.dim() else {}
     if isinstance(given["weight"], Tensor):
         found["weighted"] = True
     if isinstance(given["pos_weight"], Tensor):
