@@ -68,6 +68,19 @@ BUILT_IN = {
     "AlwaysClipping": BuiltInRule("modern.always_clipping", "llm vision"),
     "NormalizationNeverUpdated": BuiltInRule("modern.normalization_never_updated", "vision"),
     "FrozenByMistake": BuiltInRule("modern.frozen_by_mistake", "llm vision"),
+    "NoBetterThanGuessing": BuiltInRule("modern.no_better_than_guessing", "llm vision"),
+    "ConstantOutput": BuiltInRule("modern.constant_output", "llm vision"),
+    "TargetsOutOfScale": BuiltInRule("modern.targets_out_of_scale", "vision"),
+    "LabelRange": BuiltInRule("modern.label_range", "llm vision"),
+    "DataNotShuffled": BuiltInRule("modern.data_not_shuffled", "vision"),
+    "TrainEvalShift": BuiltInRule("modern.train_eval_shift", "vision"),
+    "TooMuchDropout": BuiltInRule("modern.too_much_dropout", "llm vision"),
+    "PaddingNotMasked": BuiltInRule("modern.padding_not_masked", "llm"),
+    "CorrelatedFeatures": BuiltInRule("classic.correlated_features", ""),
+    "ClassImbalance": BuiltInRule("classic.class_imbalance", "sagemaker vision"),
+    "Confusion": BuiltInRule("classic.confusion", "sagemaker vision"),
+    "CheckInputImages": BuiltInRule("classic.check_input_images", "sagemaker vision"),
+    "NLPSequenceRatio": BuiltInRule("classic.nlp_sequence_ratio", "sagemaker llm"),
 }
 
 

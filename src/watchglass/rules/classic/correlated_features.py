@@ -1,0 +1,67 @@
+"""CorrelatedFeatures: input features that carry the same information."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+#: Rows and features from which the correlations count.
+_ROWS, _FEATURES = 24, 3
+
+
+class CorrelatedFeatures(Rule):
+    """Many pairs of input features are strongly correlated.
+
+    Looks at: the share of pairs of features of a table with an absolute correlation above 0.95, over the rows of the
+        sketched batches; features that do not vary do not count.
+    Fires when: it is above `share` at the last sketch: an `info`. Above `most`, of at least `features` features, nearly
+        all of them say the same, and it is a `warning`.
+    Usual causes: a column that is there twice or in other units, one-hot columns of the same category, windows of a
+        slow signal.
+    What to try: drop one of each pair, or decorrelate the features (PCA whitening); weight decay helps little.
+    Costs: the correlations of at most 256 features over 512 rows at about 80 of 5,000 steps, in the recorder's thread.
+    Source: correlated inputs make the Hessian ill-conditioned: LeCun et al., Efficient BackProp, 1998, 4.3; limits:
+        house.
+    """
+
+    needs = (Needs(facts=("input_sketch",), why="to see correlations"),)
+
+    share: float = parameter(0.2, help="share of pairs with a correlation above 0.95", gt=0, lt=1)
+    most: float = parameter(0.8, help="the share from which nearly all features say the same", gt=0, le=1)
+    features: int = parameter(8, help="features from which that is a warning", ge=3)
+
+    tables: int = state(int)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """A finding at a sketched step with enough rows."""
+        if view.mode is not Mode.TRAIN:
+            return
+        for fact in view.facts("input_sketch"):
+            found = fact.data.get("correlations")
+            if not found or found["rows"] < max(_ROWS, found["features"]) or found["features"] < _FEATURES:
+                continue
+            self.tables += 1
+            if found["share"] <= self.share:
+                continue
+            severe = found["share"] > self.most and found["features"] >= self.features
+            yield self.finding(
+                view,
+                severity=Severity.WARNING if severe else Severity.INFO,
+                subject=str(fact.data.get("tensor")),
+                value=found["share"],
+                limit=self.most if severe else self.share,
+                message=(
+                    f"{found['share']:.0%} of the pairs of {found['features']} input features have a correlation above "
+                    f"0.95, over {found['rows']} rows"
+                ),
+                symptoms=("features_correlated",) if severe else (),
+            )
+
+    def applicable(self, view: StepView) -> str:
+        """Not for models whose inputs are no table."""
+        return "" if self.tables else "no input is a table of 3 to 256 features with enough rows"

@@ -1,0 +1,155 @@
+"""What the targets of a loss are over many steps, and the loss of the best guess that knows no inputs.
+
+Several rules pool the facts ``target_sketch`` and ``output_sketch`` of a run: a batch says little about how frequent a
+class is. A pool is plain JSON, so that it can be the state of a rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from watchglass.stats import median
+from watchglass.tables import StepView
+
+#: Loss functions on classes, and on labels that are 0 or 1.
+OF_CLASSES = ("cross_entropy", "nll_loss")
+OF_LABELS = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+#: Classes that a pool counts, and units whose means it keeps.
+_MOST_CLASSES = 1024
+#: Rows for each class that a pool needs before its frequencies count: with fewer the entropy comes out too low.
+_ROWS_PER_CLASS = 20
+#: Sketches without a loss that belong to evaluations, after which a run is taken for one that acts and then learns.
+_ACTS = 3
+
+Pool = dict[str, Any]
+
+
+def pool_of(pools: dict[str, Pool], data: Mapping[str, Any]) -> Pool:
+    """The pool of the loss that a sketch is about; made at its first."""
+    key = f"{data.get('function')}/{data.get('number')}"
+    first = {"function": str(data.get("function")), "sketches": 0, "rows": 0, "counts": {}, "kind": ""}
+    return pools.setdefault(key, first)
+
+
+def add_targets(pool: Pool, data: Mapping[str, Any]) -> None:
+    """Add a ``target_sketch``."""
+    rows = int(data.get("rows") or 0)
+    pool["sketches"] += 1
+    pool["rows"] += rows
+    pool["columns"] = data.get("columns")
+    kind = str(data.get("kind", ""))
+    # One batch of zeros and ones does not make labels of values.
+    pool["kind"] = "values" if "values" in (kind, pool["kind"]) else kind or pool["kind"]
+    for name in ("smoothing", "weighted", "positive_weight"):
+        if name in data:
+            pool[name] = data[name]
+    counts = pool["counts"]
+    for value, number in data.get("counts") or ():
+        if str(value) in counts or len(counts) < _MOST_CLASSES:
+            counts[str(value)] = counts.get(str(value), 0) + number
+    means = (data.get("units") or {}).get("mean") or [data.get("mean")]
+    if None not in means:
+        before = pool.get("means") or [0.0] * len(means)
+        if len(before) == len(means):
+            pool["means"] = [old + rows * new for old, new in zip(before, means, strict=True)]
+            pool["mean_rows"] = pool.get("mean_rows", 0) + rows
+
+
+def guess(pool: Pool) -> float | None:
+    """The loss of the best prediction that is the same for every row; None where that is not known.
+
+    Of classes the entropy of their frequencies, or the logarithm of their number where frequencies are not known well
+    enough or classes are weighted. Never above what a uniform guess gives.
+    """
+    function, columns = pool["function"], pool.get("columns") or 0
+    if function in OF_CLASSES:
+        if columns < 2:
+            return None
+        uniform, shares = math.log(columns), _shares(pool, columns)
+        return uniform if shares is None or pool.get("weighted") else min(uniform, _entropy(shares))
+    if function in OF_LABELS and not pool.get("weighted") and pool.get("mean_rows"):
+        weight = pool.get("positive_weight", 1.0)
+        if weight is None:
+            return None
+        means = [total / pool["mean_rows"] for total in pool["means"]]
+        return sum(_binary(mean, weight) for mean in means) / len(means)
+    return None
+
+
+def knows_frequencies(pool: Pool) -> bool:
+    """Whether enough rows were sampled to know how frequent each class is."""
+    counted = sum(pool["counts"].values())
+    return bool(pool["counts"]) and counted >= _ROWS_PER_CLASS * len(pool["counts"])
+
+
+def most_frequent(pool: Pool) -> float:
+    """Share of the most frequent class, 0..1; 0 if unknown."""
+    counts = pool["counts"]
+    return max(counts.values()) / sum(counts.values()) if counts else 0.0
+
+
+def guess_words(pool: Pool) -> str:
+    """``"ln(10 classes) = 2.303"``."""
+    value, columns = guess(pool), pool.get("columns") or 0
+    if value is None:
+        return ""
+    if pool["function"] in OF_CLASSES and value > 0.995 * math.log(max(2, columns)):
+        return f"ln({columns} classes) = {value:.4g}"
+    of = "classes" if pool["function"] in OF_CLASSES else "labels"
+    return f"the entropy of the frequencies of its {of}, {value:.4g}"
+
+
+def is_mean(view: StepView, function: str) -> bool | None:
+    """Whether the loss at this step is the mean that its function gave, with nothing added; None if not known."""
+    loss, mean = view.scalar("loss"), view.scalar(f"loss/{function}")
+    if loss is None or mean is None:
+        return None
+    return abs(loss - mean) <= 1e-3 * max(abs(loss), 1e-6)
+
+
+def planned(view: StepView) -> int | None:
+    """The number of steps that the script plans for this model, where known."""
+    fact = view.latest_fact("planned_steps")
+    steps = fact.data.get("steps") if fact is not None else None
+    return steps if isinstance(steps, int) and steps > 0 and not view.several else None
+
+
+def acts(view: StepView, unjudged: int) -> bool:
+    """Whether the model is called to act, and a loss follows later, as in reinforcement learning.
+
+    Args:
+        view: A step.
+        unjudged: Phases of evaluation so far without a loss.
+    """
+    return unjudged >= _ACTS
+
+
+def middle(values: list[float]) -> float:
+    """The median of some values; NaN for none."""
+    return median(values) if values else math.nan
+
+
+def _shares(pool: Pool, columns: int) -> list[float] | None:
+    if pool["counts"] and knows_frequencies(pool):
+        total, smoothing = sum(pool["counts"].values()), float(pool.get("smoothing") or 0.0)
+        found = [(1 - smoothing) * number / total + smoothing / columns for number in pool["counts"].values()]
+        absent = columns - len(found)
+        return found + [smoothing / columns] * absent if smoothing else found
+    if pool["kind"] == "shares" and pool.get("mean_rows") and len(pool.get("means") or ()) == columns:
+        return [total / pool["mean_rows"] for total in pool["means"]]
+    return None
+
+
+def _entropy(shares: list[float]) -> float:
+    return -sum(share * math.log(share) for share in shares if share > 0)
+
+
+def _binary(mean: float, weight: float) -> float:
+    """Loss of the best constant probability of a label with this mean, positive ones weighted."""
+    positive, negative = weight * mean, 1 - mean
+    total = positive + negative
+    if positive <= 0 or negative <= 0:
+        return 0.0
+    return -(positive * math.log(positive / total) + negative * math.log(negative / total))

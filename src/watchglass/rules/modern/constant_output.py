@@ -1,0 +1,88 @@
+"""ConstantOutput: an output that is the same whatever the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import guessing, signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+#: Rows of a sketch over which a spread counts, and targets that differ by less are constant themselves.
+_ROWS, _TINY = 8, 1e-9
+
+
+class ConstantOutput(Rule):
+    """The final output of the model hardly depends on its input.
+
+    Looks at: the spread of the output over the batch, by unit, against its largest spread so far and that of the
+        targets.
+    Fires when: in `patience` sketches in a row, after `start` steps and no warm-up, the spread of logits is below
+        `logits` and labels differ; that of other outputs is below `share` of that of their targets; or either has
+        fallen to `share` of the largest one. Models in turns (GANs) are not judged.
+    Usual causes: units that are all dead, initial weights that are too small, weight decay that outweighs the loss,
+        inputs that are blank.
+    What to try: look at the spread of each layer's output, from the first one on, and find where it ends.
+    Costs: a copy of at most 32,768 elements of the output at about 80 of 5,000 steps.
+    Source: house: logits that differ by 0.001 change a probability by at most 0.1 %.
+    """
+
+    needs = (Needs(facts=("output_sketch", "target_sketch"), why="to see how outputs and targets vary"),)
+
+    patience: int = parameter(6, help="sketches in a row", unit="sketches", ge=1)
+    start: int = parameter(24, help="steps before it counts", unit="steps", ge=0)
+    logits: float = parameter(1e-3, help="standard deviation of logits over the batch", ge=0)
+    share: float = parameter(1e-3, help="share of the spread of targets, or of the largest one of the output", ge=0)
+
+    #: By loss: sketches in a row, and the largest spread.
+    flat: dict[str, int] = state(dict)
+    largest: dict[str, float] = state(dict)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """A finding at a sketched step."""
+        if view.mode is not Mode.TRAIN or view.in_turns:
+            return
+        targets = {fact.data.get("number"): fact.data for fact in view.facts("target_sketch")}
+        for fact in view.facts("output_sketch"):
+            data = fact.data
+            spread, target = data.get("spread"), targets.get(data.get("number"))
+            if spread is None or data.get("rows", 0) < _ROWS or (target is None and data.get("function")):
+                continue
+            key = f"{data.get('function')}/{data.get('number')}"
+            self.largest[key] = max(self.largest.get(key, 0.0), spread)
+            limit, of = self._limit(key, target)
+            counts = view.model_step >= self.start and not signals.warming_up(view)
+            self.flat[key] = self.flat.get(key, 0) + 1 if counts and spread < limit else 0
+            if self.flat[key] >= self.patience:
+                yield self._finding(view, key, spread, limit, of)
+
+    def _limit(self, key: str, target: dict[str, Any] | None) -> tuple[float, str]:
+        """The spread below which an output is constant, and what it is compared with."""
+        fallen = self.share * self.largest[key], f"it had been {self.largest[key]:.2g}"
+        if target is None:
+            return fallen
+        by_class = target.get("function") in (*guessing.OF_CLASSES, *guessing.OF_LABELS)
+        if by_class:
+            differ = target.get("distinct", 0) > 1 or target.get("spread", 0.0) > _TINY
+            return max((self.logits if differ else 0.0, "the labels differ"), fallen)
+        spread = target.get("spread", 0.0)
+        return max((self.share * spread if spread > _TINY else 0.0, f"that of the targets is {spread:.2g}"), fallen)
+
+    def _finding(self, view: StepView, key: str, spread: float, limit: float, of: str) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject=key,
+            value=spread,
+            limit=limit,
+            message=(
+                f"the output hardly depends on the input: over the batch of step {view.mode_step} it has a standard "
+                f"deviation of {spread:.2g}, and {of}"
+            ),
+            symptoms=("output_constant",),
+            evidence=signals.evidence(view),
+        )

@@ -1,0 +1,103 @@
+"""LabelRange: labels of one class, labels that the output does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import guessing
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+#: Sketches before a class counts as missing, and rows for each class.
+_SKETCHES, _ROWS_PER_CLASS = 8, 100
+#: Distance from 0 and 1 beyond which a target is no probability: rounding, and noise that a script adds, stay below.
+_BEYOND = 0.2
+#: Classes of an output up to which each should occur.
+_MOST_CLASSES = 64
+
+
+class LabelRange(Rule):
+    """The labels of a classification have one class only, lack one of the output's, or lie outside of them.
+
+    Looks at: counts of classes, over the sketched training steps.
+    Fires when: a label lies outside the classes of the output (an `error`), all of at least `rows` labels of a
+        classification by a linear layer are the same, or targets of a binary cross-entropy lie outside 0 to 1. An
+        `info` if all labels are 0, as in contrastive losses, or if one class at an end of up to 64 is missing.
+    Usual causes: labels read from the wrong column, numbered from 1, or filtered to one class; a padding label that
+        `ignore_index` does not name.
+    What to try: count the classes of the data set; number them from 0 to the number of outputs less 1.
+    Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
+    Source: exact; house: `rows`.
+    """
+
+    needs = (
+        Needs(facts=("target_sketch",), why="to count classes"),
+        Needs(facts=("loss_call",), why="to know what makes the predictions", optional=True),
+    )
+
+    rows: int = parameter(256, help="labels that are all the same", unit="labels", ge=2)
+
+    pools: dict[str, dict[str, Any]] = state(dict)
+    #: Operation that made the predictions of each loss function.
+    operations: dict[str, str] = state(dict)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """Findings of a sketched step."""
+        if view.mode is not Mode.TRAIN:
+            return
+        for fact in view.facts("loss_call"):
+            self.operations[str(fact.data.get("function"))] = str(fact.data.get("operation"))
+        for fact in view.facts("target_sketch"):
+            data = fact.data
+            if data.get("function") in guessing.OF_LABELS and data.get("kind") == "values":
+                yield from self._shares(view, data)
+            if data.get("function") not in guessing.OF_CLASSES or data.get("kind") != "classes":
+                continue
+            pool = guessing.pool_of(self.pools, data)
+            guessing.add_targets(pool, data)
+            if data.get("outside"):
+                yield self._finding(view, Severity.ERROR, "outside", "label_out_of_range", data["outside"], (
+                    f"labels go from {data['min']} to {data['max']}, but the output has classes 0 to "
+                    f"{data['columns'] - 1}: {data['outside']} of {data['rows']} labels have none"
+                ))  # fmt: skip
+            yield from self._one_class(view, pool)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """A class that never occurred."""
+        for pool in self.pools.values():
+            classes = pool["columns"]
+            known = {int(label) for label in pool["counts"]}
+            missing = set(range(classes)) - known if classes <= _MOST_CLASSES else set()
+            enough = pool["sketches"] >= _SKETCHES and pool["rows"] >= _ROWS_PER_CLASS * classes
+            if enough and len(missing) == 1 and missing <= {0, classes - 1}:
+                label = missing.pop()
+                what = f"class {label} of {classes} does not occur in {pool['rows']} labels"
+                yield self._finding(view, Severity.INFO, f"class {label}", "", label, what)
+
+    def _one_class(self, view: StepView, pool: dict[str, Any]) -> Iterable[Finding]:
+        of_layer = self.operations.get(pool["function"]) == "weighted_sum"
+        if len(pool["counts"]) == 1 and pool["rows"] >= self.rows and pool["columns"] > 1 and of_layer:
+            label = next(iter(pool["counts"]))
+            what = f"all of {pool['rows']} labels are {label}, and the output has {pool['columns']} classes"
+            # The first logit of a contrastive loss is that of the pair that belongs together.
+            severity, symptom = (Severity.INFO, "") if label == "0" else (Severity.WARNING, "labels_constant")
+            yield self._finding(view, severity, "one class", symptom, pool["rows"], what)
+
+    def _shares(self, view: StepView, data: Any) -> Iterable[Finding]:
+        low, high = data.get("min", 0.0), data.get("max", 1.0)
+        if low < -_BEYOND or high > 1 + _BEYOND:
+            what = f"{data['function']} expects targets of 0 to 1, and they go from {low:.3g} to {high:.3g}"
+            beyond = low if low < -_BEYOND else high
+            yield self._finding(view, Severity.WARNING, "shares", "targets_no_probabilities", beyond, what)
+
+    def _finding(
+        self, view: StepView, severity: Severity, subject: str, symptom: str, value: float, message: str
+    ) -> Finding:
+        symptoms = (symptom,) if symptom else ()
+        return self.finding(
+            view, severity=severity, subject=subject, value=float(value), message=message, symptoms=symptoms
+        )

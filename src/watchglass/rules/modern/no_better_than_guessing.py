@@ -1,0 +1,216 @@
+"""NoBetterThanGuessing: a loss that a guess without any input would reach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import guessing, signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import Phase, StepView
+
+#: Sketches of values that are compared, and captured losses and losses of steps of which the mean is known.
+_SKETCHES, _CAPTURES, _STEPS = 6, 6, 24
+#: A loss of this many guesses is far above one: not what the targets explain.
+_ABOVE = 1.15
+#: Classes from which on anything that is learned shows by more.
+_MANY = 10
+#: Evaluations whose results are remembered.
+_MOST_EVALUATIONS = 256
+#: Correlation between outputs and targets up to which they have nothing in common.
+_UNRELATED = 0.2
+
+
+class NoBetterThanGuessing(Rule):
+    """The loss is no better than that of a guess that knows no input.
+
+    Looks at: the loss of classifications against the logarithm of the number of classes, or the entropy of their
+        frequencies, and the accuracy against the most frequent class; the squared error of other predictions against
+        the variance of their targets. In training and in evaluations.
+    Fires when: the mean of the last third of the losses is above `share` of what a guess reaches, is known to 2 %, and
+        does not fall any more; from half of the planned steps on, or at the end. Or when three quarters of at least
+        `evaluations` evaluation losses are, and the accuracy is not above the share of the most frequent class. Models
+        in turns (GANs), losses that are masked or weighted by the script, and runs that act before they learn
+        (reinforcement learning) are not judged.
+    Usual causes: labels that do not belong to their inputs, an augmentation that destroys what they depend on, a model
+        that no gradient reaches.
+    What to try: overfit one batch. If that works, look at the data; if not, at model and loss.
+    Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
+    Source: a constant prediction has the entropy of the labels, or the variance of the targets, as its loss; house:
+        `share`, windows.
+    """
+
+    needs = (
+        Needs(facts=("target_sketch", "output_sketch"), why="to know what a guess reaches"),
+        Needs(scalars=("loss",), why="to compare it"),
+    )
+
+    share: float = parameter(0.98, help="share of a guess's loss from which a loss is no better", gt=0, le=1)
+    share_of_many: float = parameter(0.96, help="the same for ten classes and more", gt=0, le=1)
+    min_steps: int = parameter(60, help="steps before a run is judged", unit="steps", ge=1)
+    evaluations: int = parameter(2, help="evaluations before their best is judged", ge=1)
+
+    #: Targets of the training, and of evaluations.
+    pools: dict[str, dict[str, Any]] = state(dict)
+    evaluated: dict[str, dict[str, Any]] = state(dict)
+    #: Whether each captured loss was the mean of its function; None before the first.
+    plain: bool | None = state(lambda: None)
+    #: The same of losses inside of a model, by the rows that were sketched.
+    near: bool | None = state(lambda: None)
+    #: Of values, by sketch: error, that of their mean, correlation.
+    errors: list[list[float]] = state(list)
+    #: Of evaluations: loss and accuracy, -1 for none.
+    judged: list[list[float]] = state(list)
+    unjudged: int = state(int)
+    steps: int = state(int)
+    masked: bool = state(bool)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """A finding from half of the planned steps on."""
+        self._phases(view.phases)
+        if view.mode is Mode.EVAL:
+            for fact in view.facts("target_sketch"):
+                guessing.add_targets(guessing.pool_of(self.evaluated, fact.data), fact.data)
+        if view.mode is not Mode.TRAIN:
+            return
+        self.steps = view.model_step + 1
+        for fact in view.facts("target_sketch"):
+            guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
+            self.masked |= bool(fact.data.get("unreduced"))
+        for fact in view.facts("output_sketch"):
+            self._add_errors(fact.data)
+            loss, sampled = view.scalar("loss"), fact.data.get("loss")
+            if self.plain is None and loss is not None and sampled is not None:
+                # A model that computes its loss itself: that of some rows is near that of all.
+                self.near = abs(loss - sampled) < 0.2 * sampled and self.near is not False
+        for pool in self.pools.values():
+            same = guessing.is_mean(view, pool["function"])
+            self.plain = self.plain if same is None else same and self.plain is not False
+        planned = guessing.planned(view)
+        half = planned is not None and self.steps == max(self.min_steps, planned // 2)
+        if half and not signals.warming_up(view):
+            yield from self._training(view, at_end=False)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """Findings of the whole run."""
+        self._phases(view.phases)
+        found = list(self._training(view, at_end=True))
+        yield from found or self._evaluation(view)
+
+    def _phases(self, phases: tuple[Phase, ...]) -> None:
+        for phase in phases:
+            if phase.mode is not Mode.EVAL or len(self.judged) >= _MOST_EVALUATIONS:
+                continue
+            pool = self._pool()
+            loss = phase.means.get(f"loss/{pool['function']}", phase.means.get("loss")) if pool else None
+            if loss is not None and math.isfinite(loss):
+                self.judged.append([loss, phase.means.get("accuracy", -1.0)])
+            elif "loss" not in phase.means:
+                self.unjudged += 1
+
+    def _pool(self) -> dict[str, Any] | None:
+        """The targets of the only loss; None if there are several."""
+        return next(iter(self.pools.values())) if len(self.pools) == 1 else None
+
+    def _add_errors(self, data: Any) -> None:
+        rows, constant = int(data.get("rows") or 0), float(data.get("constant_error") or 0.0)
+        if rows > 1 and constant > 0:
+            # The mean of these very rows is nearer to them than the best guess of a run.
+            self.errors.append([data["squared_error"], constant * rows / (rows - 1), data.get("correlation", 0.0)])
+
+    def _training(self, view: StepView, *, at_end: bool) -> Iterable[Finding]:
+        pool = self._pool()
+        if pool is None or self.masked or view.in_turns or guessing.acts(view, self.unjudged):
+            return
+        # Few training steps may be captured, and an evaluation has the same classes.
+        more = next(iter(self.evaluated.values()), pool)
+        known = pool if guessing.knows_frequencies(pool) or not guessing.knows_frequencies(more) else more
+        limit = guessing.guess(known)
+        if limit is None:
+            yield from self._values(view)
+            return
+        if self.steps < self.min_steps or limit < 1e-3:
+            return
+        name, least = (
+            ("loss", _STEPS)
+            if self.plain or (self.plain is None and self.near)
+            else (f"loss/{pool['function']}", _CAPTURES)
+        )
+        values = view.series(name, Mode.TRAIN)
+        last = values[-max(len(values) // 3, 1) :]
+        if len(last) < least or not np.isfinite(last).all():
+            return
+        mean, error = float(last.mean()), float(last.std(ddof=1) / math.sqrt(len(last)))
+        if mean < self._share(pool) * limit or error > 0.02 * limit or self._is_accurate(view, pool):
+            return
+        early, late = np.array_split(last, 2)
+        # The difference of the means of halves has twice the error of the mean.
+        falls = early.mean() - late.mean() > 4 * error and not mean > _ABOVE * limit
+        if falls or (mean > _ABOVE * limit and not at_end):
+            return
+        about = f"the training loss of {name.removeprefix('loss/')}" if name != "loss" else "the training loss"
+        yield self._finding(view, "training", f"{about}, {mean:.4g} in the last third, is", mean, limit, known)
+
+    def _share(self, pool: dict[str, Any]) -> float:
+        """The share of a guess's loss from which a loss counts as no better."""
+        return self.share_of_many if (pool.get("columns") or 0) >= _MANY else self.share
+
+    def _is_accurate(self, view: StepView, pool: dict[str, Any]) -> bool:
+        accuracy = view.series("accuracy", Mode.TRAIN)
+        last = accuracy[-max(len(accuracy) // 3, 1) :]
+        if not len(last) or not pool["counts"]:
+            return False
+        chance = guessing.most_frequent(pool)
+        return bool(last.mean() > chance + 0.02 + 2 * last.std() / math.sqrt(len(last)))
+
+    def _values(self, view: StepView) -> Iterable[Finding]:
+        last = np.asarray(self.errors[len(self.errors) * 2 // 3 :])
+        if len(last) < _SKETCHES or self.steps < self.min_steps:
+            return
+        error, limit, correlation = (float(each) for each in last.mean(axis=0))
+        noise = float(np.std(last[:, 0] / last[:, 1], ddof=1) / math.sqrt(len(last)))
+        first = float(np.median([each[0] for each in self.errors[:4]]))
+        if error < self.share * limit or noise > 0.2 * error / limit or correlation > _UNRELATED or error < 0.5 * first:
+            return
+        what = f"the squared error, {error:.4g} in the last third, is"
+        yield self._finding(view, "training", what, error, limit, self._pool(), "the variance of the targets")
+
+    def _evaluation(self, view: StepView) -> Iterable[Finding]:
+        # Their classes may be more even than those of the training.
+        pool = next(iter(self.evaluated.values())) if len(self.evaluated) == 1 and self._pool() else None
+        limit = guessing.guess(pool) if pool is not None else None
+        if pool is None or limit is None or self.masked or view.in_turns or len(self.judged) < self.evaluations:
+            return
+        # Of many the best is better by chance: a quarter of them has to be.
+        best = float(np.quantile([loss for loss, _ in self.judged], 0.25))
+        accuracy = float(np.quantile([accuracy for _, accuracy in self.judged], 0.75))
+        knows = pool["counts"] and guessing.knows_frequencies(pool)
+        if not knows or max(each for _, each in self.judged) < 0 or best < self._share(pool) * limit or limit < 1e-3:
+            return
+        if accuracy > guessing.most_frequent(pool) + 0.05 or self.steps < self.min_steps:
+            return
+        what = f"three quarters of {len(self.judged)} evaluation losses are above {best:.4g}, which is"
+        yield self._finding(view, "evaluation", what, best, limit, pool)
+
+    def _finding(
+        self, view: StepView, subject: str, what: str, value: float, limit: float, pool: Any, words: str = ""
+    ) -> Finding:
+        words = f"{words} = {limit:.4g}" if words else guessing.guess_words(pool)
+        above = subject == "training" and value > _ABOVE * limit
+        symptom = "loss_above_guess" if above else "loss_at_guess" if subject == "training" else "evaluation_at_guess"
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject=subject,
+            value=value,
+            limit=limit,
+            message=f"{what} no better than guessing: {words}",
+            symptoms=(symptom,),
+            evidence=signals.evidence(view),
+        )

@@ -1,0 +1,95 @@
+"""TooMuchDropout: dropout that leaves next to nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+
+class TooMuchDropout(Rule):
+    """Dropout removes so much that the model can hardly learn.
+
+    Looks at: the probabilities of the dropout modules; the training loss beside that of evaluations.
+    Fires when: a module drops more than `certain` of its elements in training. Or it drops more than `high`, and the
+        mean training loss between two evaluations is more than `gap` times that of the evaluation after it, at the last
+        half of the evaluations. Functional dropout is not known.
+    Usual causes: the probability to keep given as the one to drop; a value from another library or a search.
+    What to try: 0.1 to 0.5; less for convolutions and small models.
+    Costs: nothing beyond what is always recorded.
+    Source: Srivastava et al., Dropout, JMLR 2014 (0.5 for hidden units, 0.2 for inputs; from 0.9 on the error rises
+        steeply); house: limits.
+    """
+
+    needs = (Needs(scalars=("loss",), optional=True, why="to compare training and evaluation"),)
+
+    certain: float = parameter(0.89, help="probability that is too high in any case", gt=0, le=1)
+    high: float = parameter(0.65, help="probability that is too high where the training suffers", gt=0, le=1)
+    gap: float = parameter(1.5, help="training loss over evaluation loss", gt=1)
+
+    #: The module that drops most, and its probability.
+    module: str = state(str)
+    probability: float = state(float)
+    #: Training loss of the latest stretch, and its ratio to the evaluation after it.
+    training: float | None = state(lambda: None)
+    ratios: list[float] = state(list)
+    reported: bool = state(bool)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """A finding once the modules are known."""
+        fact = view.latest_fact("model") if not self.probability else None
+        dropped = fact.data.get("dropout") if fact is not None else None
+        if isinstance(dropped, dict) and dropped:
+            self.module = max(dropped, key=lambda each: dropped[each])
+            self.probability = float(dropped[self.module])
+        self._phases(view)
+        # Evaluation mode switches it off, and a probability may still change before the first steps are over.
+        if self.probability > self.certain and view.mode is Mode.TRAIN and view.model_step >= 8 and not self.reported:
+            flags = view.latest_fact("training_flags")
+            if flags is None or flags.data.get("training", True):
+                self.reported = True
+                yield self._finding(view, self.probability, self.certain, "")
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """A finding about what the losses show."""
+        self._phases(view)
+        late = self.ratios[len(self.ratios) // 2 :]
+        if self.reported or self.probability <= self.high or len(late) < 2:
+            return
+        if (ratio := float(np.median(late))) > self.gap:
+            words = f", and the training loss is {ratio:.3g} times that of evaluations"
+            yield self._finding(view, ratio, self.gap, words)
+
+    def applicable(self, view: StepView) -> str:
+        """Not for models without dropout."""
+        fact = view.latest_fact("model")
+        none = fact is not None and not fact.data.get("dropout")
+        return "the model has no module that drops elements" if none else ""
+
+    def _phases(self, view: StepView) -> None:
+        for phase in view.phases:
+            names = [name for name in phase.means if name.startswith("loss/")]
+            loss = phase.means[names[0]] if len(names) == 1 else None
+            if phase.mode is Mode.TRAIN:
+                self.training = loss
+            elif loss is not None and self.training is not None and math.isfinite(self.training) and loss > 0:
+                self.ratios = [*self.ratios, self.training / loss][-64:]
+
+    def _finding(self, view: StepView, value: float, limit: float, words: str) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            tensors=[self.module],
+            value=value,
+            limit=limit,
+            message=f"{self.module} drops {self.probability:.0%} of its elements in training{words}",
+            symptoms=("dropout_high",),
+            evidence={"dropout": self.probability},
+        )

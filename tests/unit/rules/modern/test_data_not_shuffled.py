@@ -1,0 +1,74 @@
+"""DataNotShuffled: batches that are sorted by class or by time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from real_runs import RealRuns, Watch, batch, classifier, update
+from sketches_of import Batch, steps
+from watchglass.rules import find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+RULE = "DataNotShuffled"
+
+
+def sorted_by_class(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+    return random.normal(size=(32, 4)), np.full(32, step % 4)
+
+
+def shuffled(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+    return random.normal(size=(32, 4)), random.integers(0, 4, 32)
+
+
+def series(jumps: bool) -> Batch:
+    """Values of a time that walks through the data, or that grow slowly with the steps."""
+
+    def made(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+        mean = 10 * np.sin(step * 1.7) if jumps else 0.5 * step
+        return random.normal(size=(32, 1)), mean + random.normal(size=(32, 1))
+
+    return made
+
+
+class TestDataNotShuffled(RuleSuite):
+    rule = find_rule(RULE)
+
+    def sick(self) -> Sequence[Step]:
+        return steps(30, sorted_by_class)
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return (steps(30, series(jumps=True), "mse_loss"),)
+
+    def healthy(self) -> Sequence[Step]:
+        return steps(30, shuffled)
+
+    def test_targets_that_grow_with_the_steps_are_no_order_of_the_data(self, tmp_path: Path) -> None:
+        assert not self.serious(self.build(tmp_path / "run", steps(30, series(jumps=False), "mse_loss")))
+
+    def test_a_loader_that_shuffles_decides(self, tmp_path: Path) -> None:
+        made = steps(30, sorted_by_class)
+        made[0] = Step(scalars=made[0].scalars, facts={**made[0].facts, "data_loader": {"sampler": "RandomSampler"}})
+        assert not self.serious(self.build(tmp_path / "run", made))
+
+
+class TestDataNotShuffledInRealRuns(RealRuns):
+    rule = RULE
+    cause = "data_not_shuffled"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        inputs, labels = batch(640)
+        if sick:
+            order = labels.argsort()
+            inputs, labels = inputs[order], labels[order]
+        model = classifier(depth=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for _ in range(2):
+            for rows in torch.arange(640).split(32):
+                update(model, optimizer, inputs[rows], labels[rows])

@@ -1,0 +1,88 @@
+"""LabelRange: labels of one class, labels that the output does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import watchglass
+from real_runs import RealRuns, Watch, batch, classifier, update
+from sketches_of import Batch, steps
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.rules import capture_for, find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+RULE = "LabelRange"
+
+
+def labelled(low: int, high: int, classes: int = 4) -> Batch:
+    def made(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+        return random.normal(size=(64, classes)), random.integers(low, high, 64)
+
+    return made
+
+
+def by_a_layer(made: list[Step]) -> list[Step]:
+    call = {"function": "cross_entropy", "operation": "weighted_sum"}
+    return [Step(scalars=step.scalars, facts={**step.facts, "loss_call": call}) for step in made]
+
+
+def values(low: float, high: float) -> Batch:
+    return lambda step, random: (random.normal(size=(64, 2)), random.uniform(low, high, (64, 2)))
+
+
+class TestLabelRange(RuleSuite):
+    rule = find_rule(RULE)
+
+    def sick(self) -> Sequence[Step]:
+        return by_a_layer(steps(12, labelled(2, 3)))
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return (
+            by_a_layer(steps(12, labelled(0, 6))),
+            by_a_layer(steps(12, values(-1, 1), "binary_cross_entropy_with_logits")),
+        )
+
+    def healthy(self) -> Sequence[Step]:
+        return by_a_layer(steps(12, labelled(0, 4)))
+
+    def test_a_class_that_never_occurs_is_an_info(self, tmp_path: Path) -> None:
+        (finding,) = replay(
+            self.build(tmp_path / "run", by_a_layer(steps(12, labelled(1, 4)))), [RuleSpec(RULE)]
+        ).findings
+        assert (finding.severity.value, finding.message) == ("info", "class 0 of 4 does not occur in 768 labels")
+
+
+class TestLabelRangeInRealRuns(RealRuns):
+    rule = RULE
+    cause = "nothing_to_learn"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(30):
+            inputs, labels = batch()
+            update(model, optimizer, inputs, labels.clamp(2, 2) if sick else labels)
+
+
+def test_the_positive_pair_of_a_contrastive_loss_may_always_be_the_first(run_path: Path) -> None:
+    torch.manual_seed(0)
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watchglass.watch(model, run=run_path, strict=True, **{**capture_for([RuleSpec(RULE)]), "save_interval": 1}):
+        for _ in range(20):
+            keys = torch.randn(32, 16)
+            queries = model(keys)
+            positive, negative = (queries * queries.detach()).sum(1, keepdim=True), queries @ torch.randn(4, 8)
+            optimizer.zero_grad()
+            F.cross_entropy(torch.cat([positive, negative], 1), torch.zeros(32, dtype=torch.long)).backward()
+            optimizer.step()
+    assert not replay(str(run_path), [RuleSpec(RULE)]).findings

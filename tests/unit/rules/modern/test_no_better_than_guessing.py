@@ -1,0 +1,107 @@
+"""NoBetterThanGuessing: a loss that a guess without any input would reach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
+from sketches_of import judged, steps
+from watchglass.records import Mode
+from watchglass.rules import find_rule
+from watchglass.rules.guessing import add_targets, guess, pool_of
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+RULE = "NoBetterThanGuessing"
+
+
+def classes(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+    return random.normal(size=(32, 4)), random.integers(0, 4, 32)
+
+
+def values(better: float) -> Any:
+    def made(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+        targets = random.normal(size=(32, 1))
+        return better * targets + 0.1 * random.normal(size=(32, 1)), targets
+
+    return made
+
+
+def noisy(level: float) -> Any:
+    random = np.random.default_rng(3)
+    return lambda step: float(level * (1 + 0.02 * random.normal()))
+
+
+class TestNoBetterThanGuessing(RuleSuite):
+    rule = find_rule(RULE)
+
+    def sick(self) -> Sequence[Step]:
+        return steps(120, classes, loss=noisy(math.log(4)))
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        memorised = []
+        for step in steps(200, classes, loss=lambda step: math.log(4) * 0.97**step):
+            memorised.append(step)
+            if len(memorised) % 40 == 0:
+                scalars = {"loss/cross_entropy": 1.6, "loss": 1.6, "accuracy": 0.26}
+                facts = judged("cross_entropy", *classes(0, np.random.default_rng(len(memorised))))
+                memorised.append(Step(scalars=scalars, facts=facts, mode=Mode.EVAL, weight=100.0))
+        return (
+            # Noise that outputs do not follow, and targets that they miss by far.
+            steps(90, values(0.0), "mse_loss"),
+            steps(120, classes, loss=noisy(5.0)),
+            memorised,
+        )
+
+    def healthy(self) -> Sequence[Step]:
+        return steps(120, classes, loss=lambda step: math.log(4) * 0.99**step)
+
+
+class TestNoBetterThanGuessingInRealRuns(RealRuns):
+    rule = RULE
+    cause = "nothing_to_learn"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier(depth=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        watch(model)
+        for step in range(90):
+            inputs, labels = batch()
+            update(model, optimizer, inputs, labels[torch.randperm(32)] if sick else labels)
+            if step % 30 == 29:
+                evaluate(model, *batch())
+
+
+def pooled(**data: Any) -> float | None:
+    pool = pool_of({}, {"function": "cross_entropy", "number": 1, **data})
+    add_targets(pool, {"kind": "classes", "columns": 4, "rows": 100, **data})
+    return guess(pool)
+
+
+def test_a_guess_knows_frequencies_smoothing_and_weights() -> None:
+    even, rare = [[0, 50], [1, 50], [2, 50], [3, 50]], [[0, 150], [1, 50]]
+    assert pooled(counts=even) == math.log(4)
+    assert np.isclose(pooled(counts=rare) or 0, 0.5623, atol=1e-4)
+    # A few rows of many classes look more certain than they are.
+    assert pooled(counts=[[0, 3], [1, 1]]) == math.log(4)
+    assert pooled(counts=rare, weighted=True) == math.log(4)
+    logits = torch.log(torch.tensor([[0.9 * 0.75 + 0.025, 0.9 * 0.25 + 0.025, 0.025, 0.025]]))
+    best = F.cross_entropy(logits.repeat(4, 1), torch.tensor([0, 0, 0, 1]), label_smoothing=0.1)
+    assert np.isclose(pooled(counts=rare, smoothing=0.1) or 0, float(best))
+
+
+def test_a_guess_of_labels_knows_their_weight() -> None:
+    labels = torch.tensor([1.0, 0, 0, 0])
+    pool = pool_of({}, {"function": "binary_cross_entropy_with_logits", "number": 1})
+    add_targets(pool, {"kind": "labels", "columns": 1, "rows": 4, "units": {"mean": [0.25]}, "positive_weight": 3.0})
+    best = min(
+        float(F.binary_cross_entropy_with_logits(torch.full((4,), logit), labels, pos_weight=torch.tensor(3.0)))
+        for logit in np.linspace(-3, 3, 601)
+    )
+    assert np.isclose(guess(pool) or 0, best, atol=1e-4)

@@ -1,0 +1,59 @@
+"""TargetsOutOfScale: regression targets far larger than what the model gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from real_runs import RealRuns, Watch
+from sketches_of import Batch, steps
+from watchglass.rules import find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+RULE = "TargetsOutOfScale"
+
+
+def regression(mean: float, scale: float, learned: float = 0.0) -> Batch:
+    def made(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+        targets = mean + scale * random.normal(size=(32, 1))
+        return 0.3 * random.normal(size=(32, 1)) + min(1.0, step * learned) * targets, targets
+
+    return made
+
+
+class TestTargetsOutOfScale(RuleSuite):
+    rule = find_rule(RULE)
+
+    def sick(self) -> Sequence[Step]:
+        return steps(80, regression(150, 80), "mse_loss")
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return (steps(30, regression(0, 100), "huber_loss"),)
+
+    def healthy(self) -> Sequence[Step]:
+        return steps(80, regression(0, 1), "mse_loss")
+
+    def test_targets_that_are_reached_in_time_are_no_fault(self, tmp_path: Any) -> None:
+        assert not self.serious(self.build(tmp_path / "run", steps(80, regression(150, 80, 0.05), "mse_loss")))
+
+
+class TestTargetsOutOfScaleInRealRuns(RealRuns):
+    rule = RULE
+    cause = "targets_out_of_scale"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(70):
+            inputs = torch.randn(32, 8)
+            targets = inputs[:, :1] + inputs[:, 1:2]
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), 300 + 100 * targets if sick else targets).backward()
+            optimizer.step()
