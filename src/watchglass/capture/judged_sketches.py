@@ -68,6 +68,7 @@ class Judged:
         stride: Of the rows of targets every so many is one of the outputs.
         ignored: The class that counts as none.
         settings: What else a loss was given: ``smoothing``, ``weighted``, ``positive_weight``.
+        sign: Where ``targets`` holds differences: 1 for those of output - target, -1 for the reverse; else 0.
     """
 
     function: str
@@ -81,6 +82,7 @@ class Judged:
     stride: int = 1
     ignored: int | None = None
     settings: dict[str, Any] | None = None
+    sign: int = 0
 
     def output_sketch(self) -> dict[str, Any] | None:
         """Data of an ``output_sketch``. For the recorder's thread."""
@@ -99,7 +101,7 @@ class Judged:
         }  # fmt: skip
         if values.shape[1] <= MOST_UNITS:
             data["units"] = {"mean": clean.mean(axis=0).tolist(), "std": spreads.tolist()}
-        targets = _rows(self.targets)
+        targets = self._target_rows()
         given = None if targets is None else targets[:: self.stride][: len(values)]
         given = None if given is None or len(given) != len(values) else given[finite]
         if self.by_class:
@@ -108,11 +110,11 @@ class Judged:
 
     def target_sketch(self) -> dict[str, Any] | None:
         """Data of a ``target_sketch``. For the recorder's thread."""
-        values = _rows(self.targets)
+        values = self._target_rows()
         if values is None or self.targets is None or not values.size:
             return None
         data = {**self._head(self.target_shape, self.targets, values), **(self.settings or {})}
-        if "int" in self.targets.dtype and self.by_class:
+        if "int" in self.targets.dtype and self.by_class and values.shape[1] == 1:
             return {**data, **self._counts(values[:, 0])}
         finite = np.isfinite(values)
         data["nonfinite"] = float(np.mean(~finite))
@@ -122,6 +124,12 @@ class Judged:
         if not len(clean):
             return data
         return {**data, **_kind_of(clean, by_class=self.by_class), **_moments(clean)}
+
+    def _target_rows(self) -> Values | None:
+        values, outputs = _rows(self.targets), _rows(self.outputs) if self.sign else None
+        if values is None or not self.sign:
+            return values
+        return None if outputs is None or outputs.shape != values.shape else outputs - self.sign * values
 
     def _head(self, shape: tuple[int, ...], sample: Sample, values: Values) -> dict[str, Any]:
         return {

@@ -213,3 +213,56 @@ def test_dropout_and_padding_tokens_are_known_of_the_model(run_path: Path) -> No
             optimizer.step()
     data = facts(run_path, "model")[-1]
     assert (data["dropout"], data["padding"]) == ({"drop": 0.4, "cell": 0.3}, {"table": 2})
+
+
+LABELS = torch.tensor([0, 2, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: -out.log_softmax(1)[range(4), LABELS].mean(),
+        lambda out: -out.log_softmax(-1).gather(1, LABELS[:, None]).mean(),
+        lambda out: -(F.one_hot(LABELS, 3) * out.log_softmax(1)).sum(1).mean(),
+    ],
+)
+def test_labels_of_a_handwritten_loss_are_found(run_path: Path, loss: Loss) -> None:
+    output, target = judged(run_path, 9 * F.one_hot(LABELS, 3).float(), loss)
+    assert (output["function"], output["right"]) == ("nll_loss", 1.0)
+    assert target["counts"] == [[2, 2], [0, 1], [1, 1]]
+
+
+TARGETS = torch.arange(12.0).view(6, 2)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: ((out - TARGETS) ** 2).mean(),
+        lambda out: (TARGETS - out).abs().sum() / 12,
+        lambda out: ((out.reshape(-1) - TARGETS.reshape(-1)) * (out.reshape(-1) - TARGETS.reshape(-1))).mean() + 0.1,
+    ],
+)
+def test_targets_of_a_handwritten_difference_are_found(run_path: Path, loss: Loss) -> None:
+    output, target = judged(run_path, TARGETS + 0.5, loss)
+    assert output["squared_error"] == pytest.approx(0.25, rel=1e-4)
+    np.testing.assert_allclose(target["units"]["mean"], [5, 6], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        # Broadcast, a penalty on the output, and labels of another shape.
+        lambda out: ((out[:, :1] - TARGETS) ** 2).mean(),
+        lambda out: (out**2).mean(),
+        lambda out: -out.log_softmax(1)[:2].mean(),
+    ],
+)
+def test_what_is_no_target_is_not_taken_for_one(run_path: Path, loss: Loss) -> None:
+    model = Gives(TARGETS + 0.5)
+    with watching(model, run_path, facts=SKETCHES):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss(model(torch.randn(4, 3))).backward()
+        optimizer.step()
+    assert not facts(run_path, "target_sketch")
+    assert facts(run_path, "output_sketch")[0]["function"] == ""

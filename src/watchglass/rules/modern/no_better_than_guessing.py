@@ -36,8 +36,8 @@ class NoBetterThanGuessing(Rule):
     Fires when: the mean of the last third of the losses is above `share` of what a guess reaches, is known to 2 %, and
         does not fall any more; from half of the planned steps on, or at the end. Or when three quarters of at least
         `evaluations` evaluation losses are, and the accuracy is not above the share of the most frequent class. Models
-        in turns (GANs), losses that are masked or weighted by the script, and runs that act before they learn
-        (reinforcement learning) are not judged.
+        in turns (GANs), losses that are masked or weighted by the script, values that another model gives, and runs
+        that act before they learn (reinforcement learning) are not judged.
     Usual causes: labels that do not belong to their inputs, an augmentation that destroys what they depend on, a model
         that no gradient reaches.
     What to try: overfit one batch. If that works, look at the data; if not, at model and loss.
@@ -83,6 +83,8 @@ class NoBetterThanGuessing(Rule):
         for fact in view.facts("target_sketch"):
             guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
             self.masked |= bool(fact.data.get("unreduced"))
+            # A target network moves the targets with the model.
+            self.masked |= bool(fact.data.get("helped")) and fact.data.get("kind") == "values"
         for fact in view.facts("output_sketch"):
             self._add_errors(fact.data)
             loss, sampled = view.scalar("loss"), fact.data.get("loss")

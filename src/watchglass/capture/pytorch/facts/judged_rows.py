@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -13,7 +14,8 @@ from watchglass.capture.deferred_facts import DeferredFact
 from watchglass.capture.input_sketches import rows_of
 from watchglass.capture.judged_sketches import Cut, Judged
 from watchglass.capture.pytorch import losses
-from watchglass.capture.pytorch.events import ForwardCall, LossCall
+from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall
+from watchglass.capture.pytorch.facts.handwritten_targets import Difference, Labels, found_behind
 from watchglass.capture.pytorch.facts.input_samples import elements
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.nested_tensors import tensors_in
@@ -39,10 +41,12 @@ class JudgedRows:
         self._forward: tuple[int, int] | None = None
         # How many of them were, as a list that the fact about an output without a loss can look at later.
         self._losses: list[str] = []
+        # What the model returned in this forward, until a backward shows a loss that the script wrote.
+        self._output: Judged | None = None
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward is about to run."""
-        forward, self._losses = call.forward, []
+        forward, self._losses, self._output = call.forward, [], None
         due = self._pace.due(call.step.mode, forward.model, call.step.mode_step)
         self._forward = (id(forward), forward.start_ns) if due else None
 
@@ -60,9 +64,20 @@ class JudgedRows:
         if self._forward != (id(call.forward), call.forward.start_ns) or self._losses:
             return
         output = next((each for _, each in tensors_in(call.output) if each.is_floating_point() and each.dim()), None)
-        judged = None if output is None or output.numel() < 2 else _of_output(output)
+        self._output = judged = None if output is None or output.numel() < 2 else _of_output(output)
         if judged is not None:
             self._add(call.forward, "forward", judged, self._losses)
+
+    def backward_began(self, call: BackwardCall) -> None:
+        """A backward begins from a loss: look for the target of one that the script wrote."""
+        output, self._output = self._output, None
+        if output is None or self._losses or self._forward != (id(call.forward), call.forward.start_ns):
+            return
+        found = found_behind(call.start)
+        judged = None if found is None else _of_handwritten(found, output)
+        if judged is not None:
+            self._losses.append(judged.function)
+            self._add(call.forward, "autograd", judged, [])
 
     def _add(self, forward: Forward, source: str, judged: Judged, unless: list[str]) -> None:
         made = {"output_sketch": judged.output_sketch, "target_sketch": judged.target_sketch}
@@ -73,6 +88,9 @@ class JudgedRows:
     def _data(self, forward: Forward, make: Any, unless: list[str]) -> dict[str, Any] | None:
         """The data of a fact; for the recorder's thread."""
         data = None if unless else make()
+        if data and len(self._models) > len(list(self._models)):
+            # A teacher or a target network, which is called and not trained.
+            data = {**data, "helped": True}
         return data and {**data, **about_model(self._models, forward)}
 
 
@@ -103,7 +121,30 @@ def _judged(call: LossCall, number: int) -> Judged | None:
     )  # fmt: skip
 
 
+def _of_handwritten(found: Difference | Labels, output: Judged) -> Judged | None:
+    """A loss that the script wrote, and what is known of its output."""
+    if isinstance(found, Labels):
+        # As nll_loss, which takes log-probabilities.
+        return _of_labels("nll_loss", 1, found.log_shares, found.labels, -100, {})
+    if found.shape != output.shape or output.outputs is None:
+        return None
+    rows, columns = _matrix(output.shape)
+    cut = Cut.of(rows, columns, by_class=False)
+    picked = _flat(rows, columns, cut, found.values.device)
+    differences = elements("target", found.values, picked, (cut.rows, cut.columns))
+    return dataclasses.replace(
+        output, number=1, target_shape=output.shape, targets=differences, sign=found.sign, settings={}
+    )
+
+
 def _by_class(call: LossCall, number: int, outputs: Tensor, targets: Tensor) -> Judged | None:
+    ignored = int(argument_of(call.function, "ignore_index", call.arguments, call.kwargs, -100))
+    return _of_labels(call.function, number, outputs, targets, ignored, _settings(call))
+
+
+def _of_labels(
+    function: str, number: int, outputs: Tensor, targets: Tensor, ignored: int, settings: dict[str, Any]
+) -> Judged | None:
     if outputs.dim() < 2:
         outputs, targets = outputs.unsqueeze(0), targets.unsqueeze(0)
     samples, classes, *space = outputs.shape
@@ -120,12 +161,12 @@ def _by_class(call: LossCall, number: int, outputs: Tensor, targets: Tensor) -> 
     of_outputs = (first[:, None] + torch.arange(classes, device=device) * positions).reshape(-1)
     shape = (len(seen), classes)
     return Judged(
-        call.function, number, True, tuple(outputs.shape), tuple(targets.shape), classes,
+        function, number, True, tuple(outputs.shape), tuple(targets.shape), classes,
         elements("output", outputs, of_outputs, shape) if cut.whole_rows else None,
         elements("target", targets, of_outputs, shape) if shares else elements("target", targets, rows, (cut.rows, 1)),
         1 if shares else cut.stride,
-        None if shares else int(argument_of(call.function, "ignore_index", call.arguments, call.kwargs, -100)),
-        _settings(call),
+        None if shares else ignored,
+        settings,
     )  # fmt: skip
 
 
