@@ -261,6 +261,16 @@ def saved_tensor(node: Any, name: str) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
+def saved_tensors(node: Any, name: str) -> list[Tensor]:
+    """The tensors of a list that a node has saved; none where hooks have packed one, or a backward let go of them."""
+    if any(getattr(each, "unpack_hook", None) is not None for each in getattr(node, f"_raw_saved_{name}", None) or ()):
+        return []
+    try:
+        return [each for each in getattr(node, f"_saved_{name}", None) or () if isinstance(each, Tensor)]
+    except RuntimeError:
+        return []
+
+
 def axis_of(value: int, axes: int) -> int:
     """An axis as autograd keeps it, a negative one as unsigned, counted from the first."""
     value = value - 2 * _UNSIGNED if value >= _UNSIGNED else value

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from watchglass.capture.pytorch.autograd_graph import axis_of, saved_tensor, shape_of
+from watchglass.capture.pytorch.autograd_graph import axis_of, saved_tensor, saved_tensors, shape_of
 from watchglass.capture.pytorch.loss_operations import ARRANGING
 from watchglass.capture.pytorch.loss_outputs import output_path
 
@@ -93,7 +93,7 @@ def _difference(node: Any) -> Difference | None:
 def _labels(node: Any) -> Labels | None:
     name = node.name()
     if name.startswith("IndexBackward"):
-        indices = _saved_indices(node)
+        indices = saved_tensors(node, "indices")
         log_shares = _log_shares(node.next_functions[0])
         fits = (
             log_shares is not None and len(indices) == 2 and all(each.shape == log_shares.shape[:1] for each in indices)
@@ -113,6 +113,11 @@ def _labels(node: Any) -> Labels | None:
     return None
 
 
+def _labels_rows(index: Tensor, log_shares: Tensor) -> bool:
+    """Whether an index has an integer for each row."""
+    return index.dtype == torch.int64 and index.shape == log_shares.shape[:1]
+
+
 def _log_shares(made: tuple[Any, int]) -> Tensor | None:
     """The result of a log-softmax over the last axis of an output of the model, of two axes."""
     node, _ = _before(*made)
@@ -123,19 +128,6 @@ def _log_shares(made: tuple[Any, int]) -> Tensor | None:
     if output[0] is None or output_path(*output) is None or values is None or values.dim() != 2:
         return None
     return values.detach() if axis_of(node._saved_dim, 2) == 1 else None
-
-
-def _saved_indices(node: Any) -> list[Tensor]:
-    """The tensors that elements were looked up by; none if hooks have packed one of them."""
-    raw = getattr(node, "_raw_saved_indices", None) or ()
-    if any(getattr(each, "unpack_hook", None) is not None for each in raw):
-        return []
-    try:
-        given = node._saved_indices
-    except (RuntimeError, AttributeError):
-        return []
-    found = [each for each in given if isinstance(each, Tensor)]
-    return found if all(each.dtype == torch.int64 and each.dim() == 1 for each in found) else []
 
 
 def _before(node: Any, number: int) -> tuple[Any, int]:
