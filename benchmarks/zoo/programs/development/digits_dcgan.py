@@ -48,9 +48,9 @@ if zoo.has("normal_weights"):
 
 if zoo.variant == "plain":
     criterion, good = nn.BCEWithLogitsLoss(), 0.9
-    rate = 1e-7 if zoo.has("generator_rate_of_1e_7") else 2e-3
+    rate = 1e-7 if zoo.has("generator_rate_of_1e_7") else 1e-3
     optimizer_g = torch.optim.Adam(generator.parameters(), lr=rate, betas=(0.5, 0.999))
-    optimizer_d = torch.optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    optimizer_d = torch.optim.Adam(discriminator.parameters(), lr=1e-3, betas=(0.5, 0.999))
 else:
     criterion, good = nn.MSELoss(), 1.0
     optimizer_g = torch.optim.RMSprop(generator.parameters(), lr=1e-3)

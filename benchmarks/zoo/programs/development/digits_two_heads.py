@@ -71,7 +71,9 @@ if zoo.variant == "weighted":
     optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=2e-3)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 else:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    layers = [*model.trunk.parameters(), *model.digit.parameters(), *model.ink.parameters()]
+    groups = [{"params": layers}, {"params": [model.log_variances], "lr": 1e-3}]
+    optimizer = torch.optim.SGD(groups, lr=0.03, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
 
 step = 0
