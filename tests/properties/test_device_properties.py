@@ -82,8 +82,8 @@ def assert_of(rows: NDArray[np.float64], histograms: Any, values: NDArray[np.flo
     """Counts, extremes and bins are exact, sums within their bounds of the exact ones."""
     exactly = of_array(values)
     np.testing.assert_array_equal(rows[:5], exactly[:5])
-    # On the CPU PyTorch may take MKL's square roots, which are off by one unit in the last place.
-    np.testing.assert_array_max_ulp(rows[5:7], exactly[5:7], maxulp=1 if dtype.startswith("complex") else 0)
+    # On the CPU PyTorch may take MKL's square roots, which are off by one unit in the last place, of a rounded sum.
+    np.testing.assert_array_max_ulp(rows[5:7], exactly[5:7], maxulp=2 if dtype.startswith("complex") else 0)
     expected = histograms_of([values])
     np.testing.assert_array_equal(histograms.keys, expected.keys)
     np.testing.assert_array_equal(histograms.counts, expected.counts)
