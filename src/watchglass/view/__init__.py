@@ -44,14 +44,13 @@ if TYPE_CHECKING:
     from watchglass.view.verdict import (
         STYLES as STYLES,
         TextRow as TextRow,
-        amounts as amounts,
-        headline as headline,
         outline as outline,
         rows_panel as rows_panel,
         rows_text as rows_text,
         tone as tone,
         verdict_text as verdict_text,
     )
+    from watchglass.view.verdict_sentences import amounts as amounts, headline as headline
 
 #: Public names by file. A launcher that only prints an error does not import NumPy or plotly.
 

@@ -9,20 +9,8 @@ from typing import Any
 from watchglass.records import Diagnosis, ExplainedFinding, Finding, Verdict, count
 from watchglass.view.json_format import diagnosis_to_json, finding_to_json, strict_json
 from watchglass.view.text import number, percent, printable
-from watchglass.view.verdict import (
-    STYLES,
-    TextRow,
-    alike,
-    beginning,
-    chain_link,
-    closing,
-    diagnosis_row,
-    findings_of,
-    heading,
-    headline,
-    unexplained,
-    workers_named,
-)
+from watchglass.view.verdict import STYLES, TextRow, beginning, diagnosis_row, heading, unexplained
+from watchglass.view.verdict_sentences import alike, chain_link, closing, findings_of, headline, workers_named
 
 #: Evidence that a rule keeps for diagnoses, shown elsewhere.
 _SHOWN_ELSEWHERE = {"symptoms", "subject"}

@@ -20,7 +20,7 @@ from watchglass.records import (
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_sentence
 from watchglass.view.text import harmless_json
-from watchglass.view.verdict import headline
+from watchglass.view.verdict_sentences import headline
 
 #: Identifier of the schema; its number rises when a key changes its meaning or goes.
 SCHEMA = "urn:watchglass:schema:check:1"

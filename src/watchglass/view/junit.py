@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from watchglass.records import Finding, RuleStatus, Status, Verdict, count
 from watchglass.view.conclusion import Terms, counted, not_answered
 from watchglass.view.text import harmless_xml, printable
-from watchglass.view.verdict import advice, chain, headline
+from watchglass.view.verdict_sentences import advice, chain, headline
 
 #: Most findings of one rule that a case lists; the rest are counted.
 _MOST_FINDINGS = 50

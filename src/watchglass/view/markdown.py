@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from watchglass.records import Diagnosis, Finding, Verdict, count
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
 from watchglass.view.text import number, percent, printable
-from watchglass.view.verdict import chain, closing, findings_of, headline, since
+from watchglass.view.verdict_sentences import chain, closing, findings_of, headline, since
 
 #: Longest comment that GitHub accepts, in characters as JavaScript counts them, with a reserve for the caller.
 MOST_CHARACTERS = 65_536 - 536

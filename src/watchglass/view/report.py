@@ -19,7 +19,8 @@ from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.settings import setting_rows
 from watchglass.view.text import duration, number, percent, printable, size
-from watchglass.view.verdict import chain, closing, findings_of, headline, since, tone
+from watchglass.view.verdict import tone
+from watchglass.view.verdict_sentences import chain, closing, findings_of, headline, since
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from watchglass.records import Finding, Severity, Status, Verdict, count, number_to_json
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
 from watchglass.view.text import harmless_json, printable
-from watchglass.view.verdict import advice, headline
+from watchglass.view.verdict_sentences import advice, headline
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}

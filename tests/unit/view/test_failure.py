@@ -21,7 +21,7 @@ from watchglass.view import (
     tone,
     verdict_text,
 )
-from watchglass.view.verdict import closing
+from watchglass.view.verdict_sentences import closing
 
 BAD = Failure("exception", "ValueError", "bad batch", "train.py", 12, "check(batch)", exit_status=1)
 

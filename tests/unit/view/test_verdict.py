@@ -24,7 +24,7 @@ from watchglass.view import (
     verdict_text,
 )
 from watchglass.view.text import percent
-from watchglass.view.verdict import chain, closing, since
+from watchglass.view.verdict_sentences import chain, closing, since
 
 
 def rendered(verdict: Verdict, width: int = 90) -> str:

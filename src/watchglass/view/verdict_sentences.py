@@ -1,0 +1,204 @@
+"""The sentences of a verdict: its headline, its closing lines, what an ended or starved run means, chains of symptoms.
+
+Every format uses them: the terminal, Markdown, JSON, JUnit, SARIF and the report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from watchglass.records import BypassedUpdates, Diagnosis, Finding, RankedCause, Severity, Status, Verdict, count
+from watchglass.view.capture_cost import capture_lines
+from watchglass.view.failure import failure_sentence
+from watchglass.view.models import model_lines, models_named
+from watchglass.view.text import duration, money, number, percent, printable
+
+#: Below this number of steps the time of the remaining ones is only a rough estimate.
+_FEW_STEPS = 20
+_SILENCE = {Status.STARVED: "could not be evaluated", Status.ERROR: "failed"}
+
+
+def advice(finding: Finding, verdict: Verdict) -> tuple[str, ...]:
+    """What to try: the advice of the finding's diagnosis, with numbers where they are known, else of the finding."""
+    own = (diagnosis.what_to_try for diagnosis in verdict.diagnoses if finding.id in diagnosis.findings)
+    return next(own, finding.what_to_try)
+
+
+def amounts(findings: Sequence[Finding]) -> list[str]:
+    """``["1 error", "2 warnings"]``."""
+    counts = Counter(finding.severity for finding in findings)
+    return [
+        count(counts[severity], severity.value, "info" if severity is Severity.INFO else "")
+        for severity in (Severity.ERROR, Severity.WARNING, Severity.INFO)
+        if counts[severity]
+    ]
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in one line."""
+    words = amounts(verdict.findings)
+    notes = {
+        "incomplete": "the run has not ended",
+        "damaged": "records are missing; no findings in the rest",
+        "unreadable": "it cannot be read",
+        "no data": verdict.unjudged or "no training step was recorded",
+        "not judged": verdict.unjudged,
+    }
+    earlier = sum(finding.attempt < verdict.attempt for finding in verdict.findings)
+    if earlier:
+        words[-1] += f" ({'all' if earlier == len(verdict.findings) else earlier} of them in earlier attempts)"
+    failed = sum(status.status is Status.ERROR for status in verdict.statuses)
+    words += [f"{count(failed, 'rule')} failed"] if failed else []
+    begin = verdict.status
+    if verdict.failure is not None:
+        begin = f"failed {_after(verdict)}"
+        notes["failed"] = failure_sentence(verdict.failure)
+    parts = [note for note in (notes.get(verdict.status), ", ".join(words)) if note]
+    return begin + (f": {'; '.join(parts)}" if parts else "")
+
+
+def _after(verdict: Verdict) -> str:
+    return f"after {count(verdict.train_steps, 'training step')}" if verdict.train_steps else "before its first step"
+
+
+def closing(verdict: Verdict) -> Iterator[str]:
+    """The lines below the diagnoses: metrics, length, rules that could not be evaluated, cost."""
+    yield from _ended_early(verdict)
+    yield from model_lines(verdict)
+    if verdict.metrics:
+        yield ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
+    if verdict.problems:
+        yield f"not readable: {printable(verdict.problems[0])}" + _more(len(verdict.problems) - 1)
+    if verdict.status == "unreadable" or not verdict.train_steps:  # rules would only repeat that there was no data
+        return
+    if verdict.unjudged and verdict.status != "not judged":
+        yield f"little could be evaluated: {printable(verdict.unjudged)}"
+    yield length(verdict)
+    for past in verdict.bypassed:
+        yield _bypassed(past, verdict)
+    silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
+    for status in silent:
+        yield f"{printable(status.rule)} {_SILENCE[status.status]}: {printable(status.reason) or 'no reason given'}"
+    spoke = len(verdict.statuses) - len(silent)
+    if spoke:
+        unfit = sum(status.status is Status.NOT_APPLICABLE for status in verdict.statuses)
+        yield f"{count(spoke, 'rule')} evaluated" + (f", {unfit} of them not applicable here" if unfit else "")
+    yield from capture_lines(verdict.capture)
+
+
+def _ended_early(verdict: Verdict) -> Iterator[str]:
+    """The workers that ended before their script, grouped by how they ended."""
+    groups: dict[str, list[str]] = {}
+    for failure in verdict.ended_early:
+        lost = failure.kind == "lost"
+        how = "like a terminated process" if lost else failure_sentence(failure)
+        groups.setdefault(how, []).append(failure.worker)
+    for how, workers in groups.items():
+        yield f"{workers_named(workers)} ended early, {how}; the script itself ended with exit status 0"
+
+
+def _bypassed(past: BypassedUpdates, verdict: Verdict) -> str:
+    """``"19 training steps from step 21 on bypassed PyTorch's hooks ..."``."""
+    many = f"{count(past.steps, 'training step')} from" if past.steps is not None else "training steps from"
+    whose = f" of {printable(past.worker)}" if len({each.worker for each in verdict.bypassed}) > 1 else ""
+    return (
+        f"{many} step {past.since} on{whose} bypassed PyTorch's hooks ({printable(past.reason)}); recorded from the "
+        "changed weights, without the learning rate"
+    )
+
+
+def _more(amount: int) -> str:
+    return f", and {amount:,} more" if amount > 0 else ""
+
+
+def length(verdict: Verdict) -> str:
+    """Steps and time of the run, and the steps, time and cost that a stop saved."""
+    text = count(verdict.train_steps, "training step")
+    planned = verdict.planned_train_steps
+    if planned is not None and planned > verdict.train_steps:
+        text = f"{verdict.train_steps:,} of {count(planned, 'training step')}"
+    text += f" in {duration(verdict.seconds)}"
+    return f"stopped after {text}: {saved(verdict)}" if verdict.status == "stopped" else text
+
+
+def saved(verdict: Verdict) -> str:
+    """The savings of a stop: steps, time, and cost if there is a price."""
+    if verdict.steps_saved is None or verdict.seconds_saved is None:
+        return "savings unknown: pass --planned-steps N"
+    if not verdict.steps_saved:
+        return "nothing saved: all planned steps had run"
+    cost = ""
+    if verdict.cost_saved is not None and verdict.price_per_hour is not None:
+        cost = f" and {money(verdict.cost_saved)}"
+    few = verdict.train_steps < _FEW_STEPS
+    about = f"{'very roughly' if few else 'about'} {duration(verdict.seconds_saved)}{cost} saved"
+    text = f"{count(verdict.steps_saved, 'step')} not run, {about}"
+    if few:
+        text += f", estimated from {count(verdict.train_steps, 'step')}"
+    return text + (f" (at {money(verdict.price_per_hour)} per hour)" if cost and verdict.price_per_hour else "")
+
+
+def cause_in_words(ranked: RankedCause) -> str:
+    """A cause with its probability and the first step of its evidence."""
+    return f"{printable(ranked.cause.title)} ({percent(ranked.score)}, from step {ranked.step} on)"
+
+
+def findings_of(diagnosis: Diagnosis, verdict: Verdict) -> list[Finding]:
+    """The findings that a diagnosis explains, earliest first."""
+    known = {finding.id: finding for finding in verdict.findings}
+    return [known[name] for name in diagnosis.findings if name in known]
+
+
+def since(diagnosis: Diagnosis, verdict: Verdict) -> str:
+    """``"step 37"``, with mode, workers and attempt if they differ from the default ones."""
+    first = next(iter(findings_of(diagnosis, verdict)), None)
+    text = f"step {diagnosis.step}"
+    if first is not None and first.mode.name != "TRAIN":
+        text += f" of {first.mode.name}"
+    workers = diagnosis.workers or ((first.worker,) if first is not None else ())
+    text += f" on {workers_named(workers)}" if workers not in ((), ("worker_0",)) else ""
+    text += f" of {models_named(diagnosis.models)}" if diagnosis.models not in ((), (0,)) else ""
+    return text + (f", in attempt {first.attempt}" if first is not None and first.attempt < verdict.attempt else "")
+
+
+def workers_named(workers: Sequence[str]) -> str:
+    """``"worker_1"``, ``"worker_0 and worker_2"``, ``"8 workers (worker_0 to worker_7)"``."""
+    named = [printable(worker) or "all workers" for worker in workers]
+    if len(named) <= 3:
+        return " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
+    numbers = [worker.rpartition("_")[2] for worker in workers]
+    whole = all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers)
+    in_a_row = whole and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1
+    listed = f"{named[0]} to {named[-1]}" if in_a_row else f"{', '.join(named[:3])} and {len(named) - 3} more"
+    return f"{len(named):,} workers ({listed})"
+
+
+def chain(findings: Sequence[Finding]) -> list[str]:
+    """The symptoms in the order given: step, rule, message. Equal symptoms of several workers are one."""
+    return [chain_link(group) for group in alike(findings)]
+
+
+def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings in the order given; equal findings of several workers are one group."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        key = (
+            finding.attempt, finding.model, finding.mode, finding.step, finding.rule, finding.severity,
+            finding.tensors[:1],
+        )  # fmt: skip
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
+def chain_link(findings: Sequence[Finding]) -> str:
+    """One symptom, perhaps of several workers: ``"step 4: ExplodingTensor: the loss became NaN"``."""
+    first = findings[0]
+    workers = {finding.worker for finding in findings}
+    notes = [
+        f"{first.count} times until step {first.last_step}" if first.count > 1 else "",
+        f"on {len(workers)} workers" if len(workers) > 1 else "",
+    ]
+    note = "; ".join(filter(None, notes))
+    text = f"step {first.step}: {printable(first.rule)}: {printable(first.message)}"
+    return text + (f" ({note})" if note else "")
