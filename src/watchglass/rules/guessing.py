@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from watchglass.stats import median
 from watchglass.tables import StepView
 
 #: Loss functions on classes, and on labels that are 0 or 1.
@@ -116,19 +115,13 @@ def planned(view: StepView) -> int | None:
     return steps if isinstance(steps, int) and steps > 0 and not view.several else None
 
 
-def acts(view: StepView, unjudged: int) -> bool:
+def acts(unjudged: int) -> bool:
     """Whether the model is called to act, and a loss follows later, as in reinforcement learning.
 
     Args:
-        view: A step.
         unjudged: Phases of evaluation so far without a loss.
     """
     return unjudged >= _ACTS
-
-
-def middle(values: list[float]) -> float:
-    """The median of some values; NaN for none."""
-    return median(values) if values else math.nan
 
 
 def _shares(pool: Pool, columns: int) -> list[float] | None:

@@ -74,7 +74,7 @@ class DataNotShuffled(Rule):
         shuffles = any(sampler not in ("SequentialSampler", "None") for sampler in self.samplers)
         if len(self.batches) < self.min_sketches or len(self.pools) != 1 or self.several or shuffles:
             return
-        if guessing.acts(view, self.unjudged):
+        if guessing.acts(self.unjudged):
             return
         table = np.asarray(self.batches)
         inside = float(table[:, 0].mean())

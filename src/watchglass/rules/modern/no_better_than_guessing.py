@@ -128,7 +128,7 @@ class NoBetterThanGuessing(Rule):
 
     def _training(self, view: StepView, *, at_end: bool) -> Iterable[Finding]:
         pool = self._pool()
-        if pool is None or self.masked or view.in_turns or guessing.acts(view, self.unjudged):
+        if pool is None or self.masked or view.in_turns or guessing.acts(self.unjudged):
             return
         # Few training steps may be captured, and an evaluation has the same classes.
         more = next(iter(self.evaluated.values()), pool)

@@ -22,6 +22,7 @@ from watchglass.capture.deferred_facts import DeferredFact
 from watchglass.capture.hook import Hook
 from watchglass.capture.input_sketches import Correlations, Sample, first_of_each_kind, hashed
 from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts.input_samples import sample, table_sample
@@ -155,7 +156,9 @@ class Batches:
         embedded, self._embedded = self._embedded, []
         for reference, taken in embedded:
             gradient = getattr(getattr(reference(), "weight", None), "grad", None)
-            if gradient is not None and gradient.layout is torch.strided and gradient.dim() == 2:
+            if gradient is None or gradient.is_nested or hasattr(gradient, "to_local") or in_graph_capture(gradient):
+                continue
+            if gradient.layout is torch.strided and gradient.dim() == 2:
                 norms = torch.linalg.vector_norm(gradient[:_MOST_TOKENS].float(), dim=1)
                 taken.gradients = norms.numpy() if norms.is_cpu else DeviceRows(norms)
 

@@ -14,6 +14,7 @@ from watchglass.capture.deferred_facts import DeferredFact
 from watchglass.capture.input_sketches import rows_of
 from watchglass.capture.judged_sketches import Cut, Judged
 from watchglass.capture.pytorch import losses
+from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall
 from watchglass.capture.pytorch.facts.handwritten_targets import Difference, Labels, found_behind
 from watchglass.capture.pytorch.facts.input_samples import elements
@@ -63,8 +64,9 @@ class JudgedRows:
         """The captured forward has ended: what it returned counts if no loss function judges it."""
         if self._forward != (id(call.forward), call.forward.start_ns) or self._losses:
             return
-        output = next((each for _, each in tensors_in(call.output) if each.is_floating_point() and each.dim()), None)
-        self._output = judged = None if output is None or output.numel() < 2 else _of_output(output)
+        tensors = (each for _, each in tensors_in(call.output) if not each.is_nested and each.is_floating_point())
+        output = next((each for each in tensors if each.numel() > 1), None)
+        self._output = judged = None if output is None else _of_output(output)
         if judged is not None:
             self._add(call.forward, "forward", judged, self._losses)
 
@@ -99,11 +101,18 @@ def about_model(models: Models, forward: Forward) -> dict[str, int]:
     return {"model": forward.model} if models.seen > 1 and forward.model >= 0 else {}
 
 
+def _readable(tensor: Any) -> bool:
+    """Whether rows of a tensor can be copied now: its positions are computed on its device."""
+    if not isinstance(tensor, Tensor) or tensor.is_nested or tensor.is_meta or hasattr(tensor, "to_local"):
+        return False
+    return tensor.layout is torch.strided and not in_graph_capture(tensor)
+
+
 def _judged(call: LossCall, number: int) -> Judged | None:
     outputs, targets = call.predictions, call.target
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or not outputs.numel():
+    if not _readable(outputs) or not _readable(targets) or not outputs.numel():
         return None
-    if hasattr(outputs, "to_local") or outputs.device != targets.device or not outputs.is_floating_point():
+    if outputs.device != targets.device or not outputs.is_floating_point():
         return None
     if call.function in _BY_CLASS:
         return _by_class(call, number, outputs, targets)
@@ -123,6 +132,8 @@ def _judged(call: LossCall, number: int) -> Judged | None:
 
 def _of_handwritten(found: Difference | Labels, output: Judged) -> Judged | None:
     """A loss that the script wrote, and what is known of its output."""
+    if not all(map(_readable, found[:2] if isinstance(found, Labels) else found[:1])):
+        return None
     if isinstance(found, Labels):
         # As nll_loss, which takes log-probabilities.
         return _of_labels("nll_loss", 1, found.log_shares, found.labels, -100, {})
@@ -171,6 +182,8 @@ def _of_labels(
 
 
 def _of_output(output: Tensor) -> Judged | None:
+    if not _readable(output):
+        return None
     rows, columns = _matrix(output.shape)
     cut = Cut.of(rows, columns, by_class=False)
     taken = elements("output", output, _flat(rows, columns, cut, output.device), (cut.rows, cut.columns))
