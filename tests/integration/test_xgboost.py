@@ -64,7 +64,7 @@ def watching(path: Path, **settings: Any) -> TrainingCallback:
 
 
 def judged(path: Path) -> Evaluation:
-    return replay(path, [RuleSpec("LossNotDecreasing"), RuleSpec("Overfit")])
+    return replay(path, [RuleSpec("LossNotDecreasing"), RuleSpec("LossIncreasing"), RuleSpec("Overfit")])
 
 
 # What is recorded
@@ -218,7 +218,7 @@ def test_the_rank_is_that_of_xgboosts_own_communicator(
         ("Overfit", {"eta": 0.5, "max_depth": 8}, {"eta": 0.05, "max_depth": 2, "lambda": 5, "min_child_weight": 10}),
         ("LossNotDecreasing", {"eta": 0.0}, {"eta": 0.02}),
         ("LossNotDecreasing", {"gamma": 1e6}, {"gamma": 0.1}),
-        ("LossNotDecreasing", {"objective": "reg:squarederror", "eta": 2.4},
+        ("LossIncreasing", {"objective": "reg:squarederror", "eta": 2.4},
          {"objective": "reg:squarederror", "eta": 0.1}),
     ],
     ids=["trees too deep", "learning rate 0", "no split is worth it", "steps too long"],
@@ -239,7 +239,7 @@ def test_rules_judge_a_booster(
 def test_rules_about_layers_do_not_apply_to_trees(tmp_path: Path, data: Matrices) -> None:
     boost(data, 60, watching(tmp_path / "run"))
     statuses = {status.rule: status.status for status in replay(tmp_path / "run").statuses}
-    judging = {"LossNotDecreasing", "Overfit", "ExplodingTensor"}
+    judging = {"LossNotDecreasing", "LossIncreasing", "ZeroLoss", "Overfit", "ExplodingTensor"}
     assert {rule for rule, status in statuses.items() if status is not Status.NOT_APPLICABLE} == judging
 
 

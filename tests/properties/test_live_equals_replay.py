@@ -62,7 +62,7 @@ def _sick() -> list[Step]:
 STEPS = _sick()
 #: All rules; the one of the loss judges no model that is trained in turns before its first window is over.
 SPECS = tuple(
-    RuleSpec(spec.name, {"window": 8}) if spec.name == "LossNotDecreasing" else spec for spec in default_rules()
+    RuleSpec(spec.name, {"settling": 8}) if spec.name == "LossIncreasing" else spec for spec in default_rules()
 )
 
 
@@ -116,7 +116,7 @@ def test_live_equals_replay(tmp_path_factory, plan: list[tuple[int, int]], chunk
     replayed = replay(path, SPECS)
     assert [f.to_json() for f in engine.findings] == [f.to_json() for f in replayed.findings]
     assert engine.statuses() == replayed.statuses
-    assert {"ExplodingTensor", "DeadRelu", "Overfit", "LossNotDecreasing"} <= {f.rule for f in engine.findings}
+    assert {"ExplodingTensor", "DeadRelu", "Overfit", "LossIncreasing"} <= {f.rule for f in engine.findings}
     # What is found on a worker does not depend on which other workers there are.
     by_worker = [
         [(f.rule, f.step, f.count, f.message) for f in engine.findings if f.worker == w]

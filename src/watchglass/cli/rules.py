@@ -71,7 +71,8 @@ def rules(name: Name = None, coverage: Coverage = False, output: Format = "text"
         console.print()
         console.print(Text.assemble((f"Calibration {calibration}", "bold"), f"  {values}"))
         if calibration in rule.algorithms:
-            print_section(console, "Fires then when", rule.algorithms[calibration])
+            text = rule.algorithms[calibration]
+            print_section(console, "Fires then when", text[:1].upper() + text[1:])
     example = f"{name}:{rule.parameters[0].name}={rule.parameters[0].default}" if rule.parameters else name
     print_hint(console, f"watchglass run --rules {shlex.quote(example)} train.py")
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from watchglass.records import Mode, ModuleKind, Role
 from watchglass.rules import levels
 from watchglass.stats import median
-from watchglass.tables import Statistics, StepView
+from watchglass.tables import Selection, Statistics, StepView
 
 
 def loss_name(view: StepView) -> str | None:
@@ -56,9 +56,25 @@ def unclipped_recurrence(view: StepView, modules_hit: Iterable[str] = ()) -> boo
     """Whether a model has recurrent layers, among those hit if any are known, and nothing clips its gradients."""
     if view.latest_fact("clip") is not None:
         return False
-    recurrent = {path for path, (kind, _) in modules(view).items() if kind == ModuleKind.RECURRENT.value}
+    recurrent = {info.module for info in view.catalog.select(Selection(module_kinds=(ModuleKind.RECURRENT,)))}
+    recurrent |= {path for path, (kind, _) in modules(view).items() if kind == ModuleKind.RECURRENT.value}
     hit = set(modules_hit)
     return bool(recurrent & hit if hit else recurrent)
+
+
+def classes(view: StepView) -> int | None:
+    """Number of classes of a model with a training accuracy: the rows of its last weight, at least two; else None."""
+    weights = (
+        view.catalog.select(Selection(Role.WEIGHT, min_dims=2)) if len(view.series("accuracy", Mode.TRAIN)) else []
+    )
+    last = max(weights, key=lambda info: info.layer_index, default=None)
+    return max(2, last.shape[0]) if last is not None else None
+
+
+def above_guessing(view: StepView) -> float | None:
+    """By how much the training accuracy of this step is above that of guessing, 0..1; None where one is not known."""
+    accuracy, guessed = view.scalar("accuracy"), classes(view)
+    return accuracy - 1 / guessed if accuracy is not None and guessed else None
 
 
 def without_layers(view: StepView) -> str:

@@ -76,7 +76,7 @@ def train(
 
 
 def findings(path: Path) -> dict[str, Severity]:
-    rules = ("LossNotDecreasing", "Overfit", "ExplodingTensor")
+    rules = ("LossNotDecreasing", "LossIncreasing", "Overfit", "ExplodingTensor")
     return {finding.rule: finding.severity for finding in replay(path, [RuleSpec(rule) for rule in rules]).findings}
 
 
@@ -106,7 +106,7 @@ def test_a_healthy_loop_has_no_findings(tmp_path: Path) -> None:
 
 def test_a_loop_whose_steps_are_too_long_diverges(tmp_path: Path) -> None:
     train(tmp_path / "run", rate=3.0)
-    assert findings(tmp_path / "run")["LossNotDecreasing"].rank >= Severity.WARNING.rank
+    assert findings(tmp_path / "run")["LossIncreasing"].rank >= Severity.WARNING.rank
 
 
 def test_a_loop_that_does_not_learn_says_so(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_tables_fit_a_terminal_of_80_columns(watchglass: Watchglass, place: Path
 def test_parameters_runs_and_patterns(watchglass: Watchglass, place: Path) -> None:
     said = watchglass("backtest", "rules.py:High:limit=8,patience=2", "runs/[ab]", "runs/e", "runs/a")
     assert [row[:2] for row in rows(said.out)[1:]] == [["runs/a", "6"], ["runs/b", "9"], ["runs/e", "-"]]
-    built_in = watchglass("backtest", "LossNotDecreasing:window=4,patience=2", "runs/a")
+    built_in = watchglass("backtest", "LossNotDecreasing:patience=2", "runs/a")
     assert built_in.status == 0
 
 

@@ -84,7 +84,7 @@ def symptoms_in_source(tree: ast.AST) -> Iterator[str]:
             names = [target.id.lower() for target in targets if isinstance(target, ast.Name)]
             if any("symptom" in name for name in names) and node.value is not None:
                 texts = node.value.values if isinstance(node.value, ast.Dict) else [node.value]
-        elif isinstance(node, ast.FunctionDef) and node.name in ("_before", "_half"):
+        elif isinstance(node, ast.FunctionDef) and node.name in ("_before", "_half", "_symptom"):
             texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
         elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
             name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
@@ -114,8 +114,8 @@ def _results(node: ast.AST) -> Iterator[ast.AST]:
 
 def test_every_symptom_that_a_rule_names_is_known(repository: Path) -> None:
     found: dict[str, set[str]] = {}
-    for path in (repository / "src" / "watchglass" / "rules").glob("*/*.py"):
-        found[path.stem] = set(symptoms_in_source(ast.parse(path.read_text())))
+    for path in (repository / "src" / "watchglass" / "rules").rglob("*.py"):
+        found[str(path)] = set(symptoms_in_source(ast.parse(path.read_text())))
     # Subjects, severities and messages of findings are passed beside symptoms: these are no symptoms.
     named = {name for names in found.values() for name in names if re.fullmatch(r"[a-z]+(_[a-z]+)+", name)}
     assert named <= set(BUILT_IN.symptoms)

@@ -77,7 +77,7 @@ HEALTHY: list[Callable[[], Series]] = [towards_nothing, hinge, likelihood, polic
 
 @pytest.mark.parametrize("make", HEALTHY)
 def test_healthy_losses_of_all_kinds_have_no_finding(run_path: Path, make: Callable[[], Series]) -> None:
-    assert [finding.message for finding in found(run_path, "LossNotDecreasing", steps_of(make()))] == []
+    assert [finding.message for finding in found(run_path, "LossIncreasing", steps_of(make()))] == []
 
 
 @pytest.mark.parametrize("make", HEALTHY)
@@ -97,7 +97,7 @@ def diverging(losses: Series, begin: int, factor: float = 1.25) -> Series:
 
 @pytest.mark.parametrize("make", [likelihood, critic, hinge, classifier])
 def test_a_loss_of_any_kind_that_diverges_is_found(run_path: Path, make: Callable[[], Series]) -> None:
-    findings = found(run_path, "LossNotDecreasing", steps_of(diverging(make(), 300)))
+    findings = found(run_path, "LossIncreasing", steps_of(diverging(make(), 300)))
     assert findings
     assert min(finding.step for finding in findings) >= 300
     assert any(finding.severity is Severity.ERROR for finding in findings)
@@ -109,8 +109,8 @@ def test_decisions_do_not_depend_on_the_scale_of_a_loss(
     run_path: Path, tmp_path: Path, make: Callable[[], Series], factor: float
 ) -> None:
     losses = diverging(make(), 300)
-    plain = found(run_path, "LossNotDecreasing", steps_of(losses))
-    scaled = found(tmp_path / "scaled", "LossNotDecreasing", steps_of(losses * factor))
+    plain = found(run_path, "LossIncreasing", steps_of(losses))
+    scaled = found(tmp_path / "scaled", "LossIncreasing", steps_of(losses * factor))
     assert decisions(plain) == decisions(scaled)
 
 
@@ -121,8 +121,8 @@ def test_without_a_ratio_decisions_do_not_depend_on_a_constant(
 ) -> None:
     losses = diverging(make() - 200.0, 300, factor=1.1)[:380]
     assert losses.max() < 0
-    plain = found(run_path, "LossNotDecreasing", steps_of(losses))
-    shifted = found(tmp_path / "shifted", "LossNotDecreasing", steps_of(losses + shift))
+    plain = found(run_path, "LossIncreasing", steps_of(losses))
+    shifted = found(tmp_path / "shifted", "LossIncreasing", steps_of(losses + shift))
     kinds = ("diverged", "rises")
     assert decisions(plain, kinds) == decisions(shifted, kinds)
 
@@ -139,7 +139,7 @@ def numbers(text: str) -> list[float]:
 @pytest.mark.parametrize("make", [classifier, likelihood])
 def test_every_number_of_a_divergence_is_one_of_the_series(run_path: Path, make: Callable[[], Series]) -> None:
     losses = diverging(make(), 300)
-    finding = min(found(run_path, "LossNotDecreasing", steps_of(losses)), key=lambda each: each.step)
+    finding = min(found(run_path, "LossIncreasing", steps_of(losses)), key=lambda each: each.step)
     assert "diverged" in finding.message
     now, over, step, rise, began = numbers(finding.message)
     assert (over, step) == (5, finding.step)
@@ -156,10 +156,10 @@ def test_every_number_of_a_divergence_is_one_of_the_series(run_path: Path, make:
 
 def test_a_loss_that_rises_again_is_reported_with_its_windows(run_path: Path) -> None:
     losses = np.concatenate([classifier(300), 1.2 + np.abs(noise(200, 0.05))])
-    (finding,) = [each for each in found(run_path, "LossNotDecreasing", steps_of(losses)) if "rises" in each.message]
-    now, window, step, best = numbers(finding.message)
-    windows = [float(np.median(losses[begin : begin + 50])) for begin in range(0, finding.step + 1, 50)]
-    assert (window, step) == (50, finding.step)
+    (finding,) = [each for each in found(run_path, "LossIncreasing", steps_of(losses)) if "rises" in each.message]
+    now, step, best = numbers(finding.message)
+    windows = [float(np.median(losses[begin : begin + 16])) for begin in range(0, finding.step + 1, 16)]
+    assert step == finding.step
     assert (now, best) == pytest.approx((windows[-1], min(windows[:-1])), rel=6e-3)
 
 

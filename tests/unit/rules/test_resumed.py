@@ -47,13 +47,13 @@ def test_a_training_run_that_was_resumed_at_its_end_is_healthy(rule: str, steps:
 
 def test_a_multiple_of_a_low_loss_is_no_divergence(tmp_path: Path) -> None:
     steps = training(60, loss=lambda step: 0.01 if step < 30 else 0.06)
-    assert found(tmp_path / "restarted", "LossNotDecreasing", steps, None)
-    assert found(tmp_path / "resumed", "LossNotDecreasing", steps, RESUMED) == []
+    assert found(tmp_path / "restarted", "LossIncreasing", steps, None)
+    assert found(tmp_path / "resumed", "LossIncreasing", steps, RESUMED) == []
 
 
 def test_findings_of_a_resumed_attempt_name_the_steps_of_the_training(tmp_path: Path) -> None:
     steps = training(40, loss=lambda step: 2.3 if step < 20 else 230.0)
-    messages = found(tmp_path / "run", "LossNotDecreasing", steps, RESUMED)
+    messages = found(tmp_path / "run", "LossIncreasing", steps, RESUMED)
     assert messages
     assert all(5020 <= int(message.partition(":")[0]) < 5040 for message in messages)
     assert "up to step 502" in messages[0]

@@ -31,6 +31,7 @@ DOCUMENTED: dict[str, dict[str, Any]] = {
     "SimilarAcrossRuns": {"other_run": ""},
     "TreeDepth": {"depth": 4},
     "FeatureImportanceOverweight": {"threshold": 0.8, "nfeatures": 3},
+    "Overtraining": {"patience_train": 5, "patience_validation": 10, "delta": 0.01},
     "Overfit": {"start_step": 0, "patience": 1, "ratio_threshold": 0.1},
 }
 

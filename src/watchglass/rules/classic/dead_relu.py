@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
-from watchglass.rules import signals
+from watchglass.rules import learning_rates, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import dead_relu
@@ -95,6 +95,7 @@ class DeadRelu(Rule):
         if percent <= limit:
             return None
         count, every = int(np.sum(dead)), bool(np.all(dead))
+        symptoms_of_rate = ["rate_above_usual"] if learning_rates.beyond_usual(view) == "above" else []
         seen_in = int(np.min(captures[dead]))
         where = f"{info.module or info.name} ({info.module_type})"
         layer = where if info.role is Role.OUTPUT else f"the activation before {where}"
@@ -106,7 +107,7 @@ class DeadRelu(Rule):
             limit=limit,
             message=f"{count} of {len(zero)} units of {layer} {'was' if count == 1 else 'were'} zero for every sample "
             f"of the last {'capture' if seen_in == 1 else f'{seen_in} captures'} up to step {view.mode_step}",
-            symptoms=("dead_units", "all_units_dead") if every else ("dead_units",),
+            symptoms=("dead_units", *(["all_units_dead"] if every else []), *symptoms_of_rate),
             evidence={"layer": layer, "units": len(zero), "dead_units": count, **signals.optimizer_evidence(view)},
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from watchglass.config import parameter
@@ -16,6 +17,8 @@ from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase, Selection, 
 
 #: Prefix of losses that a function, or the model, returned.
 _PART = "loss/"
+#: Validation losses whose scatter counts, and how many changes of them say something.
+_RECENT, _ENOUGH = 32, 4
 
 
 class Overfit(Rule):
@@ -26,10 +29,14 @@ class Overfit(Rule):
         each batch), the rule compares what the same loss function returned in both. If there is no such function, it
         compares nothing.
     Fires when: in `patience` evaluations in a row the validation loss lies above its best value by `ratio_threshold`,
-        and by `min_rise` of the first training loss. It must also lie above the training loss, and the training loss
-        must not be above its value at the best evaluation. For losses that have been zero or below, the unit of the
-        rise is the decrease from the first training losses. A constant gap is no finding, nor is a flat validation
-        loss.
+        and by `min_rise` of the first training loss; half of that if no evaluation was better than guessing. It must
+        also lie above the training loss, and the training loss must not be above its value at the best evaluation, and
+        must be `learned` below its start. The rise must be more than three times the scatter of validation losses from
+        one to the next. Or the training loss has fallen by `memorized`, while the validation loss stays above `useless`
+        times that of guessing: the first evaluation, if nothing was learned before it, else the start of the training
+        loss. If no evaluation was better than that, nothing that the model learns holds for other samples. For losses
+        that have been zero or below, the unit of the rise is the decrease from the first training losses. A constant
+        gap is no finding, nor is a flat validation loss.
     Usual causes: too little data, a model that is too large, training for too long.
     What to try: stop at the best evaluation, augment the data, weight decay, dropout.
     Costs: nothing in addition to the losses of training and evaluation.
@@ -47,7 +54,13 @@ class Overfit(Rule):
     start_step: int = parameter(0, help="training steps before which nothing is compared", unit="steps", ge=0)
     patience: int = parameter(3, help="evaluations in a row", unit="evaluations", ge=1)
     ratio_threshold: float = parameter(0.1, help="rise over the best validation loss", unit="ratio", ge=0)
-    min_rise: float = parameter(0.03, help="rise in units of the first training loss", unit="ratio", ge=0)
+    min_rise: float = parameter(0.15, help="rise in units of the first training loss", unit="ratio", ge=0)
+
+    learned: float = parameter(0.1, help="decrease of the training loss since its start", unit="ratio", ge=0)
+    useless: float = parameter(0.9, help="validation loss over that of guessing, above which it is useless", gt=0)
+    memorized: float = parameter(
+        0.9, help="decrease of the training loss that memorises the samples", unit="ratio", gt=0
+    )
 
     #: The first values of each training loss, and its mean in the last phase that had it, by name.
     starts: dict[str, list[float]] = state(dict)
@@ -60,6 +73,13 @@ class Overfit(Rule):
     pair: list[str] = state(list)
     best: dict[str, Any] = state(dict)
     streak: int = state(int)
+    #: The validation loss of guessing; evaluations in a row that were hardly better while the training loss was low.
+    guessing: float = state(float)
+    #: Whether the first evaluation came before the model had learned anything.
+    early: bool = state(bool)
+    stays: int = state(int)
+    #: The latest validation losses.
+    recent: list[float] = state(list)
     #: Number of evaluations after a training step, by result of the search for comparable losses.
     evaluations: dict[str, int] = state(dict)
 
@@ -122,14 +142,23 @@ class Overfit(Rule):
         loss, train_loss = phase.means[names[1]], self.train[names[0]]
         self._lower(names[0], loss)
         if names != self.pair:
-            self.pair, self.best, self.streak = names, {}, 0
+            self.pair, self.best, self.streak, self.recent = names, {}, 0, []
+        self.recent = [*self.recent[-(_RECENT - 1) :], loss]
+        if not self.best:
+            # Before the model has learned anything, an evaluation shows what guessing gives.
+            self.early = self._fallen(train_loss) <= self.learned
+            self.guessing = loss if self.early else self._level()
+        high = self._fallen(train_loss) >= self.memorized and loss >= self.useless * self.guessing
+        self.stays = self.stays + 1 if high and self.lowest[names[0]] > 0 else 0
         if not self.best or loss < self.best["loss"]:
             self.best = {"loss": loss, "train_step": phase.train_step, "train_loss": train_loss}
             self.streak = 0
-            return
-        overfits = loss > self._limit() and loss > train_loss and train_loss <= self.best["train_loss"]
+        overfits = (
+            loss > self._limit() and loss - self.best["loss"] > 3 * self._noise() and loss > train_loss
+            and train_loss <= self.best["train_loss"] and self._fallen(train_loss) > self.learned
+        )  # fmt: skip
         self.streak = self.streak + 1 if overfits else 0
-        if self.streak >= self.patience:
+        if max(self.streak, self.stays) >= self.patience:
             yield self._overfits(view, phase, loss, train_loss)
 
     def _comparable(self, view: StepView, phase: Phase) -> tuple[str, list[str]]:
@@ -154,6 +183,20 @@ class Overfit(Rule):
             return "compared", ["loss", entire[0]]
         return "compared", [common[0], common[0]]
 
+    def _noise(self) -> float:
+        """How much validation losses scatter from one to the next, without their trend; 0 for too few of them."""
+        changes = [after - before for before, after in pairwise(self.recent)]
+        return levels.spread(changes) / math.sqrt(2) if len(changes) >= _ENOUGH else 0.0
+
+    def _level(self) -> float:
+        return levels.level(self.starts[self.pair[0]], lowest=self.lowest.get(self.pair[0], 0.0))
+
+    def _fallen(self, train_loss: float) -> float:
+        """Decrease of the training loss as a share of its start; all of it for a loss without a ratio."""
+        if self.lowest[self.pair[0]] <= 0:
+            return 1.0
+        return levels.progress(self.starts[self.pair[0]], train_loss, lowest=self.lowest[self.pair[0]])
+
     def _limit(self) -> float:
         """The limit above which the validation loss has clearly risen.
 
@@ -161,9 +204,21 @@ class Overfit(Rule):
         """
         first, lowest = self.starts[self.pair[0]], self.lowest.get(self.pair[0], 0.0)
         best, start = float(self.best["loss"]), levels.level(first, lowest=lowest)
+        if lowest > 0 and self._useless():
+            return best * (1 + self.ratio_threshold / 2)
         if lowest > 0:
             return best + max(self.ratio_threshold * best, self.min_rise * start)
         return best + max(self.ratio_threshold, self.min_rise) * max(start - best, levels.spread(first))
+
+    def _useless(self) -> bool:
+        """Whether no evaluation was better than guessing."""
+        return self.lowest[self.pair[0]] > 0 and float(self.best["loss"]) >= self.useless * self.guessing
+
+    def _symptom(self) -> str:
+        """What is wrong with the validation loss."""
+        if self.early and self._useless():
+            return "validation_never_fell"
+        return "validation_rises" if self.streak >= self.patience else "validation_stays_high"
 
     def _overfits(self, view: StepView, phase: Phase, loss: float, train_loss: float) -> Finding:
         best = self.best["loss"]
@@ -179,7 +234,7 @@ class Overfit(Rule):
             message=f"the {loss_name} is {loss:.3g} after training step {phase.train_step}, up from {best:.3g} "
             f"after step {self.best['train_step']}, while the training loss went from {self.best['train_loss']:.3g} to "
             f"{train_loss:.3g}",
-            symptoms=("validation_rises",),
+            symptoms=(self._symptom(),),
             evidence={
                 "best_step": self.best["train_step"],
                 "best_loss": best,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -20,12 +21,14 @@ class PoorWeightInitialization(Rule):
     """The initial weights are identical, constant, or of a scale that does not fit their layers.
 
     Looks at: how similar the rows of each weight are at the first step, the spread of each weight against its fan-in,
-        and the spread of the activations over the layers at the first captured step.
+        the spread of the activations over the layers at the first captured step, and the first loss.
     Fires when: most weights of the model, or two layers in a row, start with identical rows. This is an `error`,
         because units that start alike stay alike. Or half of the weights have a spread outside `low` to `high` times
-        1/sqrt(fan_in), while the activations grow or shrink 30-fold over the layers. Or the variance of activations
-        differs between layers by more than `threshold`. A single layer of zeros is not reported, because it is intended
-        in last layers, residual branches and low-rank adapters.
+        1/sqrt(fan_in), while the activations grow or shrink 30-fold over the layers. Or half of them, and at least two,
+        are below `tiny` times it in a model without normalisation, or above `high` times it while the first loss is
+        more than `worse` times that of guessing. Or the variance of activations differs between layers by more than
+        `threshold`. A single layer of zeros is not reported, because it is intended in last layers, residual branches
+        and low-rank adapters.
     Usual causes: weights filled with a constant, an initialisation written for another layer size.
     What to try: Kaiming initialisation for ReLU, Xavier for tanh; only biases with a constant.
     Costs: one pass over the weights before the first update, then statistics of outputs and weights.
@@ -37,6 +40,7 @@ class PoorWeightInitialization(Rule):
     needs = (
         Needs(facts=("initialization",), why="to compare the rows of the initial weights"),
         Needs(role=Role.OUTPUT, statistics=("nonfinite", "std", "rms"), optional=True, why="to compare their spread"),
+        Needs(scalars=("loss",), optional=True, why="to compare its start with guessing"),
         Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to see which weights are zero for long"),
     )
     calibrations: ClassVar = {"sagemaker": poor_weight_initialization.PoorWeightInitialization}
@@ -46,8 +50,13 @@ class PoorWeightInitialization(Rule):
     low: float = parameter(0.05, help="smallest spread, in units of 1/sqrt(fan_in)", ge=0)
     high: float = parameter(5.0, help="largest spread, in units of 1/sqrt(fan_in)", gt=0)
 
+    tiny: float = parameter(0.01, help="spread that is too small in any layer, in units of 1/sqrt(fan_in)", ge=0)
+    worse: float = parameter(3.0, help="first loss over that of guessing, for weights that are too large", gt=1)
+
     weights: dict[str, dict[str, Any]] = state(dict)
     measured: bool = state(bool)
+    #: The first loss.
+    losses: list[float] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of the first steps."""
@@ -58,6 +67,9 @@ class PoorWeightInitialization(Rule):
             self.weights = _usable(view, fact.data.get("tensors")) if fact is not None else {}
             if self.weights:
                 yield from self._identical(view)
+        signals.remember_start(self.losses, signals.loss(view), 1)
+        if not self.measured:
+            yield from self._factors(view)
         if not self.measured:
             yield from self._scale(view)
 
@@ -94,6 +106,34 @@ class PoorWeightInitialization(Rule):
             "the units of such a layer compute and learn the same",
             symptoms=("identical_rows",),
         )
+
+    def _factors(self, view: StepView) -> Iterable[Finding]:
+        """A finding if most weights are far too small, or so large that the first loss shows it."""
+        factors = {name: row["factor"] for name, row in self.weights.items() if row["factor"] > 0}
+        enough = max(2, len(factors) / 2)
+        tiny = {name: factor for name, factor in factors.items() if factor < self.tiny}
+        large = {name: factor for name, factor in factors.items() if factor > self.high}
+        normalizes = any(kind == ModuleKind.NORMALIZATION for kind, _ in signals.modules(view).values())
+        guessed, loss = signals.classes(view), next(iter(self.losses), 0.0)
+        guessing = math.log(guessed) if guessed else math.inf
+        about = ""
+        if len(tiny) >= enough and not normalizes:
+            off, limit = tiny, self.tiny
+            symptoms = ["weight_scale"]
+        elif len(large) >= enough and loss > self.worse * guessing:
+            off, limit = large, self.high
+            symptoms = ["weight_scale", "loss_starts_high"]
+            about = f", and the loss starts at {loss:.3g}, where guessing gives ln({guessed} classes) = {guessing:.3g}"
+        else:
+            return
+        self.measured = True
+        worst = max(off, key=lambda name: abs(math.log(factors[name])))
+        yield self.finding(
+            view, severity=Severity.WARNING, subject="scale", tensors=list(off)[:16], value=factors[worst], limit=limit,
+            message=f"the spread of {worst} is {factors[worst]:.2g} times 1/sqrt(fan_in), and that of {len(off)} of "
+            f"{len(factors)} weights is {'below' if off is tiny else 'above'} {limit:g} times{about}",
+            symptoms=symptoms,
+        )  # fmt: skip
 
     def _scale(self, view: StepView) -> Iterable[Finding]:
         # Modules whose outputs have the scale of their weights.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,8 @@ class VanishingGradient(Rule):
         the order of the layers; and the loss.
     Fires when: in `window` captures in a row the mean of the first layer is below `ratio` times that of a later layer
         which still gets a gradient. Or the means of all layers are below `threshold`. It takes four times as many
-        captures while the learning rate warms up. The rule is silent once the loss has fallen to half of its start,
-        because small gradients are then convergence.
+        captures while the learning rate warms up. At the end of a run with fewer captures all but the first must agree.
+        The rule is silent once the loss has fallen to half of its start, because small gradients are then convergence.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
     Costs: statistics of gradients and weights at captured steps, and which units of ReLUs are zero.
@@ -63,6 +63,9 @@ class VanishingGradient(Rule):
     start: list[float] = state(list)
     over_depth: int = state(int)
     everywhere: int = state(int)
+    #: Captures that were judged, and what the last one shows if it vanishes.
+    captures: int = state(int)
+    last: dict[str, Any] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings at a TRAIN step with captured gradients."""
@@ -77,6 +80,7 @@ class VanishingGradient(Rule):
             return
         if signals.progress(self.start, signals.losses(view, 16)) > self.unless_progress:
             self.over_depth = self.everywhere = 0
+            self.last = {}
             return
         depth = self._depth(gradients)
         shrinks = depth is not None and depth.last_mean > 1e-9 and depth.first_mean < self.ratio * depth.last_mean
@@ -87,14 +91,22 @@ class VanishingGradient(Rule):
         # An exactly solved problem (a loss of zero) has no gradient either.
         solved = any(loss == 0 for loss in signals.losses(view, 1))
         self.everywhere = self.everywhere + 1 if vanished and not solved else 0
-        if max(self.over_depth, self.everywhere) < self.window:
-            return
+        self.captures += 1
+        self.last = {}
+        if self.over_depth >= 2 and depth is not None:
+            self.last = self._over_depth(view, gradients, depth)
+        elif self.everywhere >= 2:
+            self.last = self._everywhere(view, gradients, largest)
         # A last layer that starts from zero passes little gradient back until a warm-up has let it grow.
         window = 4 * self.window if signals.warming_up(view) else self.window
-        if shrinks and depth is not None and self.over_depth >= window:
-            yield self._vanishes_over_depth(view, gradients, depth)
-        elif self.everywhere >= window:
-            yield self._vanishes_everywhere(view, gradients, largest)
+        if max(self.over_depth, self.everywhere) >= window:
+            yield self.finding(view, severity=Severity.WARNING, **self.last)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The last judgement, on a run with few captures: all of them but a first one must agree."""
+        few = self.captures < self.window
+        if few and self.last and max(self.over_depth, self.everywhere) >= self.captures - 1:
+            yield self.finding(view, severity=Severity.WARNING, **self.last)
 
     def applicable(self, view: StepView) -> str:
         """Not without a layer of weights."""
@@ -119,7 +131,7 @@ class VanishingGradient(Rule):
         infos = layers.group.infos
         return _Depth(infos[0], infos[last], float(means[0]), float(means[last]))
 
-    def _vanishes_over_depth(self, view: StepView, gradients: Statistics, depth: _Depth) -> Finding:
+    def _over_depth(self, view: StepView, gradients: Statistics, depth: _Depth) -> dict[str, Any]:
         zero = depth.first_mean == 0
         kinds = saturating_between(view, gradients, depth.first.layer_index, depth.last.layer_index)
         symptoms = ["vanishing_over_depth"]
@@ -132,23 +144,22 @@ class VanishingGradient(Rule):
         between = f", with {' and '.join(kinds)} layers between" if kinds else ""
         how = "exactly zero" if zero else f"{share:.2g} times that of {depth.last.name.rpartition('/')[2]}"
         means = np.nan_to_num(gradients.nonzero_abs_mean)
-        return self.finding(
-            view,
-            severity=Severity.WARNING,
-            subject="depth",
-            tensors=[depth.first.name, depth.last.name],
-            value=share,
-            limit=self.ratio,
-            message=f"the gradient of {depth.first.name.rpartition('/')[2]} is {how} at step {view.mode_step}{between}",
-            symptoms=symptoms,
-            evidence={
+        return {
+            "subject": "depth",
+            "tensors": [depth.first.name, depth.last.name],
+            "value": share,
+            "limit": self.ratio,
+            "message": f"the gradient of {depth.first.name.rpartition('/')[2]} is {how} at step {view.mode_step}"
+            f"{between}",
+            "symptoms": symptoms,
+            "evidence": {
                 **({"saturating": " and ".join(kinds)} if kinds else {}),
                 "layers": [name.rpartition("/")[2] for name in gradients.names[:64]],
                 "means": [float(value) for value in means[:64]],
             },
-        )
+        }
 
-    def _vanishes_everywhere(self, view: StepView, gradients: Statistics, largest: float) -> Finding:
+    def _everywhere(self, view: StepView, gradients: Statistics, largest: float) -> dict[str, Any]:
         zero = largest == 0
         many = len(gradients) > 1
         whose = (
@@ -158,17 +169,15 @@ class VanishingGradient(Rule):
         )
         size = "exactly zero" if zero else f"at most {largest:.2g} in the mean of absolutes"
         what = f"{'are' if many else 'is'} {size}"
-        return self.finding(
-            view,
-            severity=Severity.WARNING,
-            subject="everywhere",
-            tensors=gradients.names[:8],
-            value=largest,
-            limit=self.threshold,
-            message=f"{whose} {what} at step {view.mode_step}"
+        return {
+            "subject": "everywhere",
+            "tensors": gradients.names[:8],
+            "value": largest,
+            "limit": self.threshold,
+            "message": f"{whose} {what} at step {view.mode_step}"
             + signals.loss_words(self.start, signals.losses(view, 16)),
-            symptoms=("gradients_exactly_zero" if zero else "vanishing_everywhere",),
-        )
+            "symptoms": ["gradients_exactly_zero" if zero else "vanishing_everywhere"],
+        }
 
 
 def _in_layers(gradients: Statistics) -> npt.NDArray[np.bool_]:

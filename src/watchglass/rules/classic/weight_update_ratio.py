@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity, count
-from watchglass.rules import signals
+from watchglass.rules import course, learning_rates, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import weight_update_ratio
@@ -24,10 +25,12 @@ class WeightUpdateRatio(Rule):
     Looks at: the root mean square of the exact update over that of the weight before it, for every weight with two or
         more axes; the learning rate and the loss.
     Fires when: for half of the weights this ratio exceeds `extreme` in two captures in a row, or ten times `extreme` in
-        one. Or it exceeds `large` in `window` captures in a row: `info`, or `warning` beyond three times `large`. Or
-        the median ratio is below `small` in `window_small` captures in a row, after 200 steps, while the loss is less
-        than 5 percent below its start. Small updates are not reported while the learning rate warms up or after it has
-        decayed, or in a resumed attempt. Layers that start from zero do not count.
+        one, or `extreme` in one at a learning rate far above usual ones. Or it exceeds `large` in `window` captures in
+        a row: `info`, or `warning` beyond three times `large` or at such a learning rate. Or the median ratio is below
+        `small` in `window_small` captures in a row, after 200 steps; or all updates of a run together are below
+        `travel` at its end; while the loss has fallen by less than `learned`, or not with certainty. Small updates are
+        not reported while the learning rate warms up or after it has decayed, in a resumed attempt, or if the first
+        accuracy is far above guessing. Layers that start from zero do not count.
     Usual causes: a learning rate that is too high or too low.
     What to try: a learning rate that brings the ratio near 1e-3.
     Costs: a copy of some parameters at captured steps, within capture_memory_bytes, and statistics of weights.
@@ -50,7 +53,16 @@ class WeightUpdateRatio(Rule):
     window: int = parameter(16, help="captures in a row with large updates", unit="captures", ge=1)
     window_small: int = parameter(5, help="captures in a row with small updates", unit="captures", ge=1)
 
+    travel: float = parameter(0.02, help="sum of all updates over the weight that is too small", unit="ratio", ge=0)
+    learned: float = parameter(0.1, help="decrease of the loss for which updates are large enough", unit="ratio", ge=0)
+
     start: list[float] = state(list)
+    accuracy: list[float] = state(list)
+    course: dict[str, Any] = state(course.empty)
+    seen: int = state(int)
+    #: The latest median ratios, and the weights with the smallest ones.
+    usual: list[float] = state(list)
+    smallest: list[str] = state(list)
     extremes: int = state(int)
     larges: int = state(int)
     smalls: int = state(int)
@@ -59,7 +71,12 @@ class WeightUpdateRatio(Rule):
         """At most one finding at a TRAIN step with captured updates."""
         if view.mode is not Mode.TRAIN:
             return
-        signals.remember_start(self.start, signals.loss(view))
+        loss = signals.loss(view)
+        signals.remember_start(self.start, loss)
+        signals.remember_start(self.accuracy, signals.above_guessing(view), 8)
+        if loss is not None and math.isfinite(loss):
+            course.follow(self.course, loss)
+        self.seen += 1
         if not view.captured or signals.skipped(view):
             return
         weights, rows, ratios = signals.update_ratios(view)
@@ -81,13 +98,14 @@ class WeightUpdateRatio(Rule):
         self.extremes = self.extremes + 1 if share(self.extreme) >= 0.5 else 0
         self.larges = self.larges + 1 if share(self.large) >= 0.5 else 0
         self.smalls = self.smalls + 1 if usual < self.small else 0
-        if self.extremes >= 2 or share(10 * self.extreme) >= 0.5:
+        above = learning_rates.beyond_usual(view) == "above"
+        if self.extremes >= (1 if above else 2) or share(10 * self.extreme) >= 0.5:
             message = f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}"
             yield self._finding(
                 view, Severity.WARNING, "extreme", named(ratios), reached, self.extreme, message, "update_ratio_extreme"
             )
         elif self.larges >= self.window:
-            severity = Severity.WARNING if share(3 * self.large) >= 0.5 else Severity.INFO
+            severity = Severity.WARNING if share(3 * self.large) >= 0.5 or above else Severity.INFO
             message = (
                 f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}, and by more than "
                 f"{self.large:.3g} in each of the last {count(self.larges, 'capture')}"
@@ -95,35 +113,54 @@ class WeightUpdateRatio(Rule):
             yield self._finding(
                 view, severity, "large", named(ratios), reached, self.large, message, "update_ratio_large"
             )
-        elif self.smalls >= self.window_small and self._stuck(view):
-            message = (
-                f"updates are only {usual:.2g} times the weights in the median at step {view.mode_step}"
-                + signals.loss_words(self.start, signals.losses(view, 32))
-            )
-            yield self._finding(
-                view, Severity.WARNING, "small", named(-ratios), usual, self.small, message, "update_ratio_small"
-            )
+        self.usual = [*self.usual[-15:], usual]
+        self.smallest = named(-ratios)
+        if self.smalls >= self.window_small and view.model_step >= 200:
+            yield from self._too_small(view)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """Whether all updates together were too small to move the weights, in a run of any length."""
+        if self.usual and self.seen >= 80 and median(self.usual) * self.seen < self.travel:
+            yield from self._too_small(view)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without layers."""
         return signals.without_layers(view)
 
-    def _stuck(self, view: StepView) -> bool:
-        """Whether small updates are a fault: not while warming up, decayed or converging."""
-        return (
-            view.model_step >= 200
-            and not signals.resumed(view)
-            and not signals.warming_up(view)
-            and not signals.decayed(view)
-            and signals.progress(self.start, signals.losses(view, 32)) < 0.05
+    def _too_small(self, view: StepView) -> Iterable[Finding]:
+        """A finding if small updates are a fault: not while warming up, decayed or converging, nor when fine-tuning."""
+        found, usual = course.windows(self.course), median(self.usual)
+        trained = len(self.accuracy) > 0 and median(self.accuracy) > 0.15
+        if trained or signals.resumed(view) or signals.warming_up(view) or signals.decayed(view) or len(found) < 2:
+            return
+        fall = found[0].value - found[-1].value
+        if fall > self.learned * abs(found[0].value) and found[0].above(found[-1]) > 2:
+            return
+        symptoms = ["updates_small_at_usual_rate"] if learning_rates.ordinary(view) else []
+        symptoms += ["rate_below_usual"] if learning_rates.beyond_usual(view) == "below" else []
+        message = (
+            f"updates are only {usual:.2g} times the weights in the median up to step {view.mode_step}, so that "
+            f"{self.seen} of them move a weight by {100 * usual * self.seen:.2g} % at most"
+            + signals.loss_words(self.start, signals.losses(view, 32))
+        )
+        yield self._finding(
+            view,
+            Severity.WARNING,
+            "small",
+            self.smallest,
+            usual,
+            self.small,
+            message,
+            "update_ratio_small",
+            *symptoms,
         )
 
     def _finding(
         self, view: StepView, severity: Severity, subject: str, worst: list[str], usual: float, limit: float,
-        message: str, symptom: str,
+        message: str, *symptoms: str,
     ) -> Finding:  # fmt: skip
         return self.finding(
             view, severity=severity, subject=subject, tensors=worst, value=usual, limit=limit, message=message,
-            symptoms=(symptom,),
+            symptoms=symptoms,
             evidence={**signals.evidence(view), "update_ratio": usual},
         )  # fmt: skip

@@ -40,10 +40,10 @@ class TestOverfitInRealRuns(RealRuns):
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         model = classifier()
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-        few, unseen = batch(8), batch(64)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        few, unseen = batch(96), batch(64)
         watch(model)
-        for step in range(60):
+        for step in range(120):
             update(model, optimizer, *(few if sick else batch(64)))
             if step % 5 == 4:
                 evaluate(model, *unseen)

@@ -1,0 +1,55 @@
+"""ZeroLoss: the loss is zero from the beginning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+
+class ZeroLoss(Rule):
+    """The loss is exactly zero, or next to it, from the first steps on.
+
+    Looks at: the losses of the first `steps` steps.
+    Fires when: all of them are at most `threshold`; exactly zero is a `warning`, less than that is `info`.
+    Usual causes: a loss over an empty mask or an empty part of the batch, targets that equal the inputs, one class.
+    What to try: print the predictions and the targets of one batch.
+    Costs: nothing in addition to the loss.
+    Source: 1e-5: TheDeepChecker; house: from the first step on, since a run may converge to zero.
+    """
+
+    default = True
+    needs = (Needs(scalars=("loss",), why="to see whether it is zero"),)
+
+    steps: int = parameter(20, help="first steps that count", unit="steps", ge=2)
+    threshold: float = parameter(1e-5, help="absolute loss that is next to zero", ge=0)
+
+    seen: int = state(int)
+    highest: float = state(float)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """A finding at the last of the first steps."""
+        loss = signals.loss(view)
+        if view.mode is not Mode.TRAIN or loss is None or self.seen > self.steps:
+            return
+        self.seen += 1
+        self.highest = max(self.highest, abs(loss)) if math.isfinite(loss) else math.inf
+        if self.seen != self.steps or self.highest > self.threshold or signals.resumed(view) or view.several:
+            return
+        yield self.finding(
+            view,
+            severity=Severity.WARNING if self.highest == 0 else Severity.INFO,
+            subject="loss",
+            tensors=[signals.loss_name(view) or "loss"],
+            value=self.highest,
+            limit=self.threshold,
+            message=f"the loss is {'exactly zero' if self.highest == 0 else f'at most {self.highest:.2g}'} in each of "
+            f"the first {self.steps} steps",
+            symptoms=("loss_is_zero",),
+        )

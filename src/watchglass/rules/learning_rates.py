@@ -1,0 +1,103 @@
+"""What settings and first steps of an optimizer say about a loss that does not fall: facts beside the loss itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from watchglass.records import Mode, ModuleKind
+from watchglass.rules import signals
+from watchglass.stats import median
+from watchglass.tables import StepView
+
+#: Usual learning rates. An optimizer that divides by the size of recent gradients (Adam, RMSprop) moves each weight by
+#: about its rate. Source: 1e-3 as default of Adam (Kingma and Ba, ICLR 2015); 1e-6 to 1 for plain gradients of
+#: normalised inputs (Bengio, Practical Recommendations, 2012); house: one order of magnitude of tolerance.
+_ADAPTIVE, _PLAIN = (2e-6, 0.03), (2e-5, 2.0)
+#: Share of the highest rate from which on the first step has the full rate.
+_FULL = 0.9
+#: Update over weight that is tiny, and large, for any optimizer. Source: 1e-3 as healthy: Karpathy, CS231n; 1e-4 to
+#: 1e-1: TheDeepChecker.
+_TINY, _LARGE = 1e-4, 3e-2
+
+
+def _group(view: StepView) -> dict[str, Any]:
+    fact = view.latest_fact("optimizer")
+    groups = fact.data.get("groups") if fact is not None else None
+    return groups[0] if isinstance(groups, list) and groups and isinstance(groups[0], dict) else {}
+
+
+def adaptive(view: StepView) -> bool:
+    """Whether the optimizer divides by the size of recent gradients: only then it has an epsilon."""
+    return "eps" in _group(view)
+
+
+def beyond_usual(view: StepView) -> str:
+    """``"above"`` or ``"below"`` if the learning rate is orders of magnitude off for the kind of optimizer, else ""."""
+    group, rates = _group(view), view.series("learning_rate", Mode.TRAIN)
+    highest = max([*rates[np.isfinite(rates)].tolist(), signals.learning_rate(view) or 0.0])
+    if not group or highest <= 0 or "line_search_fn" in group:  # LBFGS finds its own length of a step
+        return ""
+    low, high = _ADAPTIVE if adaptive(view) else _PLAIN
+    # Momentum adds up about so many gradients.
+    steady = highest / (1 - min(0.99, float(group.get("momentum") or 0.0)))
+    return (
+        "above" if highest > high or (group.get("momentum") and steady > 5 * high) else "below" if steady < low else ""
+    )
+
+
+def ordinary(view: StepView) -> bool:
+    """Whether the learning rate is one that usually moves weights, so that small updates come of small gradients."""
+    rate = signals.learning_rate(view) or 0.0
+    return bool(_group(view)) and beyond_usual(view) == "" and rate >= (1e-4 if adaptive(view) else 1e-2)
+
+
+def without_warmup(view: StepView) -> bool:
+    """Whether a model that needs a warm-up began at its full rate: normalised, by an optimizer with moments."""
+    kinds = [kind for kind, _ in signals.modules(view).values()]
+    needs = ModuleKind.ATTENTION in kinds or (
+        ModuleKind.EMBEDDING in kinds and kinds.count(ModuleKind.NORMALIZATION) > 2
+    )
+    rates = view.series("learning_rate", Mode.TRAIN)
+    full = not len(rates) or (rates[0] > 0 and rates[0] >= _FULL * float(np.max(rates)))
+    return needs and full and adaptive(view)
+
+
+def remember_ratio(ratios: list[float], view: StepView) -> None:
+    """Appends the median ratio of updates to weights of a captured step to the latest ones, in place."""
+    if not view.captured or signals.skipped(view):
+        return
+    _, _, found = signals.update_ratios(view)
+    if len(found):
+        ratios.append(float(np.median(found)))
+        del ratios[:-16]
+
+
+def symptoms(view: StepView, ratios: list[float]) -> tuple[str, ...]:
+    """What rate and updates add to a finding about the loss.
+
+    Args:
+        view: The step.
+        ratios: See :func:`remember_ratio`.
+    """
+    symptom_ids: list[str] = []
+    beyond = beyond_usual(view)
+    if beyond:
+        symptom_ids.append("rate_above_usual" if beyond == "above" else "rate_below_usual")
+    usual = median(ratios) if ratios else math.nan
+    if usual > _LARGE:
+        symptom_ids.append("update_ratio_large")
+    elif usual < _TINY:
+        symptom_ids.append("update_ratio_small")
+    elif not beyond:
+        symptom_ids.append("updates_moderate")
+    if without_warmup(view) and usual > _LARGE / 3:
+        symptom_ids.append("full_rate_at_once")
+    return tuple(symptom_ids)
+
+
+def evidence(ratios: list[float]) -> dict[str, float]:
+    """The same ratio as evidence for advice with figures; none where it is not known."""
+    return {"update_ratio": median(ratios)} if ratios and median(ratios) > 0 else {}
