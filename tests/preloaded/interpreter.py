@@ -7,17 +7,24 @@ import os
 import stat
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+from watchglass import rules
 
 _HERE = Path(__file__).parent
 
-#: Modules that scripts import: PyTorch, with what it imports itself when a script begins to train.
-FOR_SCRIPTS = ("torch", "torch.optim", "torch.utils.data", "torch._dynamo", "numpy")
-#: Modules that the commands of watchglass import.
+_RULES = Path(rules.__file__).parent
+
+#: Modules that scripts import: PyTorch, with what it imports itself when a script begins to train, and what a recorder
+#: does.
+FOR_SCRIPTS = ("torch", "torch.optim", "torch.utils.data", "torch._dynamo", "numpy.random", "pyarrow.ipc")
+#: Modules that the commands of watchglass import, those of typer and the rules included.
 FOR_COMMANDS = (
     "watchglass.cli.app", "watchglass.cli.run", "watchglass.cli.check", "watchglass.cli.verdicts", "watchglass.launch",
     "watchglass.evaluate.live.process", "watchglass.diagnose.judgement", "watchglass.run.run", "pyarrow.ipc",
-    "rich.console",
+    "rich.console", "numpy.random", "numpy.ma", *(("pydantic",) if find_spec("pydantic") else ()),
+    *(f"watchglass.rules.{path.parent.name}.{path.stem}" for path in sorted(_RULES.glob("*/[a-z]*.py"))),
 )  # fmt: skip
 
 
