@@ -15,7 +15,9 @@ class Timing:
         flight_copy_s: The recorder's thread copies ended steps into the flight recorder. Shorter pauses lose fewer
             steps to ``kill -9``; each wake-up takes time from the training thread.
         recorder_look_s: The recorder's thread looks for stop requests, and sleeps while only rows of steady steps come.
-        write_backoff_s: The longest pause after a write that the store refused.
+        write_pauses_s: Pauses after writes that the store refused: the first, the longest.
+        end_look_s: Pause between looks at a thread or process that is about to end.
+        sender_end_s: The end of a worker waits so long for the thread that uploads, once it has given up.
         open_pauses_s: Pauses between attempts to open a worker's files in an unreachable store: the first, the longest.
         silent_end_s: The end of a run waits so long for its store before it logs why.
         upload_pauses_s: Pauses between attempts to upload a spooled object: the first, the longest. Each is up to a
@@ -52,7 +54,9 @@ class Timing:
 
     flight_copy_s: float = 0.05
     recorder_look_s: float = 0.2
-    write_backoff_s: float = 5.0
+    write_pauses_s: tuple[float, float] = (0.1, 5.0)
+    end_look_s: float = 0.1
+    sender_end_s: float = 0.5
     open_pauses_s: tuple[float, float] = (0.25, 15.0)
     silent_end_s: float = 3.0
     upload_pauses_s: tuple[float, float] = (0.5, 30.0)

@@ -6,17 +6,19 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from watchglass.config import environment
+from watchglass.config import TIMING, Timing, environment
 from watchglass.launch.interpreter import without_bootstrap
 from watchglass.launch.signals import SignalWatch
 from watchglass.supervise import Supervision
 
-#: Pause between looks at an evaluator that is about to end; a signal ends it.
-_LOOK_S = 0.1
-
 
 def wait_for(
-    evaluator: Supervision, signals: SignalWatch, *, patience_s: float, tick: Callable[[float], None] = lambda _: None
+    evaluator: Supervision,
+    signals: SignalWatch,
+    *,
+    patience_s: float,
+    tick: Callable[[float], None] = lambda _: None,
+    timing: Timing = TIMING,
 ) -> bool:
     """Wait for the end of the evaluator, after the end of the script.
 
@@ -25,6 +27,7 @@ def wait_for(
         signals: The signals; Ctrl-C or SIGTERM ends the wait and the evaluator.
         patience_s: Time limit in seconds; then the evaluator is ended.
         tick: Called a few times a second with the seconds waited, for progress.
+        timing: The pause between two looks at it; a signal ends the pause.
 
     Returns:
         Whether it ended by itself.
@@ -34,7 +37,7 @@ def wait_for(
     while not evaluator.over:
         waited = time.monotonic() - begin
         tick(waited)
-        arrival = signals.wait(_LOOK_S)
+        arrival = signals.wait(timing.end_look_s)
         if waited > patience_s or (arrival is not None and arrival.number in (signal.SIGINT, signal.SIGTERM)):
             evaluator.end()
             return False

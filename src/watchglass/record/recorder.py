@@ -167,7 +167,7 @@ class Recorder:
                     "watchglass: the training run is over and its store is still unreachable; retrying for at most "
                     "%.0f s. Ctrl-C gives up and discards what was recorded", left_s,
                 )  # fmt: skip
-            self._thread.join(0.2)
+            self._thread.join(self._timing.end_look_s)
         return True
 
     def report(self) -> dict[str, Any]:
@@ -264,7 +264,8 @@ class Recorder:
                 continue
             last_flush, urgent = now, False
             done = self._flush(writer, closing)
-            backoff_s = 0.0 if done else min(self._timing.write_backoff_s, max(0.1, 2 * backoff_s))
+            first_s, longest_s = self._timing.write_pauses_s
+            backoff_s = 0.0 if done else min(longest_s, max(first_s, 2 * backoff_s))
             if given_up_s is not None and (done or now >= given_up_s):
                 self._listener.close()
                 self.flight.close(discard=writer.close() and done)

@@ -254,7 +254,7 @@ def test_there_is_room_again_once_records_were_taken() -> None:
 def test_what_a_store_refuses_is_written_when_it_takes_it_again(refusals: int) -> None:
     writer = Writer()
     writer.refuses = refusals
-    made = recorder(writer, timing=Timing(write_backoff_s=0.001))
+    made = recorder(writer, timing=Timing(write_pauses_s=(0.001, 0.001)))
     made.put(step(0))
     made.start()
     made.urgent()

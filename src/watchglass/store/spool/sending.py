@@ -116,7 +116,7 @@ class Sending:
             self._change.notify_all()
         if self._thread is not None:
             # If its request gets no answer, it ends with the time limit of the request or with the process.
-            self._thread.join(0.5)
+            self._thread.join(self._timing.sender_end_s)
         if self._waiting:
             self._report_rest()
 
