@@ -104,7 +104,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         ),
         "loss_graph": FactKind(
             "",
-            "one reading of autograd's graph at the first three captured backwards, then the 4th, 8th, 16th ...",
+            "one reading of autograd's graph at the first three captured steps, then the 4th, 16th, 64th ...",
             "the terms of the loss, with the operations that make each of a model's outputs; parameters out of reach",
         ),
         "forward_graph": FactKind(

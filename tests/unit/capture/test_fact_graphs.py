@@ -185,12 +185,12 @@ def test_what_stays_the_same_is_recorded_once_and_nothing_keeps_the_graph(run_pa
 
 
 def test_a_loss_that_changes_is_recorded_again(run_path: Path) -> None:
-    steps = iter(range(8))
+    steps = iter(range(16))
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(model(x), y) if next(steps) < 5 else F.cross_entropy(model(x).softmax(1), y)
 
-    graphs_of(run_path, perceptron(), loss, 8)
+    graphs_of(run_path, perceptron(), loss, 16)
     assert [len(found["terms"][0]["operations"]) for found in facts(run_path, "loss_graph")] == [3, 4]
 
 
@@ -205,3 +205,32 @@ def test_saved_tensors_that_hooks_packed_are_left_alone(run_path: Path) -> None:
     with pytest.raises(TypeError, match="unpack_hook"):
         graphs_of(run_path, perceptron(), loss)
     assert len(unpacked) == 1
+
+
+def test_nested_tensors_have_no_shapes_and_end_nothing(run_path: Path) -> None:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        parts = torch.nested.nested_tensor([x[:5], x[5:]], layout=torch.jagged)
+        return model(parts).values().square().mean()
+
+    graphs_of(run_path, nn.Linear(6, 3), loss, 3)
+    assert len(facts(run_path, "loss_graph")) == 1
+
+
+class Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient
+
+
+def test_functions_of_python_hide_what_may_be_out_of_reach(run_path: Path) -> None:
+    model = Autoencoder(lambda code: Opaque.apply(code.detach()) + 0 * code)
+    graphs_of(run_path, model, lambda model, x, y: F.mse_loss(model(x), x))
+    (found,) = facts(run_path, "loss_graph")
+    assert found["unreached"] is None
+    graphs_of(run_path / "again", Autoencoder(Opaque.apply), lambda model, x, y: F.mse_loss(model(x), x))
+    (found,) = facts(run_path / "again", "loss_graph")
+    assert (found["opaque"], found["unreached"]) == (["OpaqueBackward"], None)

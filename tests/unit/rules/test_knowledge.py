@@ -81,7 +81,7 @@ def symptoms_in_source(tree: ast.AST) -> Iterator[str]:
             texts = [node.value]
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [target.id.lower() for target in targets if isinstance(target, ast.Name)]
+            names = [each.id.lower() for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
             if any("symptom" in name for name in names) and node.value is not None:
                 texts = node.value.values if isinstance(node.value, ast.Dict) else [node.value]
         elif isinstance(node, ast.FunctionDef) and node.name in ("_before", "_half", "_symptom"):

@@ -246,7 +246,10 @@ def operation_of(node: Any) -> tuple[str, str]:
 def shape_of(node: Any, number: int = 0) -> tuple[int, ...]:
     """Shape of a result of a node, without its saved tensors; () where it is not known."""
     outputs = getattr(node, "_input_metadata", None) or ()
-    return tuple(map(int, outputs[number].shape)) if number < len(outputs) else ()
+    try:
+        return tuple(map(int, outputs[number].shape)) if number < len(outputs) else ()
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return ()  # a nested tensor has no plain shape
 
 
 def saved_tensor(node: Any, name: str) -> Tensor | None:

@@ -17,6 +17,9 @@ from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import vanishing_gradient
 from watchglass.tables import Selection, Statistics, StepView
 
+#: Layers in a row from which on a model without shortcuts and normalisation counts as deep (house).
+_DEEP = 8
+
 
 class _Depth(NamedTuple):
     """First and liveliest later layer, with the mean of absolutes of their gradients where not exactly zero."""
@@ -140,8 +143,12 @@ class VanishingGradient(Rule):
             symptoms = ["gradients_exactly_zero"]
         elif kinds:
             symptoms.append("saturating_modules_between")
+        plain = 0 if zero else _plain_depth(view)
+        if plain:
+            symptoms.append("deep_and_plain")
         share = depth.first_mean / depth.last_mean
         between = f", with {' and '.join(kinds)} layers between" if kinds else ""
+        between += f"; {plain} layers follow each other without a shortcut or normalisation" if plain else ""
         how = "exactly zero" if zero else f"{share:.2g} times that of {depth.last.name.rpartition('/')[2]}"
         means = np.nan_to_num(gradients.nonzero_abs_mean)
         return {
@@ -178,6 +185,15 @@ class VanishingGradient(Rule):
             + signals.loss_words(self.start, signals.losses(view, 16)),
             "symptoms": ["gradients_exactly_zero" if zero else "vanishing_everywhere"],
         }
+
+
+def _plain_depth(view: StepView) -> int:
+    """Layers of the longest chain of a deep model, if it has neither shortcuts nor normalisation; 0 otherwise."""
+    fact = view.latest_fact("forward_graph")
+    if fact is None or fact.data.get("opaque") or fact.data.get("residuals") or fact.data.get("normalizations"):
+        return 0
+    depth = fact.data.get("depth", 0)
+    return depth if depth >= _DEEP else 0
 
 
 def _in_layers(gradients: Statistics) -> npt.NDArray[np.bool_]:

@@ -204,8 +204,6 @@ def _by_operation(call: _Call) -> _Found | None:
     if function in _OF_LOGITS and low == 0:
         message = f"{what}: they are never negative, so no probability is below 0.5"
         return _Found(Severity.WARNING, "targets_beyond_output", message, 0.5, 0.0)
-    if function == "cross_entropy" and made_by == "relu":
-        return _Found(Severity.INFO, "", f"{what}: where it gives 0 for a class, that class gets no gradient")
     return None
 
 

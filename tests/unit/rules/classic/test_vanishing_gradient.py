@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -70,3 +71,14 @@ def test_functional_sigmoids_show_in_what_they_take_from_the_gradient(
     run = build_run(run_path, _stack(derivative, rectified=rectified), modules=modules)
     (diagnosis,) = diagnose(replay(run).findings)
     assert diagnosis.causes[0].cause.id == cause
+
+
+@pytest.mark.parametrize(("residuals", "deep"), [(0, True), (6, False)])
+def test_depth_without_shortcuts_is_evidence(run_path: Path, residuals: int, deep: bool) -> None:
+    steps = _stack(0.2, rectified=True)
+    graph = {"depth": 12, "residuals": residuals, "normalizations": 0}
+    steps[0] = replace(steps[0], facts={"forward_graph": graph})
+    run = build_run(run_path, steps, modules={f"part{i}": ModuleKind.LINEAR for i in range(6)})
+    (finding,) = [finding for finding in replay(run).findings if finding.rule == "VanishingGradient"]
+    assert ("deep_and_plain" in finding.evidence["symptoms"]) is deep
+    assert ("12 layers follow each other" in finding.message) is deep

@@ -102,7 +102,6 @@ def floats(labels: Tensor) -> Tensor:
     ("last", "units", "loss", "found"),
     [
         (nn.LogSoftmax(1), 4, cross_entropy, ("info", "")),
-        (nn.ReLU(), 4, cross_entropy, ("info", "")),
         (nn.Tanh(), 4, cross_entropy, ("warning", "output_out_of_range")),
         (nn.Identity(), 4, nll_loss, ("warning", "logits_as_probabilities")),
         (nn.Softmax(1), 4, nll_loss, ("warning", "logits_as_probabilities")),

@@ -43,6 +43,7 @@ class Forward:
         self._before: list[int] = []
         self.pairs: dict[tuple[int, int], int] = {}
         self._few: list[dict[str, Any]] = []
+        self._normalized = 0
         self._states: list[_State] = []
         for at in range(len(graph)):
             self._states.append(self._read(at))
@@ -63,6 +64,7 @@ class Forward:
             "residuals": depth.residuals,
             "normalizations": depth.normalizations,
             "batch_normalizations": self._few[:16],
+            "batch_normalizations_count": self._normalized,
         }
 
     def _named(self, bits: int) -> str:
@@ -144,6 +146,7 @@ class Forward:
         # Where the node does not say so, it is in training mode: another node is for evaluation.
         if len(shape) < 2 or not graph.saved(at, "training", True):
             return
+        self._normalized += 1
         values = math.prod(shape) // max(1, shape[1])
         if values <= _FEW:
             named = [each.at for each in graph.below[at] if each.at in graph.parameters]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +18,8 @@ from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.record import OpenStep
 
-#: Captured steps of a model that are all read; after them only the 4th, 8th, 16th ... And those of large graphs.
+_log = logging.getLogger("watchglass")
+#: Captured steps of a model that are all read; after them only the 4th, 16th, 64th ... And those of large graphs.
 _ALL, _ALL_LARGE = 3, 2
 #: Operations of a large graph: reading one takes some milliseconds.
 _LARGE = 2048
@@ -36,9 +38,10 @@ class GraphLooks:
     def __init__(self, models: Models, kinds: frozenset[str]) -> None:
         self._models = models
         self._kinds = kinds
-        # By model: captured steps so far, and models with a large graph.
+        # By model: captured steps so far, and models with a large graph, and with one that cannot be read.
         self._captures: dict[int, int] = {}
         self._large: set[int] = set()
+        self._unreadable: set[int] = set()
         # Whether the graphs of the present step are read, its backwards so far, and calls of modules in order.
         self._looking = False
         self._backwards = 0
@@ -53,7 +56,8 @@ class GraphLooks:
         """A captured step has opened."""
         number = self._captures[step.model] = self._captures.get(step.model, 0) + 1
         few = _ALL_LARGE if step.model in self._large else _ALL
-        self._looking = number <= few or (number >= 4 and number & (number - 1) == 0)
+        is_power_of_four = number & (number - 1) == 0 and number.bit_length() % 2 == 1
+        self._looking = (number <= few or is_power_of_four) and step.model not in self._unreadable
         self._backwards, self._calls = 0, []
 
     def forward_began(self, call: ForwardCall) -> None:
@@ -67,11 +71,17 @@ class GraphLooks:
         if not self._looking or self._backwards >= _MOST_BACKWARDS:
             return
         self._backwards += 1
-        if call.start is not None:
+        if call.start is None:
+            return
+        try:
             graph = Graph(call.start, graphs.is_parameter)
-            if len(graph) > _LARGE or not graph.complete:
+            if len(graph) > _LARGE:
                 self._large.add(call.step.model)
             self._record(call, (call.step.model, self._backwards), graph)
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            # Nodes belong to PyTorch and to other libraries: one that is not as expected ends these facts alone.
+            _log.debug("watchglass: autograd's graph was not read: %s: %s", type(error).__name__, error)
+            self._unreadable.add(call.step.model)
 
     def _called(self, call: ModuleCall) -> None:
         """A module has returned."""
@@ -79,18 +89,20 @@ class GraphLooks:
         if not parameters or len(self._calls) >= _MOST_CALLS:
             return
         taken = [tensor for _, tensor in tensors_in(call.arguments, 4) if tensor.is_floating_point()]
+        places = frozenset(_place(each) for each in taken)
         self._calls.append(
             _Call(
                 call.place.path,
                 [id(each) for each in parameters],
                 joined=any(tensor.requires_grad for _, tensor in tensors_in(call.output, 4)),
-                # It takes values from somewhere that do not come from the model's inputs, and no graph with them.
-                cut=bool(taken) and not any(each.requires_grad or _place(each) in self._given for each in taken),
+                gave=frozenset(_place(tensor) for _, tensor in tensors_in(call.output, 4)),
+                cut=frozenset() if any(each.requires_grad or _place(each) in self._given for each in taken) else places,
             )
         )
 
     def _record(self, call: BackwardCall, key: tuple[int, int], graph: Graph) -> None:
         if not graph.complete:
+            self._unreadable.add(key[0])
             for kind in self._kinds:
                 self._notify(call, kind, key, {"complete": False}, True)
             return
@@ -101,7 +113,8 @@ class GraphLooks:
 
         opaque = [full for full in (node.name() for node, kind in zip(graph.nodes, graph.kinds, strict=True)
                                     if kind == graphs.UNKNOWN) if full.endswith("Backward")]  # fmt: skip
-        about = {"complete": True, "opaque": sorted(set(opaque))[:16], "backward": key[1]}
+        capture = self._captures[key[0]]
+        about = {"complete": True, "opaque": sorted(set(opaque))[:16], "backward": key[1], "capture": capture}
         if "loss_graph" in self._kinds:
             root = Operand(len(graph) - 1, 0)
             data = loss_graphs.described(graph, root, lambda at, nr: output_path(graph.nodes[at], nr), layer)
@@ -111,8 +124,10 @@ class GraphLooks:
             like = loss_graphs.pattern(data), data["opaque"], data["unreached"]
             self._notify(call, "loss_graph", key, data, like)
         if "forward_graph" in self._kinds:
-            data = forward_graphs.Forward(graph, layer).described() | about
-            self._notify(call, "forward_graph", key, data, forward_graphs.pattern(data))
+            data = forward_graphs.Forward(graph, layer).described()
+            # Batches that are too small are recorded once more: the first may be an exception.
+            late = bool(data["batch_normalizations"]) and capture > _ALL
+            self._notify(call, "forward_graph", key, data | about, (forward_graphs.pattern(data), late))
 
     def _notify(self, call: BackwardCall, kind: str, key: tuple[int, int], data: dict[str, Any], like: Any) -> None:
         place = kind, *key
@@ -144,8 +159,8 @@ class GraphLooks:
         lost = {number for number, _ in missed}
         calls = self._calls
         first = next((at for at, each in enumerate(calls) if each.joined and lost.issuperset(each.parameters)), None)
-        behind = calls[first:] if first is not None else []
-        cut = next((each.path for each in behind if each.cut and not lost & set(each.parameters)), None)
+        behind = range(first, len(calls)) if first is not None else ()
+        cut = next((calls[at].path for at in behind if _is_cut(calls, at, lost)), None)
         return {
             "count": len(missed),
             "names": [place.name for _, place in missed[:_MOST_NAMED]],
@@ -162,16 +177,30 @@ class _Call:
         path: Its path.
         parameters: Identities of its parameters.
         joined: Whether its output is part of a graph.
-        cut: Whether it took only values that are part of none, and are no inputs of the model.
+        gave: Where its outputs are.
+        cut: Where its inputs are, if none of them is part of a graph or an input of the model.
     """
 
-    __slots__ = ("cut", "joined", "parameters", "path")
+    __slots__ = ("cut", "gave", "joined", "parameters", "path")
 
-    def __init__(self, path: str, parameters: list[int], *, joined: bool, cut: bool) -> None:
+    def __init__(
+        self, path: str, parameters: list[int], *, joined: bool, gave: frozenset[int], cut: frozenset[int]
+    ) -> None:
         self.path = path
         self.parameters = parameters
         self.joined = joined
+        self.gave = gave
         self.cut = cut
+
+
+def _is_cut(calls: list[_Call], at: int, lost: set[int]) -> bool:
+    """Whether a module took values that are cut off from what lost modules made, as far as that shows."""
+    call = calls[at]
+    if not call.cut or lost & set(call.parameters):
+        return False
+    # Detached values are where their module left them.
+    made = next((each for each in reversed(calls[:at]) if each.gave & call.cut), None)
+    return made is None or bool(lost & set(made.parameters))
 
 
 def _share(calls: Iterable[_Call], lost: set[int], *, joined: bool) -> int:

@@ -12,6 +12,8 @@ from watchglass.capture.pytorch.autograd_graph import CONSTANT, Graph, Operand, 
 #: Terms of a sum, and operations of a term, that are recorded at most.
 _MOST_TERMS, _MOST_OPERATIONS = 12, 64
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
+#: Fields that follow from the size of a batch.
+_SIZES = ("shape", "size", "elements", "rows", "from")
 _NORMALIZING = ("softmax", "log_softmax", "logsumexp")
 
 #: Path of the model's output that an operation made, by index and number of its result; None for other operations.
@@ -164,6 +166,9 @@ class _Term:
             own = math.prod(graph.shape(Operand(at, 0)))
             over = sorted(axis_of(axis, len(shape)) for axis in axes) if axes else list(range(len(shape)))
             return {"axes": over, "elements": math.prod(shape) // max(1, own), "rows": shape[0] if shape else 1}
+        larger = math.prod(graph.shape(Operand(at, 0))) > math.prod(shape)
+        if larger and graph.kinds[at] in (graphs.ADDS, graphs.MULTIPLIES):
+            return {"from": list(shape)}
         if graph.kinds[at] == graphs.LOSS:
             reduction = graph.saved(at, "reduction")
             return {
@@ -181,7 +186,7 @@ class _Term:
         return {"axis": axis, "size": shape[axis], "axis_of_output": self._original(given, axis)}
 
     def _original(self, operand: Operand, axis: int) -> int | None:
-        """The axis of the last result before axes were swapped; None behind other arrangements."""
+        """The axis of the last result before axes were swapped; None where that is not clear."""
         graph = self._graph
         while operand.at != CONSTANT and graph.kinds[operand.at] == graphs.ARRANGES:
             at, axes = operand.at, len(graph.shape(operand))
@@ -194,7 +199,12 @@ class _Term:
             elif graph.bases[at] == "Permute":
                 swapped = {to: axis_of(of, axes) for to, of in enumerate(graph.saved(at, "dims", ()))}
             elif graph.bases[at] not in ("ToCopy", "Clone", "Alias"):
-                return axis if graph.shape(graph.below[at][0]) == graph.shape(operand) else None
+                before, now = graph.shape(graph.below[at][0]), graph.shape(operand)
+                if before != now:
+                    # Leading axes may be merged: samples and positions of sequences.
+                    if before[-1:] != now[-1:]:
+                        return None
+                    axis = 0 if axis < len(now) - 1 else len(before) - 1
             axis, operand = swapped.get(axis, axis), graph.below[at][0]
         return axis
 
@@ -205,10 +215,7 @@ def pattern(data: dict[str, Any]) -> Any:
         (
             term["kind"],
             term["whole"],
-            [
-                {name: value for name, value in each.items() if name not in ("shape", "size", "elements", "rows")}
-                for each in term["operations"]
-            ],
+            [{name: value for name, value in each.items() if name not in _SIZES} for each in term["operations"]],
         )
         for term in data["terms"]
     ]

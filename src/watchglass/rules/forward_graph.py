@@ -1,0 +1,110 @@
+"""What the fact ``forward_graph`` says: layers with weights, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from watchglass.records import Mode
+from watchglass.tables import StepView
+
+#: Operations that multiply by weights, and nothing else.
+WEIGHTED_SUMS = ("linear", "convolution")
+
+
+class Layer(NamedTuple):
+    """An operation with weights.
+
+    Attributes:
+        name: Name of its parameter; "" for one of no model.
+        operation: Its operation.
+        inputs: Units or channels that it takes; 0 if unknown.
+        outputs: Those that it gives.
+    """
+
+    name: str
+    operation: str
+    inputs: int
+    outputs: int
+
+    @property
+    def module(self) -> str:
+        """Path of the module that holds the parameter."""
+        return self.name.rpartition(".")[0]
+
+
+class Pair(NamedTuple):
+    """Two layers of which one feeds the other.
+
+    Attributes:
+        first: Place of the first among the layers.
+        second: Place of the second.
+        between: Operations between them.
+        kinds: Kinds of these operations.
+    """
+
+    first: int
+    second: int
+    between: frozenset[str]
+    kinds: frozenset[str]
+
+    @property
+    def linear(self) -> bool:
+        """Whether nothing between them is non-linear but normalisations and pooling."""
+        return self.kinds <= {"adds", "drops", "normalizes", "pools"}
+
+
+class ForwardGraph:
+    """The data of one fact.
+
+    Attributes:
+        whole: Whether it lists all layers and pairs, and hides nothing.
+        layers: Operations with weights, operands first.
+        pairs: Pairs of them.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        kinds = data.get("kinds") or {}
+        self.layers = [Layer(*each) for each in data.get("layers") or ()]
+        self.pairs = [
+            Pair(first, second, frozenset(names.split()), frozenset(str(kinds.get(each)) for each in names.split()))
+            for first, second, names in data.get("pairs") or ()
+        ]
+        self.whole = (
+            bool(data.get("complete"))
+            and not data.get("opaque")
+            and (data.get("layers_count"), data.get("pairs_count")) == (len(self.layers), len(self.pairs))
+        )
+
+    def superfluous(self, pair: Pair) -> bool:
+        """Whether two weighted sums in a row compute nothing that a single one could not.
+
+        Fewer units between them than before or behind are a factorisation on purpose.
+        """
+        first, second = self.layers[pair.first], self.layers[pair.second]
+        if first.operation not in WEIGHTED_SUMS or second.operation not in WEIGHTED_SUMS or not pair.linear:
+            return False
+        return 0 < min(first.inputs, second.outputs) <= first.outputs and first.name != second.name
+
+
+def at(view: StepView) -> ForwardGraph | None:
+    """The graph, at a TRAIN step at which it is new, or at which the kinds of modules become known; None at others."""
+    if view.mode is not Mode.TRAIN or not (view.facts("forward_graph") or view.facts("model")):
+        return None
+    fact = view.latest_fact("forward_graph")
+    return ForwardGraph(fact.data) if fact is not None and view.latest_fact("model") is not None else None
+
+
+def at_end(view: StepView) -> ForwardGraph | None:
+    """The graph, at the end of a run in which the kinds of modules never became known; None for others."""
+    fact = view.latest_fact("forward_graph")
+    return ForwardGraph(fact.data) if fact is not None and view.latest_fact("model") is None else None
+
+
+def hidden(view: StepView) -> str:
+    """The reason why rules about layers do not apply: a part of the graph is hidden; "" if nothing is."""
+    fact = view.latest_fact("forward_graph")
+    if fact is None or ForwardGraph(fact.data).whole:
+        return ""
+    opaque = ", ".join(map(str, fact.data.get("opaque") or ()))
+    return f"{opaque} hides a part of the graph" if opaque else "the graph is too large to be described"

@@ -1,0 +1,90 @@
+"""DetachedGraph: the graph is cut in the middle of a model, so that what lies before gets no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import StepView
+
+
+class DetachedGraph(Rule):
+    """Trainable parameters run before a point at which the graph is cut, and can get no gradient.
+
+    Looks at: which parameters the backward can reach, the modules that ran, and what they took; the parameters of the
+        optimizers; gradients.
+    Fires when: parameters of an optimizer belong to modules that ran with gradients on, no backward reaches them, and a
+        later module took values that have no graph and are no inputs of the model. None of them may have had a gradient
+        in `patience` captures, or up to the end of a shorter run.
+    Usual causes: detach(), .data, item() or NumPy between two parts of a model; argmax or rounding.
+    What to try: remove the detach; keep values in tensors; freeze the parameters where the cut is intended.
+    Costs: the fact loss_graph, read at a few captured steps; statistics of gradients.
+    Source: exact; house: `patience`.
+    """
+
+    needs = (
+        Needs(facts=("loss_graph",), why="to see what the backward can reach"),
+        Needs(role=Role.GRADIENT, statistics=("l2",), why="to see that nothing else reaches it"),
+        Needs(facts=("membership",), optional=True, why="to leave out what no optimizer trains"),
+    )
+
+    patience: int = parameter(4, help="captures with gradients of other parameters", unit="captures", ge=1)
+
+    #: Parameters out of reach at every look, and the module before which the graph is cut.
+    lost: list[str] = state(list)
+    count: int = state(int)
+    cut_before: str = state(str)
+    looked: bool = state(bool)
+    captures: int = state(int)
+    fired: bool = state(bool)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """At most one finding."""
+        if view.mode is not Mode.TRAIN:
+            return
+        for fact in view.facts("loss_graph"):
+            found = fact.data.get("unreached") or {}
+            cut = found.get("cut_before")
+            names = found.get("names", []) if cut and found.get("ran") else []
+            self.lost = [name for name in self.lost if name in names] if self.looked else names
+            self.count = found.get("count", 0)
+            self.cut_before, self.looked = cut or self.cut_before, True
+        if not self.lost or self.fired:
+            return
+        gradients = view.statistics(Role.GRADIENT)
+        if len(gradients):
+            self.captures += 1
+            used = {name.removeprefix("gradient/") for name in gradients.names}
+            self.lost = [name for name in self.lost if name not in used]
+        if self.captures >= self.patience:
+            yield from self._judge(view)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The judgement of a short run."""
+        if self.captures:
+            yield from self._judge(view)
+
+    def _judge(self, view: StepView) -> Iterable[Finding]:
+        membership = view.latest_fact("membership")
+        left_out = (membership.data.get("left_out") or {}).get("names", []) if membership is not None else []
+        lost = [name for name in self.lost if name not in left_out]
+        if not lost or self.fired:
+            return
+        self.fired = True
+        total = max(self.count, len(lost))
+        others = f" and {total - 1} more" if total > 1 else ""
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="graph",
+            tensors=lost[:16],
+            value=float(total),
+            limit=0.0,
+            message=f"no backward can reach {lost[0]}{others}: {self.cut_before} takes values that are cut off "
+            "from the graph",
+            symptoms=("graph_cut",),
+            evidence={"module": self.cut_before},
+        )

@@ -1,0 +1,115 @@
+"""MisplacedActivation: a softmax between layers, or a ReLU on the logits of a classification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from watchglass.records import Finding, Mode, ModuleKind, Severity
+from watchglass.rules import forward_graph, signals
+from watchglass.rules.forward_graph import WEIGHTED_SUMS, ForwardGraph
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule
+from watchglass.tables import StepView
+
+#: What may lie beside a softmax without a purpose; noise or a temperature has one, and so has a product.
+_BESIDE = frozenset({"softmax", "log_softmax"})
+_LAYERS = (ModuleKind.LINEAR.value, ModuleKind.CONVOLUTION.value)
+
+
+class MisplacedActivation(Rule):
+    """An activation that takes away what the next layer or the loss needs.
+
+    Looks at: the operations between layers, and from the last layer to the loss, in autograd's graph.
+    Fires when: a softmax is all that leads from one linear layer or convolution to the next: it passes on positive
+        values that add up to one, and little gradient. Attention, gates, experts and pooling multiply other values by
+        a softmax and are no findings, nor is a softmax with noise or a temperature, nor one that weighs rows of a
+        table. Or a ReLU makes the logits of a softmax loss: a class whose logit is zero gets no gradient.
+    Usual causes: a softmax inside of a model, a loop that puts an activation behind each layer, also the last.
+    What to try: a ReLU, GELU or tanh between layers; no activation behind the last layer.
+    Costs: the facts forward_graph and loss_graph, read at a few captured steps.
+    Source: exact.
+    """
+
+    needs = (
+        Needs(facts=("forward_graph",), why="to see what lies between layers"),
+        Needs(facts=("loss_graph",), optional=True, why="to see what makes the logits"),
+    )
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """Findings at a step with a new graph."""
+        yield from self._between(view, forward_graph.at(view))
+        for fact in view.facts("loss_graph") if view.mode is Mode.TRAIN else ():
+            for term in fact.data.get("terms") or ():
+                yield from self._before_loss(view, list(term.get("operations") or ()))
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The judgement of a run that ended before its modules were known."""
+        yield from self._between(view, forward_graph.at_end(view))
+
+    def applicable(self, view: StepView) -> str:
+        """Not where a part of the graph is hidden."""
+        return forward_graph.hidden(view)
+
+    def _between(self, view: StepView, graph: ForwardGraph | None) -> Iterable[Finding]:
+        if graph is None or not graph.whole:
+            return
+        modules = signals.modules(view)
+        leads = {pair.second: 0 for pair in graph.pairs}
+        for pair in graph.pairs:
+            leads[pair.second] += 1
+        for pair in graph.pairs:
+            first, second = graph.layers[pair.first], graph.layers[pair.second]
+            if "softmax" not in pair.kinds or leads[pair.second] > 1:
+                continue
+            beside = pair.between - _BESIDE
+            if not pair.kinds <= {"softmax", "drops", "normalizes"} or beside & {"product", "scale", "residual"}:
+                continue
+            # A table of rows is a parameter of the model itself, or an embedding.
+            of_modules = all(modules.get(each.module, ("",))[0] in _LAYERS for each in (first, second))
+            if of_modules and first.operation in WEIGHTED_SUMS and second.operation in WEIGHTED_SUMS:
+                yield self._finding(
+                    view,
+                    [first.name, second.name],
+                    f"a softmax is all that leads from {first.module} to {second.module}: it passes on "
+                    f"{first.outputs} positive values that add up to one",
+                    first.module,
+                    "softmax_between_layers",
+                )
+
+    def _before_loss(self, view: StepView, operations: list[dict[str, object]]) -> Iterable[Finding]:
+        for at, each in enumerate(operations):
+            source = _source(each)
+            if each.get("operation") != "relu" or source is None or operations[source].get("layer") is None:
+                continue
+            takers = [other for other in operations if at in _sources(other)]
+            logits = takers and all(other.get("operation") in ("softmax", "log_softmax") for other in takers)
+            # A softmax that weighs other results is a pooling.
+            pools = any(len(set(_sources(other))) > 1 for other in operations)
+            if logits and not pools and all(other.get("axis_of_output") == 1 for other in takers):
+                layer = str(operations[source]["layer"])
+                message = (
+                    f"a ReLU makes the logits of the loss from {layer}: a class whose logit is zero for a sample gets "
+                    "no gradient from it"
+                )
+                yield self._finding(view, [layer], message, layer.rpartition(".")[0], "rectified_logits")
+
+    def _finding(self, view: StepView, tensors: list[str], message: str, layer: str, symptom: str) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject=symptom,
+            tensors=tensors,
+            message=message,
+            symptoms=(symptom,),
+            evidence={"layer": layer},
+        )
+
+
+def _sources(operation: dict[str, object]) -> list[int]:
+    given = operation.get("of")
+    return [each for each in given if isinstance(each, int)] if isinstance(given, list) else []
+
+
+def _source(operation: dict[str, object]) -> int | None:
+    found = _sources(operation)
+    return found[0] if len(found) == 1 else None

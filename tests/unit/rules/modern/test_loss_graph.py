@@ -1,0 +1,147 @@
+"""LossGraph: hand-written losses that do something else than is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import watchglass
+from real_runs import RealRuns, Watch, batch, classifier
+from synthetic_steps import training
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Severity
+from watchglass.rules import capture_for, find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+RULE = "LossGraph"
+
+
+def graph(*operations: dict[str, Any], coefficient: float = 1.0) -> dict[str, Any]:
+    """A fact about one term, whose first operation is the last layer with four classes for 32 samples."""
+    layer = {"operation": "linear", "shape": [32, 4], "layer": "readout.weight", "inside": True}
+    term = {"kind": "data", "whole": True, "coefficient": coefficient, "operations": [layer, *operations]}
+    return {"loss_graph": {"terms": [term], "batch": 32, "complete": True}}
+
+
+def softmax(axis: int, name: str = "log_softmax", of: int = 0) -> dict[str, Any]:
+    size = (32, 4)[axis]
+    return {"operation": name, "shape": [32, 4], "of": [of], "axis": axis, "size": size, "axis_of_output": axis}
+
+
+NLL = {"operation": "nll_loss", "shape": [], "of": [1], "reduction": "mean", "elements": 128, "rows": 32}
+
+
+class TestLossGraph(RuleSuite):
+    rule = find_rule(RULE)
+    severity = Severity.ERROR
+
+    def sick(self) -> Sequence[Step]:
+        return training(20, facts={0: graph(softmax(0), NLL)})
+
+    def healthy(self) -> Sequence[Step]:
+        return training(20, facts={0: graph(softmax(1), NLL)})
+
+
+class TestLossGraphInRealRuns(RealRuns):
+    rule = "LossGraph"
+    cause = "loss_on_wrong_axis"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for _ in range(40):
+            inputs, labels = batch()
+            logs = model(inputs).log_softmax(0 if sick else 1)
+            loss = -(F.one_hot(labels, 4) * logs).sum(1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def found_in(run: Path, loss: Loss, units: int = 4, rate: float = 0.01, steps: int = 12) -> list[tuple[str, str]]:
+    """Severity and first cause of each finding about a loss of the outputs of a linear layer."""
+    torch.manual_seed(0)
+    model = nn.Linear(16, units)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    with watchglass.watch(model, run=run, strict=True, **{**capture_for([RuleSpec(RULE)]), "save_interval": 1}):
+        for _ in range(steps):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            loss(model(inputs), labels).backward()
+            optimizer.step()
+    return [(f.severity.value, "".join(f.causes[:1])) for f in replay(str(run), [RuleSpec(RULE)]).findings]
+
+
+def one_hot(labels: Tensor) -> Tensor:
+    return F.one_hot(labels, 4).float()
+
+
+def binary(share: Tensor, labels: Tensor) -> Tensor:
+    target = one_hot(labels)
+    return -(target * share.log() + (1 - target) * (1 - share).log()).mean()
+
+
+def similarities(out: Tensor) -> Tensor:
+    return F.normalize(out, dim=1) @ F.normalize(out.flip(0), dim=1).T
+
+
+@pytest.mark.parametrize(
+    ("loss", "units", "found"),
+    [
+        (lambda out, y: F.nll_loss(F.log_softmax(out, 0), y), 4, ("error", "loss_on_wrong_axis")),
+        (lambda out, y: -(one_hot(y) * out.softmax(0).log()).sum(1).mean(), 4, ("warning", "loss_on_wrong_axis")),
+        (lambda out, y: F.nll_loss(out.T.log_softmax(1).T, y), 4, ("error", "loss_on_wrong_axis")),
+        (lambda out, y: -(one_hot(y) * out.clamp(min=1e-7).log()).mean(), 4, ("warning", "logits_as_probabilities")),
+        (lambda out, y: binary(out.clamp(1e-6, 1 - 1e-6), y), 4, ("warning", "logits_as_probabilities")),
+        (lambda out, y: F.nll_loss(out.softmax(1).log_softmax(1), y), 4, ("warning", "softmax_applied_twice")),
+        (lambda out, y: binary(out.sigmoid().sigmoid(), y), 4, ("warning", "sigmoid_applied_twice")),
+        (lambda out, y: F.cross_entropy(out.clamp(-1, 1), y), 4, ("warning", "output_out_of_range")),
+        (lambda out, y: ((out - y) ** 2).mean(), 1, ("error", "loss_broadcasts")),
+        (lambda out, y: (y[:, None] - out.squeeze()).abs().mean(), 1, ("error", "loss_broadcasts")),
+        (lambda out, y: F.cross_entropy(out, y, reduction="sum"), 4, ("info", "")),
+    ],
+)  # fmt: skip
+def test_each_mistake_has_its_cause(run_path: Path, loss: Loss, units: int, found: tuple[str, str]) -> None:
+    assert found_in(run_path, loss, units) == [found]
+
+
+@pytest.mark.parametrize(
+    ("loss", "units"),
+    [
+        (lambda out, y: -(one_hot(y) * out.softmax(1).clamp(min=1e-7).log()).sum(1).mean(), 4),
+        (lambda out, y: binary(out.sigmoid(), y), 4),
+        # Contrast of samples, in both directions.
+        (lambda out, y: -(similarities(out).log_softmax(0) + similarities(out).log_softmax(1)).diag().mean(), 4),
+        # A ranking of all samples, and a pooling over them.
+        (lambda out, y: -(y[:, None].float().softmax(0) * out.log_softmax(0)).sum(), 1),
+        (lambda out, y: (((out.softmax(0) * out).sum(0)) ** 2).sum(), 4),
+        # A rate with its logarithm, and a variance with its own.
+        (lambda out, y: (out.clamp(min=1e-3) - y[:, None] * out.clamp(min=1e-3).log()).mean(), 1),
+        # Ratios of depths.
+        (lambda out, y: ((out.clamp(min=1e-3).log() - y[:, None].clamp(min=1).log()) ** 2).mean(), 1),
+        # The logarithm of a spread, clamped as usual, and pairs of samples on purpose.
+        (lambda out, y: (out.clamp(-20, 2).exp() - out.clamp(-20, 2)).mean(), 1),
+        (lambda out, y: F.softplus(out - out.T).mean(), 1),
+        (lambda out, y: ((out[:, None] - y.view(1, -1, 1)) ** 2).mean(), 1),
+        (lambda out, y: F.cross_entropy(out, y, reduction="sum") / len(y), 4),
+    ],
+)  # fmt: skip
+def test_what_is_meant_is_silent(run_path: Path, loss: Loss, units: int) -> None:
+    assert [found for found in found_in(run_path, loss, units) if found[0] != "info"] == []
+
+
+def test_a_sum_is_a_warning_where_its_updates_are_too_large(run_path: Path) -> None:
+    found = found_in(run_path, lambda out, y: F.cross_entropy(out, y, reduction="sum"), rate=0.5, steps=40)
+    assert found == [("warning", "loss_summed_over_batch")]
