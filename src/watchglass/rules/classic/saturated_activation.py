@@ -39,7 +39,7 @@ class SaturatedActivation(Rule):
 
     needs = (
         Needs(
-            role=Role.OUTPUT, module_kinds=_SATURATING, statistics=("mean", "rms", "min", "max"),
+            role=Role.OUTPUT, module_kinds=_SATURATING, statistics=("mean", "rms", "min", "max"), optional=True,
             why="to see how steep they are",
         ),
         Needs(role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which activation is the last"),
@@ -60,6 +60,7 @@ class SaturatedActivation(Rule):
     start: list[float] = state(list)
     #: Captures in a row by tensor.
     captures: dict[str, int] = state(dict)
+    seen: bool = state(bool)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """One finding for all activations of a step."""
@@ -69,6 +70,7 @@ class SaturatedActivation(Rule):
         flat, units = self._flat(view), self._beyond(view)
         if flat is None and not units:
             return
+        self.seen = True
         now = {**(flat or {}), **units}
         sick = {name: value for name, value in now.items() if value is not None}
         self.captures = {
@@ -82,8 +84,8 @@ class SaturatedActivation(Rule):
     def applicable(self, view: StepView) -> str:
         """Not for models without such activations."""
         kinds = [kind for kind, _ in signals.modules(view).values()]
-        if kinds and ModuleKind.SATURATING not in kinds and not self.captures:
-            return "the model has no tanh or sigmoid, as far as its modules tell"
+        if kinds and ModuleKind.SATURATING not in kinds and not self.seen:
+            return "the model has no tanh or sigmoid between its layers, as far as its modules tell"
         return signals.without_layers(view)
 
     def _flat(self, view: StepView) -> dict[str, str | None] | None:

@@ -32,7 +32,7 @@ class AttentionLogitGrowth(Rule):
     """
 
     needs = (
-        Needs(collection="attention", statistics=("max",), why="to see the largest logit of each head"),
+        Needs(collection="attention", statistics=("max",), optional=True, why="to see the largest logit of each head"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
     )
 
@@ -64,6 +64,10 @@ class AttentionLogitGrowth(Rule):
         found = grown or steady
         if found:
             yield self._finding(view, found, Severity.WARNING if grown else Severity.INFO)
+
+    def applicable(self, view: StepView) -> str:
+        """Not where no attention was captured."""
+        return "" if self.first else "no attention was captured: the model has none, or other libraries compute it"
 
     def _finding(self, view: StepView, found: dict[str, float], severity: Severity) -> Finding:
         name = max(found, key=found.__getitem__)
