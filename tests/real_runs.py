@@ -162,6 +162,7 @@ class Suite(NamedTuple):
         return loaded
 
 
+@functools.cache
 def suites() -> list[Suite]:
     """All classes that are derived from :class:`RealRuns`, found in the text of the tests."""
     found = []

@@ -24,6 +24,8 @@ class BuiltInRule(NamedTuple):
     built_only: str = ""
 
 
+_NO_RUN = "its tests build their runs from numbers; none trains a model"
+
 #: Built-in rules by name, in the order in which they are evaluated and listed.
 BUILT_IN = {
     "ExplodingTensor": BuiltInRule("classic.exploding_tensor", "default sagemaker llm vision trees"),
@@ -36,10 +38,10 @@ BUILT_IN = {
     "LossNotDecreasing": BuiltInRule("classic.loss_not_decreasing", "default sagemaker llm vision trees"),
     "LossIncreasing": BuiltInRule("classic.loss_increasing", "default llm vision trees"),
     "Overfit": BuiltInRule("classic.overfit", "default sagemaker llm vision trees"),
-    "Overtraining": BuiltInRule("classic.overtraining", "sagemaker llm vision trees"),
+    "Overtraining": BuiltInRule("classic.overtraining", "sagemaker llm vision trees", built_only=_NO_RUN),
     "Underfit": BuiltInRule("classic.underfit", "vision"),
     "ZeroLoss": BuiltInRule("classic.zero_loss", "default llm vision"),
-    "LossOscillating": BuiltInRule("classic.loss_oscillating", "llm vision trees"),
+    "LossOscillating": BuiltInRule("classic.loss_oscillating", "llm vision trees", built_only=_NO_RUN),
     "SaturatedActivation": BuiltInRule("classic.saturated_activation", "sagemaker"),
     "AllZero": BuiltInRule("classic.all_zero", "sagemaker llm vision"),
     "TensorVariance": BuiltInRule("classic.tensor_variance", "sagemaker"),
@@ -88,9 +90,9 @@ BUILT_IN = {
     "PaddingNotMasked": BuiltInRule("modern.padding_not_masked", "llm"),
     "CorrelatedFeatures": BuiltInRule("classic.correlated_features", ""),
     "ClassImbalance": BuiltInRule("classic.class_imbalance", "sagemaker vision"),
-    "Confusion": BuiltInRule("classic.confusion", "sagemaker vision"),
-    "CheckInputImages": BuiltInRule("classic.check_input_images", "sagemaker vision"),
-    "NLPSequenceRatio": BuiltInRule("classic.nlp_sequence_ratio", "sagemaker llm"),
+    "Confusion": BuiltInRule("classic.confusion", "sagemaker vision", built_only=_NO_RUN),
+    "CheckInputImages": BuiltInRule("classic.check_input_images", "sagemaker vision", built_only=_NO_RUN),
+    "NLPSequenceRatio": BuiltInRule("classic.nlp_sequence_ratio", "sagemaker llm", built_only=_NO_RUN),
 }
 
 
