@@ -39,7 +39,7 @@ class FrozenByMistake(Rule):
     patience: int = parameter(3, help="captures with the same values", unit="captures", ge=2)
     tolerance: float = parameter(0.02, help="relative difference of a spread that fits", unit="ratio", gt=0, lt=1)
 
-    #: Frozen weights that look fresh, by name: sum and norm, captures with these, initialisation that fits.
+    #: Frozen weights by name: sum and norm, captures with these, the initialisation that fits, last step seen.
     fresh: dict[str, list[Any]] = state(dict)
     #: Frozen ones that the optimizer holds; spreads of trained weights at the start, by shape.
     held: list[str] = state(list)
@@ -64,11 +64,12 @@ class FrozenByMistake(Rule):
             known = self.fresh.get(info.name)
             if not frozen or (known is not None and known[0] != [total, l2]):
                 # Trained, unfrozen, or a running average of other weights.
-                self.fresh[info.name] = [[total, l2], -1, ""]
+                self.fresh[info.name] = [[total, l2], -1, "", 0]
             elif known is None:
-                self.fresh[info.name] = [[total, l2], 1, self._fits(view, info, least, most, std)]
+                self.fresh[info.name] = [[total, l2], 1, self._fits(view, info, least, most, std), 0]
             elif known[1] > 0:
                 known[1] += 1
+                known[3] = view.model_step
         self.trained = max(self.trained, found)
         planned = view.latest_fact("planned_steps")
         steps = planned.data.get("steps") if planned is not None else None
@@ -80,7 +81,10 @@ class FrozenByMistake(Rule):
         yield from self._judge(view)
 
     def _judge(self, view: StepView) -> Iterable[Finding]:
-        still = {name: row[2] for name, row in self.fresh.items() if row[1] >= self.patience and row[2]}
+        # Since then a weight may have been unfrozen: it must have been seen after a third of the run.
+        third = view.model_step // 3 if view.mode is Mode.TRAIN else 0
+        still = {name: row[2] for name, row in self.fresh.items() if row[1] >= self.patience and row[3] >= third}
+        still = {name: fits for name, fits in still.items() if fits}
         uniform = [name for name, fits in still.items() if "uniform" in fits]
         if not self.trained or not still or not (uniform or len(still) > 1):
             return
