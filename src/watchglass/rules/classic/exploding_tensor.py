@@ -18,6 +18,8 @@ from watchglass.tables import Statistics, StepView
 
 #: A non-finite value in one of these means that the run is broken.
 _VITAL = (Role.LOSS, Role.GRADIENT, Role.WEIGHT, Role.BIAS, Role.UPDATE, Role.OPTIMIZER_STATE)
+#: Norm of a gradient that a recurrent network rarely has: clipping at 1 to 5 is usual (Pascanu et al., ICML 2013).
+_LARGE_NORM = 100.0
 
 
 class ExplodingTensor(Rule):
@@ -112,7 +114,9 @@ class ExplodingTensor(Rule):
         """Symptoms of the steps before, of a recurrence that nothing clips, and of float16 without a scaler."""
         before = self._before(view)
         grew = not {"rose_before", "gradient_growth"}.isdisjoint(before) or culprit.where == "backward"
-        recurs = grew and signals.unclipped_recurrence(view)
+        norms = view.series("gradient_norm", Mode.TRAIN, 6)
+        large = bool(np.any(norms[np.isfinite(norms)] > _LARGE_NORM))
+        recurs = (grew or large) and culprit.where != "input" and signals.unclipped_recurrence(view)
         scaled = view.latest_fact("loss_scale") is not None or view.latest_fact("step_skipped") is not None
         half = any(info.dtype == "float16" for info in (*bad.tensors, *view.statistics(Role.WEIGHT).tensors))
         overflows = not scaled and culprit.where != "input" and (half or "nonfinite_half_precision" in culprit.symptoms)

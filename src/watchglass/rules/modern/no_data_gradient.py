@@ -36,7 +36,7 @@ class NoDataGradient(Rule):
     """
 
     needs = (
-        Needs(role=Role.GRADIENT, statistics=("l2",), why="to see gradients that are zero"),
+        Needs(role=Role.GRADIENT, statistics=("l2", "nonfinite"), why="to see gradients that are zero"),
         Needs(facts=("update_sample",), optional=True, why="to see gradients that only a penalty gives"),
     )
 
@@ -58,7 +58,7 @@ class NoDataGradient(Rule):
         for sample in samples:
             yield from self._penalty(view, sample)
         gradients = view.statistics(Role.GRADIENT)
-        if not len(gradients) or self.alive:
+        if not len(gradients) or self.alive or np.any(gradients.nonfinite > 0):
             return
         if np.all(gradients.l2 == 0):
             self.zero += 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,8 +12,10 @@ import torch.nn.functional as F
 
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import constant, sampled, training
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
 from watchglass.rules import find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 
@@ -53,3 +57,12 @@ class TestNoDataGradientInRealRuns(RealRuns):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
+
+def test_gradients_without_finite_elements_are_not_zero(tmp_path: Path) -> None:
+    def overflow(step: int, arrays: dict[str, Any]) -> None:
+        for name in [name for name in arrays if name.startswith("gradient/")]:
+            arrays[name] = np.full((16, 16), np.nan)
+
+    path = build_run(tmp_path / "run", training(40, change=overflow))
+    assert not replay(path, [RuleSpec("NoDataGradient")]).findings
