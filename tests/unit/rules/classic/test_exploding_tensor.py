@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import nn
 
+import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, update
 from synthetic_steps import ALWAYS, MODULES, training
+from watchglass.diagnose import verdict
 from watchglass.evaluate import replay
 from watchglass.records import Severity
 from watchglass.rules import default_rules, find_rule
@@ -89,3 +93,31 @@ def test_weights_that_were_bad_before_are_never_blamed_on_the_first_layer(run_pa
     (finding,) = replay(build_run(run_path, steps, modules=MODULES), default_rules()[:1]).findings
     assert finding.evidence["where"] == "weights"
     assert finding.causes[0] == "poisoned_weights"
+
+
+def _first_cause(run: Path, model: nn.Module, inputs: torch.Tensor) -> str:
+    """The likeliest cause after a few steps by the default rules."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watchglass.watch(model, run=run, strict=True, save_interval=1):
+        for _ in range(8):
+            optimizer.zero_grad()
+            out = model(inputs)
+            out = out[0][:, -1] if isinstance(out, tuple) else out
+            F.cross_entropy(out[:, :4].float() * 40, torch.arange(len(inputs)) % 4).backward()
+            optimizer.step()
+    evaluation = replay(str(run), default_rules())
+    found = verdict(watchglass.open_run(str(run)), evaluation).diagnoses
+    return found[0].causes[0].cause.id if found and found[0].causes else ""
+
+
+def test_an_exploding_recurrence_that_nothing_clips_is_named_first(run_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.RNN(2, 16, nonlinearity="relu", batch_first=True)
+    nn.init.orthogonal_(model.weight_hh_l0, gain=3.0)
+    assert _first_cause(run_path, model, torch.randn(8, 40, 2)) == "exploding_recurrent_gradient"
+
+
+def test_overflow_of_weights_in_float16_is_named_first(run_path: Path) -> None:
+    torch.manual_seed(0)
+    model = classifier().half()
+    assert _first_cause(run_path, model, 2e4 * torch.randn(8, 16).half()) == "overflow_in_half_precision"
