@@ -118,8 +118,11 @@ def test_links_of_our_own_are_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["chance", "atheris"])
-def test_a_moment_of_each_finds_nothing(tmp_path: Path, engine: str) -> None:
+def test_a_moment_of_some_in_processes_of_their_own_finds_nothing(tmp_path: Path, engine: str) -> None:
+    """Of all of them, inputs are drawn above, in this process; the runner starts a process for each."""
     if engine == "atheris":
         pytest.importorskip("atheris")
-    status, output = fuzz(tmp_path, "--seconds", str(0.1 * len(TARGETS)), "--engine", engine)
+    some = sorted(TARGETS)[::5]
+    chosen = [word for name in some for word in ("--target", name)]
+    status, output = fuzz(tmp_path, "--seconds", str(0.1 * len(some)), "--engine", engine, *chosen)
     assert status == 0, output
