@@ -20,9 +20,9 @@ class AttentionLogitGrowth(Rule):
     """The largest attention logit of a head grows beyond 100.
 
     Looks at: the largest product of query and key, scaled and masked as the softmax sees it, for each attention head.
-    Fires when: in `window` captures in a row it is above `limit` and `growth` times its value at the first capture. Or
-        it is above ten times `limit` since the first capture: such a softmax has never worked. Large logits that do not
-        grow, as those of some pretrained models, are an `info`.
+    Fires when: in `window` captures in a row it is above `limit` and `growth` times its value at the first capture; at
+        once where it is ten times that value. Or it is above five times `limit` since the first capture: such a softmax
+        has never worked. Large logits that do not grow, as those of some pretrained models, are an `info`.
     Usual causes: logits that are not divided by the square root of the head's size, a learning rate that is too high,
         no normalisation of queries and keys.
     What to try: normalise queries and keys; clip their logits (QK-Clip); a lower learning rate with warm-up.
@@ -58,8 +58,10 @@ class AttentionLogitGrowth(Rule):
                 continue
             start = self.first.setdefault(name, value)
             self.above[name] = self.above.get(name, 0) + 1 if value > self.limit else 0
-            if self.above[name] >= self.window:
-                sick = value > self.growth * start or min(value, start) > 10 * self.limit
+            # A run of a few hundred steps has few captures.
+            at_once = value > max(self.limit, 10 * abs(start))
+            if at_once or self.above[name] >= self.window:
+                sick = value > self.growth * start or min(value, start) > 5 * self.limit
                 (grown if sick else steady)[name] = value
         found = grown or steady
         if found:

@@ -36,7 +36,7 @@ class TestAttentionLogitGrowth(RuleSuite):
         return logits(lambda n: 2.0 * 1.5**n)
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
-        return (logits(lambda n: 4000.0),)
+        return (logits(lambda n: 900.0), logits(lambda n: 0.1 if n < 30 else 300.0))
 
     def healthy(self) -> Sequence[Step]:
         return logits(lambda n: 30.0 + (200.0 if n == 9 else 0.0))
