@@ -11,6 +11,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
+from watchglass.rules.loss_terms import LossTerm
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -84,7 +85,7 @@ class LossGraph(Rule):
             return
         functions = {str(fact.data.get("function")) for fact in view.facts("loss_call")}
         for fact in view.facts("loss_graph"):
-            terms = [_Term(each) for each in fact.data.get("terms") or () if each.get("kind") == "data"]
+            terms = [LossTerm(each) for each in fact.data.get("terms") or () if each.get("kind") == "data"]
             self.summed = max((_summed(term) for term in terms), default=0)
             for found in self._judged(terms, functions, int(fact.data.get("batch") or 0)):
                 yield self._finding(view, found)
@@ -97,7 +98,7 @@ class LossGraph(Rule):
             message = f"the loss is a sum over {self.summed} samples: its gradient grows with the size of the batch"
             yield self._finding(view, _Found(Severity.INFO, "", message))
 
-    def _judged(self, terms: list[_Term], functions: set[str], batch: int) -> Iterable[_Found]:
+    def _judged(self, terms: list[LossTerm], functions: set[str], batch: int) -> Iterable[_Found]:
         for term in terms:
             if not term.whole:
                 continue
@@ -158,63 +159,7 @@ class LossGraph(Rule):
         )
 
 
-class _Term:
-    """One term of a loss, from its fact."""
-
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self.operations: list[Mapping[str, Any]] = list(data.get("operations") or ())
-        self.whole = bool(data.get("whole")) and all(each.get("known", True) for each in self.operations)
-        self.coefficient = data.get("coefficient")
-        #: By place of an operation, places of those that take its result.
-        self.takers: dict[int, list[int]] = {}
-        for at in range(len(self.operations)):
-            for source in self.sources(at):
-                self.takers.setdefault(source, []).append(at)
-
-    def name(self, at: int) -> str:
-        """Name of an operation."""
-        return str(self.operations[at].get("operation"))
-
-    def shape(self, at: int) -> list[int]:
-        """Shape of its result."""
-        return list(self.operations[at].get("shape") or ())
-
-    def sources(self, at: int) -> list[int]:
-        """Places of the operations that it takes."""
-        return [each for each in self.operations[at].get("of") or () if isinstance(each, int)]
-
-    def before(self, at: int) -> set[int]:
-        """Places of all operations that its result is made of."""
-        found: set[int] = set()
-        waiting = [at]
-        while waiting:
-            for each in self.sources(waiting.pop()):
-                if each not in found:
-                    found.add(each)
-                    waiting.append(each)
-        return found
-
-    def after(self, at: int) -> set[int]:
-        """Places of all operations that are made of its result."""
-        found: set[int] = set()
-        waiting = [at]
-        while waiting:
-            for each in self.takers.get(waiting.pop(), ()):
-                if each not in found:
-                    found.add(each)
-                    waiting.append(each)
-        return found
-
-    def shifted(self, at: int) -> bool:
-        """Whether an operation only clamps, or adds a constant to, one result."""
-        given = self.operations[at].get("of") or ()
-        others = [each for each in given if not isinstance(each, int)]
-        return len(self.sources(at)) == 1 and (
-            self.name(at) == "clamp" or (self.name(at) in ("add", "sub") and all(each == "constant" for each in others))
-        )
-
-
-def _over_batch(term: _Term, at: int, batch: int) -> Iterable[_Found]:
+def _over_batch(term: LossTerm, at: int, batch: int) -> Iterable[_Found]:
     each, shape = term.operations[at], term.shape(at)
     if each.get("axis_of_output") != 0 or len(shape) != 2 or min(shape) < 2 or shape[0] == shape[1]:
         return
@@ -236,7 +181,7 @@ def _over_batch(term: _Term, at: int, batch: int) -> Iterable[_Found]:
     yield _Found(severity, "normalized_over_batch", message, float(size), float(classes))
 
 
-def _twice(term: _Term, at: int, functions: set[str]) -> Iterable[_Found]:
+def _twice(term: LossTerm, at: int, functions: set[str]) -> Iterable[_Found]:
     name, first = term.name(at), next(iter(term.sources(at)), None)
     if first is None or term.name(first) != ("sigmoid" if name == "sigmoid" else "softmax"):
         return
@@ -250,7 +195,7 @@ def _twice(term: _Term, at: int, functions: set[str]) -> Iterable[_Found]:
     yield _Found(Severity.WARNING, symptom, what, evidence={"operation": term.name(first)})
 
 
-def _clamped(term: _Term, at: int, floor: float) -> Iterable[_Found]:
+def _clamped(term: LossTerm, at: int, floor: float) -> Iterable[_Found]:
     each, source = term.operations[at], next(iter(term.sources(at)), None)
     low, high = each.get("min"), each.get("max")
     if source is None or low is None or high is None or term.name(source) not in _LAYERS:
@@ -267,7 +212,7 @@ def _clamped(term: _Term, at: int, floor: float) -> Iterable[_Found]:
         yield _Found(Severity.WARNING, "targets_beyond_output", message, least, floor)
 
 
-def _broadcast(term: _Term, at: int) -> Iterable[_Found]:
+def _broadcast(term: LossTerm, at: int) -> Iterable[_Found]:
     each, source = term.operations[at], next(iter(term.sources(at)), None)
     if source is None or each.get("of", ()).count("constant") != 1:
         return
@@ -287,7 +232,7 @@ def _broadcast(term: _Term, at: int) -> Iterable[_Found]:
     yield _Found(Severity.ERROR, "loss_shapes_broadcast", message, float(rows * rows), float(rows), evidence)
 
 
-def _raw_logarithms(terms: list[_Term]) -> Iterable[_Found]:
+def _raw_logarithms(terms: list[LossTerm]) -> Iterable[_Found]:
     """Layers all of whose results go into a logarithm without becoming probabilities."""
     uses: dict[str, set[str]] = {}
     for term in terms:
@@ -313,7 +258,7 @@ def _raw_logarithms(terms: list[_Term]) -> Iterable[_Found]:
             yield _Found(Severity.WARNING, "not_probabilities", message, evidence=evidence)
 
 
-def _summed(term: _Term) -> int:
+def _summed(term: LossTerm) -> int:
     """Samples that a term is the sum of, after its division by a number; 0 for a mean."""
     if not term.operations:
         return 0

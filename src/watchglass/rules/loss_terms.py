@@ -1,0 +1,62 @@
+"""What the fact ``loss_graph`` says of a term of the loss: its operations, and what takes their results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class LossTerm:
+    """One term of a loss, from its fact."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.operations: list[Mapping[str, Any]] = list(data.get("operations") or ())
+        self.whole = bool(data.get("whole")) and all(each.get("known", True) for each in self.operations)
+        self.coefficient = data.get("coefficient")
+        #: By place of an operation, places of those that take its result.
+        self.takers: dict[int, list[int]] = {}
+        for at in range(len(self.operations)):
+            for source in self.sources(at):
+                self.takers.setdefault(source, []).append(at)
+
+    def name(self, at: int) -> str:
+        """Name of an operation."""
+        return str(self.operations[at].get("operation"))
+
+    def shape(self, at: int) -> list[int]:
+        """Shape of its result."""
+        return list(self.operations[at].get("shape") or ())
+
+    def sources(self, at: int) -> list[int]:
+        """Places of the operations that it takes."""
+        return [each for each in self.operations[at].get("of") or () if isinstance(each, int)]
+
+    def before(self, at: int) -> set[int]:
+        """Places of all operations that its result is made of."""
+        found: set[int] = set()
+        waiting = [at]
+        while waiting:
+            for each in self.sources(waiting.pop()):
+                if each not in found:
+                    found.add(each)
+                    waiting.append(each)
+        return found
+
+    def after(self, at: int) -> set[int]:
+        """Places of all operations that are made of its result."""
+        found: set[int] = set()
+        waiting = [at]
+        while waiting:
+            for each in self.takers.get(waiting.pop(), ()):
+                if each not in found:
+                    found.add(each)
+                    waiting.append(each)
+        return found
+
+    def shifted(self, at: int) -> bool:
+        """Whether an operation only clamps, or adds a constant to, one result."""
+        given = self.operations[at].get("of") or ()
+        others = [each for each in given if not isinstance(each, int)]
+        return len(self.sources(at)) == 1 and (
+            self.name(at) == "clamp" or (self.name(at) in ("add", "sub") and all(each == "constant" for each in others))
+        )
