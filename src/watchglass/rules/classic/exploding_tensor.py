@@ -102,7 +102,7 @@ class ExplodingTensor(Rule):
             tensors=tensors or (["loss"] if bad_loss else []),
             value=loss if bad_loss else float("nan"),
             message=f"{what} at step {view.mode_step}{culprit.sentence}",
-            symptoms=[*culprit.symptoms, *self._more(view, culprit, bad)],
+            symptoms=[*culprit.symptoms, *self._more(view, culprit)],
             evidence={
                 **culprit.to_json(),
                 **signals.evidence(view),
@@ -110,7 +110,7 @@ class ExplodingTensor(Rule):
             },
         )
 
-    def _more(self, view: StepView, culprit: Culprit, bad: Statistics) -> list[str]:
+    def _more(self, view: StepView, culprit: Culprit) -> list[str]:
         """Symptoms of the steps before, of a recurrence that nothing clips, and of float16 without a scaler."""
         before = self._before(view)
         grew = not {"rose_before", "gradient_growth"}.isdisjoint(before) or culprit.where == "backward"
@@ -118,8 +118,9 @@ class ExplodingTensor(Rule):
         large = bool(np.any(norms[np.isfinite(norms)] > _LARGE_NORM))
         recurs = (grew or large) and culprit.where != "input" and signals.unclipped_recurrence(view)
         scaled = view.latest_fact("loss_scale") is not None or view.latest_fact("step_skipped") is not None
-        half = any(info.dtype == "float16" for info in (*bad.tensors, *view.statistics(Role.WEIGHT).tensors))
-        overflows = not scaled and culprit.where != "input" and (half or "nonfinite_half_precision" in culprit.symptoms)
+        # Activations in float16 have gradients in float16, whatever the weights are.
+        half = any(info.dtype == "float16" for info in view.catalog)
+        overflows = half and not scaled and culprit.where != "input"
         symptoms = ["half_precision_unscaled"] if overflows else []
         return [*before, *(["recurrent_gradient"] if recurs else []), *symptoms]
 
