@@ -20,6 +20,8 @@ _CLEARLY = 4.0
 _EARLIER = 64
 #: Ratio to the start that no loss reaches by a start near zero.
 _DIVERGED_FOR_SURE = 1e4
+#: Steps for which a first overshoot may last, and the ratio to the start from which on it is none.
+_OVERSHOOT, _BEYOND_RECOVERY = 5, 1e3
 #: Standard errors between two windows that are certainly different.
 _CERTAIN = 6.0
 
@@ -133,6 +135,9 @@ class LossIncreasing(Rule):
         # And one model may gain what another loses: the loss of a generator rises in a healthy run.
         unclear = self.seen < 16 or self._moves(view) or turns
         if not diverged and (unclear or rise.times is None or rise.times < _CLEARLY or now <= self.start[0]):
+            return
+        # An overshoot in the first steps recovers within a few.
+        if diverged and self.beyond < _OVERSHOOT and rise.times is not None and rise.times < _BEYOND_RECOVERY:
             return
         certain = levels.rise(self.start, now, lowest=self.lowest).reaches(self.diverged, 100 * self.deviations)
         if rise.times is not None:

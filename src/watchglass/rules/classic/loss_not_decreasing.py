@@ -48,7 +48,7 @@ class LossNotDecreasing(Rule):
     )
     calibrations: ClassVar = {"sagemaker": loss_not_decreasing.LossNotDecreasing}
 
-    patience: int = parameter(12, help="windows before a flat loss counts", unit="windows", ge=2)
+    patience: int = parameter(20, help="windows before a flat loss counts", unit="windows", ge=2)
     least: int = parameter(80, help="steps before a flat loss counts at the end", unit="steps", ge=2)
     diff_percent: float = parameter(3.0, help="smallest decrease since the start", unit="percent", ge=0, le=100)
 

@@ -54,7 +54,7 @@ class Overfit(Rule):
     start_step: int = parameter(0, help="training steps before which nothing is compared", unit="steps", ge=0)
     patience: int = parameter(3, help="evaluations in a row", unit="evaluations", ge=1)
     ratio_threshold: float = parameter(0.1, help="rise over the best validation loss", unit="ratio", ge=0)
-    min_rise: float = parameter(0.15, help="rise in units of the first training loss", unit="ratio", ge=0)
+    min_rise: float = parameter(0.25, help="rise in units of the first training loss", unit="ratio", ge=0)
 
     learned: float = parameter(0.1, help="decrease of the training loss since its start", unit="ratio", ge=0)
     useless: float = parameter(0.9, help="validation loss over that of guessing, above which it is useless", gt=0)

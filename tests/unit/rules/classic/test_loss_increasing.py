@@ -84,3 +84,7 @@ def test_updates_and_rate_tell_a_flipped_sign_from_a_high_rate(
 def test_a_model_that_acts_between_its_updates_may_lose_what_it_has(run_path: Path) -> None:
     acts = Step(mode=Mode.EVAL)
     assert found(run_path, [each for step in RISES for each in (acts, step)]) == []
+
+
+def test_an_overshoot_of_the_first_steps_is_silent(run_path: Path) -> None:
+    assert found(run_path, training(120, loss=lambda n: 60.0 if 1 <= n <= 3 else 2.3 * 0.98**n, noise=0.05)) == []
