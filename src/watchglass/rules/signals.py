@@ -73,7 +73,8 @@ def classes(view: StepView) -> int | None:
 
 def above_guessing(view: StepView) -> float | None:
     """By how much the training accuracy of this step is above that of guessing, 0..1; None where one is not known."""
-    accuracy, guessed = view.scalar("accuracy"), classes(view)
+    accuracy = view.scalar("accuracy")
+    guessed = classes(view) if accuracy is not None else None
     return accuracy - 1 / guessed if accuracy is not None and guessed else None
 
 

@@ -21,7 +21,7 @@ _EARLIER = 64
 #: Ratio to the start that no loss reaches by a start near zero.
 _DIVERGED_FOR_SURE = 1e4
 #: Steps for which a first overshoot may last, and the ratio to the start from which on it is none.
-_OVERSHOOT, _BEYOND_RECOVERY = 5, 1e3
+_OVERSHOOT, _BEYOND_RECOVERY = 5, 200.0
 #: Standard errors between two windows that are certainly different.
 _CERTAIN = 6.0
 

@@ -75,7 +75,8 @@ class LossNotDecreasing(Rule):
             self.waited += signals.warming_up(view)
             self.lowest, self.highest = min(self.lowest, loss), max(self.highest, loss)
             signals.remember_start(self.start, loss, 3)
-            signals.remember_start(self.accuracy, signals.above_guessing(view), 8)
+            if len(self.accuracy) < 8:
+                signals.remember_start(self.accuracy, signals.above_guessing(view), 8)
             learning_rates.remember_ratio(self.ratios, view)
             if course.follow(self.course, loss) and self.seen - self.waited >= 16 * self.patience:
                 yield from self._judge(view)

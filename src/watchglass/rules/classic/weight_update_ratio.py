@@ -73,7 +73,8 @@ class WeightUpdateRatio(Rule):
             return
         loss = signals.loss(view)
         signals.remember_start(self.start, loss)
-        signals.remember_start(self.accuracy, signals.above_guessing(view), 8)
+        if len(self.accuracy) < 8:
+            signals.remember_start(self.accuracy, signals.above_guessing(view), 8)
         if loss is not None and math.isfinite(loss):
             course.follow(self.course, loss)
         self.seen += 1
