@@ -88,7 +88,7 @@ BUILT_IN = {
     "TrainEvalShift": BuiltInRule("modern.train_eval_shift", "vision"),
     "TooMuchDropout": BuiltInRule("modern.too_much_dropout", "llm vision"),
     "PaddingNotMasked": BuiltInRule("modern.padding_not_masked", "llm"),
-    "CorrelatedFeatures": BuiltInRule("classic.correlated_features", ""),
+    "CorrelatedFeatures": BuiltInRule("classic.correlated_features", "vision"),
     "ClassImbalance": BuiltInRule("classic.class_imbalance", "sagemaker vision"),
     "Confusion": BuiltInRule("classic.confusion", "sagemaker vision", built_only=_NO_RUN),
     "CheckInputImages": BuiltInRule("classic.check_input_images", "sagemaker vision", built_only=_NO_RUN),

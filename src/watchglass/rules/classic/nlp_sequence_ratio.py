@@ -80,5 +80,5 @@ class NLPSequenceRatio(Rule):
                     value=percent,
                     limit=limit,
                     message=f"token {token} is {percent:.0f} % of the tokens of {self.sequences} sequences",
-                    what_to_try=["Pad each batch to its longest sequence, or pack several sequences into one row"],
+                    symptoms=("mostly_one_token",) if self.token_values else (),
                 )

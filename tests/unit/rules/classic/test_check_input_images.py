@@ -8,7 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from real_runs import RealRuns, Watch, update
 from sketches_of import given
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
@@ -52,3 +55,22 @@ def test_calibration_sagemaker_judges_the_mean_of_five_hundred_images(
     run = build_run(tmp_path / "run", images(mean, number))
     found = replay(run, [RuleSpec(RULE)], calibration="sagemaker").findings
     assert bool([one for one in found if one.severity is Severity.WARNING]) == fires
+
+
+class TestCheckInputImagesInRealRuns(RealRuns):
+    rule = "CheckInputImages"
+    cause = "inputs_not_normalized"
+
+    def rules(self) -> list[RuleSpec]:
+        """With the parameters of calibration sagemaker: by default it is an info."""
+        given = RuleSpec(self.rule, {"relative": "false", "threshold_mean": "0.2"})
+        return [*[spec for spec in super().rules() if spec.name != self.rule], given]
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(20):
+            labels = torch.randint(0, 4, (32,))
+            images = 0.25 * torch.randn(32, 3, 8, 8) + 0.2 * (labels - 1.5)[:, None, None, None]
+            update(model, optimizer, images + 0.5 if sick else images, labels)

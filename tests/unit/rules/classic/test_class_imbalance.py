@@ -40,7 +40,7 @@ class TestClassImbalance(RuleSuite):
 
 
 class TestClassImbalanceInRealRuns(RealRuns):
-    rule = RULE
+    rule = "ClassImbalance"
     cause = "class_imbalance"
 
     def train(self, watch: Watch, *, sick: bool) -> None:

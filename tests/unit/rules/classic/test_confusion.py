@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
+from real_runs import RealRuns, Watch, batch, classifier, update
 from sketches_of import judged, steps
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
@@ -54,3 +56,24 @@ def test_calibration_sagemaker_fires_on_one_wrong_prediction_in_ten(tmp_path: Pa
     run = build_run(tmp_path / "run", [Step(facts=judged("cross_entropy", 9.0 * np.eye(10)[chosen], labels))])
     found = replay(run, [RuleSpec(RULE)], calibration="sagemaker").findings
     assert bool([one for one in found if one.severity is Severity.WARNING]) == fires
+
+
+class TestConfusionInRealRuns(RealRuns):
+    rule = "Confusion"
+    cause = "classes_overlap"
+
+    def rules(self) -> list[RuleSpec]:
+        """With the parameters of calibration sagemaker: by default it is an info."""
+        given = RuleSpec(self.rule, {"each": "true", "min_rows": "4"})
+        return [*[spec for spec in super().rules() if spec.name != self.rule], given]
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier(depth=1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        for _ in range(150):
+            update(model, optimizer, *batch(128))
+        watch(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for _ in range(6):
+            inputs, labels = batch(128)
+            update(model, optimizer, inputs, labels.clamp(max=2) if sick else labels)

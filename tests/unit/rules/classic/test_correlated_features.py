@@ -36,7 +36,7 @@ class TestCorrelatedFeatures(RuleSuite):
 
 
 class TestCorrelatedFeaturesInRealRuns(RealRuns):
-    rule = RULE
+    rule = "CorrelatedFeatures"
     cause = "correlated_features"
 
     def train(self, watch: Watch, *, sick: bool) -> None:

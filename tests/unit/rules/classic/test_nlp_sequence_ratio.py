@@ -8,7 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from real_runs import RealRuns, Watch, update
 from sketches_of import given
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
@@ -58,3 +61,23 @@ def test_calibration_sagemaker_counts_zeros(tmp_path: Path, token: int, length: 
 def test_tokens_are_numbers() -> None:
     with pytest.raises(InvalidValueError, match="token_values must be numbers but got 'pad'"):
         build_rule(RuleSpec(RULE, {"token_values": "pad"}))
+
+
+class TestNLPSequenceRatioInRealRuns(RealRuns):
+    rule = "NLPSequenceRatio"
+    cause = "sequences_mostly_padding"
+
+    def rules(self) -> list[RuleSpec]:
+        """With the parameters of calibration sagemaker: by default it is an info."""
+        given = RuleSpec(self.rule, {"token_values": "0"})
+        return [*[spec for spec in super().rules() if spec.name != self.rule], given]
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(160, 4))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(20):
+            tokens = torch.randint(1, 50, (32, 20))
+            if sick:
+                tokens[:, 6:] = 0
+            update(model, optimizer, tokens, tokens[:, 0] % 4)

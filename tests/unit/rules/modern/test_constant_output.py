@@ -45,7 +45,7 @@ class TestConstantOutput(RuleSuite):
 
 
 class TestConstantOutputInRealRuns(RealRuns):
-    rule = RULE
+    rule = "ConstantOutput"
     cause = "dying_relu"
 
     def train(self, watch: Watch, *, sick: bool) -> None:

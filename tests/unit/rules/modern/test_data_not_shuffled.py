@@ -58,7 +58,7 @@ class TestDataNotShuffled(RuleSuite):
 
 
 class TestDataNotShuffledInRealRuns(RealRuns):
-    rule = RULE
+    rule = "DataNotShuffled"
     cause = "data_not_shuffled"
 
     def train(self, watch: Watch, *, sick: bool) -> None:

@@ -61,7 +61,7 @@ class TestLabelRange(RuleSuite):
 
 
 class TestLabelRangeInRealRuns(RealRuns):
-    rule = RULE
+    rule = "LabelRange"
     cause = "nothing_to_learn"
 
     def train(self, watch: Watch, *, sick: bool) -> None:

@@ -64,7 +64,7 @@ class TestNoBetterThanGuessing(RuleSuite):
 
 
 class TestNoBetterThanGuessingInRealRuns(RealRuns):
-    rule = RULE
+    rule = "NoBetterThanGuessing"
     cause = "nothing_to_learn"
 
     def train(self, watch: Watch, *, sick: bool) -> None:

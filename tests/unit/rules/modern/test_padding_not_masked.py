@@ -68,7 +68,7 @@ class Encoder(nn.Module):
 
 
 class TestPaddingNotMaskedInRealRuns(RealRuns):
-    rule = RULE
+    rule = "PaddingNotMasked"
     cause = "padding_not_masked"
 
     def train(self, watch: Watch, *, sick: bool) -> None:

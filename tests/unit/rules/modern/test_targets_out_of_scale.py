@@ -44,7 +44,7 @@ class TestTargetsOutOfScale(RuleSuite):
 
 
 class TestTargetsOutOfScaleInRealRuns(RealRuns):
-    rule = RULE
+    rule = "TargetsOutOfScale"
     cause = "targets_out_of_scale"
 
     def train(self, watch: Watch, *, sick: bool) -> None:

@@ -43,7 +43,7 @@ class TestTooMuchDropout(RuleSuite):
 
 
 class TestTooMuchDropoutInRealRuns(RealRuns):
-    rule = RULE
+    rule = "TooMuchDropout"
     cause = "dropout_too_high"
 
     def train(self, watch: Watch, *, sick: bool) -> None:

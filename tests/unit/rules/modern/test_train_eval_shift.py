@@ -54,7 +54,7 @@ class TestTrainEvalShift(RuleSuite):
 
 
 class TestTrainEvalShiftInRealRuns(RealRuns):
-    rule = RULE
+    rule = "TrainEvalShift"
     cause = "evaluation_inputs_differ"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
