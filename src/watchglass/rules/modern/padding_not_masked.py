@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -61,7 +62,8 @@ class PaddingNotMasked(Rule):
                 words = f"its embedding gets {gradient:.2g} times the gradient of a usual token"
                 yield from self._leak(view, padding, "inputs", words)
             for target in view.facts("target_sketch"):
-                if (counted := _counted(target.data, padding)) > 0.8 * padding["share"]:
+                of_tokens = 2 * math.prod(target.data.get("shape", ())) > math.prod(fact.data.get("shape", ()))
+                if of_tokens and (counted := _counted(target.data, padding)) > 0.8 * padding["share"]:
                     words = f"{counted:.0%} of the labels that the loss counts are that token"
                     yield from self._leak(view, padding, "labels", words)
 

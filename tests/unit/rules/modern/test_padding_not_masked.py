@@ -51,6 +51,13 @@ class TestPaddingNotMasked(RuleSuite):
     def test_a_little_padding_is_no_fault(self, tmp_path: Any) -> None:
         assert not self.serious(self.build(tmp_path / "run", run(30, gradient=2.0)))
 
+    def test_the_number_of_a_class_is_no_token(self, tmp_path: Any) -> None:
+        steps = [
+            Step(facts={**step.facts, **judged("cross_entropy", np.zeros((16, 2)), np.zeros(16, int))})
+            for step in run(5, gradient=0.0)
+        ]
+        assert not self.serious(self.build(tmp_path / "run", steps))
+
 
 class Encoder(nn.Module):
     def __init__(self, *, masks: bool) -> None:
