@@ -90,9 +90,9 @@ BUILT_IN = {
     "PaddingNotMasked": BuiltInRule("modern.padding_not_masked", "llm"),
     "CorrelatedFeatures": BuiltInRule("classic.correlated_features", "vision"),
     "ClassImbalance": BuiltInRule("classic.class_imbalance", "sagemaker vision"),
-    "Confusion": BuiltInRule("classic.confusion", "sagemaker vision", built_only=_NO_RUN),
-    "CheckInputImages": BuiltInRule("classic.check_input_images", "sagemaker vision", built_only=_NO_RUN),
-    "NLPSequenceRatio": BuiltInRule("classic.nlp_sequence_ratio", "sagemaker llm", built_only=_NO_RUN),
+    "Confusion": BuiltInRule("classic.confusion", "sagemaker vision"),
+    "CheckInputImages": BuiltInRule("classic.check_input_images", "sagemaker vision"),
+    "NLPSequenceRatio": BuiltInRule("classic.nlp_sequence_ratio", "sagemaker llm"),
 }
 
 
