@@ -43,7 +43,7 @@ class CorrelatedFeatures(Rule):
             return
         for fact in view.facts("input_sketch"):
             found = fact.data.get("correlations")
-            if not found or found["rows"] < max(_ROWS, found["features"]) or found["features"] < _FEATURES:
+            if not found or found["rows"] < _ROWS or found["features"] < _FEATURES:
                 continue
             self.tables += 1
             if found["share"] <= self.share:
