@@ -260,9 +260,7 @@ def described(trees: Iterable[ModuleTree]) -> dict[str, dict[str, Any]]:
         # Only those that drop something.
         "dropout": {place.path: dropped for module, place in modules if (dropped := _dropout(module))},
         "padding": {
-            place.path: token
-            for module, place in modules
-            if isinstance(token := getattr(module, "padding_idx", None), int)
+            place.path: token for module, place in modules if isinstance(token := vars(module).get("padding_idx"), int)
         },
     }
 
@@ -270,7 +268,7 @@ def described(trees: Iterable[ModuleTree]) -> dict[str, dict[str, Any]]:
 def _dropout(module: nn.Module) -> float:
     """The probability with which a module of PyTorch drops elements; 0 for others."""
     name = "p" if kind_of(module) is ModuleKind.DROPOUT else "dropout"
-    value = getattr(module, name, None)
+    value = vars(module).get(name)
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 

@@ -135,9 +135,8 @@ class Batches:
                 into = self._sketched.get(_memory(tensor) or ())
                 if into is not None and call.place.kind.value not in into:
                     into.append(call.place.kind.value)
-                    weight = getattr(call.module, "weight", None)
-                    padded = getattr(call.module, "padding_idx", None) is not None
-                    if call.place.kind is ModuleKind.EMBEDDING and isinstance(weight, Tensor) and not padded:
+                    padded = vars(call.module).get("padding_idx") is not None
+                    if call.place.kind is ModuleKind.EMBEDDING and not padded:
                         self._embedded.append((weakref.ref(call.module), into))
 
     def forward_ended(self, call: ForwardCall) -> None:
@@ -155,7 +154,7 @@ class Batches:
         """Gradients are final: note those of the tokens of an embedding that took a sketched tensor."""
         embedded, self._embedded = self._embedded, []
         for reference, taken in embedded:
-            gradient = getattr(getattr(reference(), "weight", None), "grad", None)
+            gradient = getattr(_weight(reference()), "grad", None)
             if gradient is None or gradient.is_nested or hasattr(gradient, "to_local") or in_graph_capture(gradient):
                 continue
             if gradient.layout is torch.strided and gradient.dim() == 2:
@@ -229,6 +228,12 @@ def _memory(tensor: Any) -> tuple[Any, ...] | None:
         return tensor.data_ptr(), tensor.numel(), tensor.dtype
     except RuntimeError:
         return None
+
+
+def _weight(module: nn.Module | None) -> Tensor | None:
+    """The parameter "weight". A parametrised one is none: to read it computes it, which may change its state."""
+    own = {} if module is None else dict(module.named_parameters(recurse=False))
+    return own.get("weight")
 
 
 def _workers(loader: Any) -> int:
