@@ -77,6 +77,7 @@ class Perceptron(Noting):
 class Mixture(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        self.top_k = 1
         self.gate = nn.Linear(WIDTH, EXPERTS)
         self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(EXPERTS))
 

@@ -525,6 +525,9 @@ class Hook:
         if carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
             step.records.absorb(self._carried)
             self._carried = CapturedRecords()
+        if step.mode is Mode.EVAL and step.due and not self.plan.keeps_tensors(step.mode, step.mode_step):
+            # Captured for a training step that the forward was taken for.
+            step.records.forget_tensors()
         if step.mode is Mode.TRAIN:
             own = self.alternating.ended(step.model, step.optimizers, step.mode_step, captured=step.due)
             self.ensure_started()

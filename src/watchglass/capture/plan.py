@@ -141,6 +141,11 @@ class Plan:
             self._view = self._view_of(due)
         return due != 0 or sketched
 
+    def keeps_tensors(self, mode: Mode, mode_step: int) -> bool:
+        """Whether a collection is due at an evaluation's step; else it has facts alone."""
+        schedules = () if self._is_silent(mode) else self._schedules[mode]
+        return any(schedule.holds(mode_step, False) for schedule, _ in schedules)
+
     def next_due(self, train_step: int) -> int:
         """The smallest TRAIN step from ``train_step`` on at which anything is due; :data:`NEVER` for none.
 
