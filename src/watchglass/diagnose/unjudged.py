@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchglass.records import Mode, RuleStatus, Status, UnsteppedBackwards
+from watchglass.rules import BUILT_IN, find_rule
 from watchglass.run import Run, leaders_of
 
 #: If at least this share of the applicable rules has no data, too little was judged.
@@ -16,7 +17,8 @@ _FEWEST_STEPS = 2
 def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
     """Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough was judged.
 
-    Rules that do not apply to the run do not count.
+    Rules that do not apply to the run do not count, and neither do built-in rules that check a single observation of
+    the script: without it they say nothing, and what the loss and the tensors show is judged all the same.
 
     Args:
         run: The run, as far as it was read.
@@ -30,11 +32,19 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
         return "no training step was recorded; did the script train, and with a framework that is watched?"
     if steps < _FEWEST_STEPS:
         return "only one training step was recorded, and its course cannot be judged"
-    applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE]
+    applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE and _counts(each.rule)]
     starved = [each for each in applicable if each.status is Status.STARVED]
     if starved and len(starved) >= _STARVED_SHARE * len(applicable):
         return f"{_of(len(starved), len(applicable))} had no data: {_why(starved)}"
     return ""
+
+
+def _counts(rule: str) -> bool:
+    """Whether a rule judges the course of the run, and not a single observation of the script."""
+    if rule not in BUILT_IN:
+        return True
+    needs = [need for need in find_rule(rule).needs if not need.optional]
+    return not needs or any(not need.facts for need in needs)
 
 
 def _unstepped(run: Run) -> UnsteppedBackwards | None:

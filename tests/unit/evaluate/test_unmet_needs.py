@@ -56,6 +56,22 @@ def test_what_is_not_planned_is_reported_at_the_first_step(run_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize(("planned", "status"), [(True, Status.NOT_APPLICABLE), (False, Status.STARVED)])
+def test_a_rule_on_a_recorded_fact_that_no_script_gave_does_not_apply(
+    run_path: Path, planned: bool, status: Status
+) -> None:
+    """A script that never clips has no clipping to judge; without a record of it nothing is known."""
+    run = build_run(run_path, steps(80, plan(facts=("clip",)) if planned else None))
+    (found,) = replay(run, [RuleSpec("AlwaysClipping")]).statuses
+    assert (found.status, found.reason) == (
+        status, "the fact clip never came (needed to see how often gradients are clipped)"
+    )  # fmt: skip
+    need = NeedSeen(Needs(facts=("clip",)))
+    for view in views_of(run):
+        need.look(view)
+    assert need.met.certain is not planned
+
+
 def test_a_status_says_so_while_the_training_goes_on(run_path: Path) -> None:
     engine = Engine([RuleSpec("VanishingGradient"), RuleSpec("LossNotDecreasing")])
     (view,) = views_of(build_run(run_path, steps(1, plan(collections=["weights"]), captured=["fc.weight"])))

@@ -47,11 +47,13 @@ class Met:
         satisfied: Whether the data came at all.
         reason: Why the rule starves; "" where it does not.
         certain: Whether the reason holds before the run has ended; else the data may only be late.
+        absent: Whether the run recorded such facts, and nothing in the script gave one: then the rule does not apply.
     """
 
     satisfied: bool
     reason: str
     certain: bool
+    absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,10 @@ class Tally:
         if ended and (reason := silent()):
             return RuleStatus(name, Status.NOT_APPLICABLE, reason)
         if not self._found:
-            reason = next((met.reason for met in needs if met.reason and (ended or met.certain)), "")
-            if reason:
-                return RuleStatus(name, Status.STARVED, reason)
+            unmet = next((met for met in needs if met.reason and (ended or met.certain)), None)
+            if unmet is not None:
+                status = Status.NOT_APPLICABLE if unmet.absent else Status.STARVED
+                return RuleStatus(name, status, unmet.reason)
         return RuleStatus(name, Status.NO_ISSUES_FOUND if ended else Status.IN_PROGRESS)
 
 
@@ -198,7 +201,10 @@ def status_of(
             tally.fail(worker.attempt, worker.worker, worker.model, worker.fault)
     seen = sorted((key for key in needs if key[0]), key=need_order) or list(needs)
     columns = zip(*(needs[key] for key in seen), strict=True)
-    return tally.status(name, map(best, columns), ended=ended, silent=lambda: silence(facts))
+    status = tally.status(name, map(best, columns), ended=ended, silent=lambda: silence(facts))
+    if not facts and status.status is Status.NO_ISSUES_FOUND:
+        return RuleStatus(name, Status.STARVED, "no step was recorded")
+    return status
 
 
 def best(column: Iterable[Met]) -> Met:
@@ -210,7 +216,8 @@ def best(column: Iterable[Met]) -> Met:
         rows.append(met)
     least = [met for met in rows if met.satisfied] or rows
     reason = "" if any(not met.reason for met in least) else least[0].reason
-    return Met(least[0].satisfied, reason, all(met.certain for met in least))
+    certain, absent = all(met.certain for met in least), all(met.absent for met in least)
+    return Met(least[0].satisfied, reason, certain, absent)
 
 
 def silence(facts: Sequence[WorkerFacts]) -> str:

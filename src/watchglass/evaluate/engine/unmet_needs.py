@@ -150,7 +150,14 @@ class NeedSeen:
         needs, (reason, stays) = self.needs, self._reason()
         # An evaluation may come at any time, so only the end shows that there was none.
         shown = needs.modes == (Mode.TRAIN,) and (self.satisfied or self._waited_long())
-        return Met(self.satisfied, reason, not needs.optional and (stays or shown))
+        absent = bool(reason) and not stays and not self.satisfied and self._recorded()
+        return Met(self.satisfied, reason, not needs.optional and (stays or (shown and not absent)), absent)
+
+    def _recorded(self) -> bool:
+        """Whether the run records facts that are all of this need: only the script can give one."""
+        needs = self.needs
+        alone = needs.facts and not needs.of_tensors and not needs.scalars
+        return bool(alone and self._plan is not None and self._plan.facts.intersection(needs.facts))
 
     def _reason(self) -> tuple[str, bool]:
         """The reason, and whether it stays by the plan; worked out again where something has changed."""
