@@ -24,6 +24,8 @@ _DIVERGED_FOR_SURE = 1e4
 _OVERSHOOT, _BEYOND_RECOVERY = 5, 200.0
 #: Standard errors between two windows that are certainly different.
 _CERTAIN = 6.0
+#: Standard errors by which a window lies below the highest one since the best where the loss falls.
+_FALLING = 3.0
 
 
 class LossIncreasing(Rule):
@@ -35,7 +37,8 @@ class LossIncreasing(Rule):
         times the median of the first losses (four times, after the first 16 steps). This is an `error` once it has held
         for `hopeless` steps, because an overshoot at the start can recover. Or it has risen from the start, by `rise`
         times the start (a tenth of that for a classification, whose start is guessing), and never been below it. Or it
-        rises again: two windows in a row lie above twice the best one, and above a quarter of the start. Or the
+        rises again: two windows in a row lie above twice the best one, above a quarter of the start, and not
+        below the highest window since then. Or the
         objective is minus what the loss function returned, and that grows. A loss that has been zero or below has no
         ratio, so its limits are `deviations` spreads of its earlier values. In a resumed attempt, and where the model
         acts between its updates, only `diverged` counts. For a model that is trained in turns with others (a generator,
@@ -163,7 +166,9 @@ class LossIncreasing(Rule):
         limit = min(2 * best.value, math.inf) if self.lowest > 0 else best.value + above
         risen = now.value > limit and now.above(best) > _CERTAIN
         half = 0.25 * median(self.start) if self.lowest > 0 else best.value + 0.5 * (began - best.value)
-        self.rising = self.rising + 1 if risen and now.value > half else 0
+        # A loss that falls since it jumped (other data, another phase) is being learned.
+        falling = max(found[found.index(best) :]).above(now) > _FALLING
+        self.rising = self.rising + 1 if risen and now.value > half and not falling else 0
         if self.rising >= 2 and best is not first:
             yield self._finding(
                 view, "rise", now.value, limit, "loss_rising",

@@ -26,7 +26,8 @@ class WeightUpdateRatio(Rule):
         more axes; the learning rate and the loss.
     Fires when: for half of the weights this ratio exceeds `extreme` in two captures in a row, or ten times `extreme` in
         one, or `extreme` in one at a learning rate far above usual ones. Or it exceeds `large` in `window` captures in
-        a row: `info`, or `warning` beyond three times `large` or at such a learning rate. Or the median ratio is below
+        a row: `info`, or `warning` beyond three times `large`, or at such a learning rate
+        while the loss does not fall. Or the median ratio is below
         `small` in `window_small` captures in a row, after 200 steps; or all updates of a run together are below
         `travel` at its end; while the loss has fallen by less than `learned`, or not with certainty. Small updates are
         not reported while the learning rate warms up or after it has decayed, in a resumed attempt, or if the first
@@ -106,7 +107,10 @@ class WeightUpdateRatio(Rule):
                 view, Severity.WARNING, "extreme", named(ratios), reached, self.extreme, message, "update_ratio_extreme"
             )
         elif self.larges >= self.window:
-            severity = Severity.WARNING if share(3 * self.large) >= 0.5 or above else Severity.INFO
+            found = course.windows(self.course)
+            # Embeddings that start small take such steps for a while, and learn.
+            serious = share(3 * self.large) >= 0.5 or (above and len(found) > 2 and not course.falls(found))
+            severity = Severity.WARNING if serious else Severity.INFO
             message = (
                 f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}, and by more than "
                 f"{self.large:.3g} in each of the last {count(self.larges, 'capture')}"

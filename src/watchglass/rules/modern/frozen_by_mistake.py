@@ -60,7 +60,7 @@ class FrozenByMistake(Rule):
         found = 0
         for info, least, most, std, total, l2 in columns:
             frozen = info.trainable is False or info.name in self.held
-            found += not frozen
+            found += not frozen and bool(info.module)  # an image that is optimised is no layer
             known = self.fresh.get(info.name)
             if not frozen or (known is not None and known[0] != [total, l2]):
                 # Trained, unfrozen, or a running average of other weights.

@@ -208,7 +208,8 @@ class NoBetterThanGuessing(Rule):
         symptom = "loss_above_guess" if above else "loss_at_guess" if subject == "training" else "evaluation_at_guess"
         return self.finding(
             view,
-            severity=Severity.WARNING,
+            # Of the models of a search some are expected to fail.
+            severity=Severity.INFO if view.several else Severity.WARNING,
             subject=subject,
             value=value,
             limit=limit,

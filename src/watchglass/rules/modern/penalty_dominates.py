@@ -14,6 +14,9 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
 
+#: Relative difference of two losses that is no penalty.
+_ROUNDING = 1e-3
+
 
 class PenaltyDominates(Rule):
     """Updates pull the weights to zero instead of following the data.
@@ -34,6 +37,7 @@ class PenaltyDominates(Rule):
     needs = (
         Needs(facts=("update_sample",), why="to compare updates with weights"),
         Needs(scalars=("loss",), why="to see whether the run learns"),
+        Needs(facts=("loss_graph",), optional=True, why="to see penalties in the loss"),
     )
 
     towards: float = parameter(0.6, help="cosine of update and weight, negated", unit="ratio", gt=0, le=1)
@@ -109,7 +113,7 @@ class PenaltyDominates(Rule):
         if self.dominated < self.patience or 2 * self.dominated < min(self.samples, 8) or not self.left:
             return
         left = float(np.median(self.left))
-        if left >= self.shrunk or signals.resumed(view) or self._learns():
+        if left >= self.shrunk or signals.resumed(view) or self._learns() or not self._penalized(view):
             return
         how = f", and the decay is {self.decay:.3g} times the gradient" if self.decay > 1 else ""
         what = self.followed.removeprefix("loss/") or "loss"
@@ -126,6 +130,16 @@ class PenaltyDominates(Rule):
             symptoms=("weights_pulled_to_zero",),
             evidence={**signals.evidence(view), "weight_decay": self.factor},
         )
+
+    def _penalized(self, view: StepView) -> bool:
+        """Whether the optimizer decays the weights, or the loss has a part that is not of the data."""
+        if self.factor > 0:
+            return True
+        graph = view.latest_fact("loss_graph")
+        if graph is not None and any(term.get("kind") == "penalty" for term in graph.data.get("terms") or ()):
+            return True
+        whole, data = view.scalar("loss"), view.scalar(self.followed)
+        return whole is not None and data is not None and abs(whole - data) > _ROUNDING * abs(whole)
 
     def _learns(self) -> bool:
         if not self.start or not self.recent:
