@@ -33,13 +33,14 @@ def run(folder: Path, *words: str, body: str = "print('trained')", **env: str) -
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_script_that_does_not_train_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_a_script_that_does_not_train_is_reported_with_its_exit_status(tmp_path: Path) -> None:
     done = run(tmp_path, "--run", "here", body="print('trained'); raise SystemExit(3)")
     assert (done.returncode, done.stdout) == (3, "trained\n")
     assert done.stderr.splitlines() == [
         "watchglass: run directory here",
         "watchglass: verdict on here",
         "failed before its first step: the script ended with exit status 3",
+        "   note     the script ended itself; what it printed last says why",
     ]
 
 

@@ -73,7 +73,10 @@ def rules(name: Name = None, coverage: Coverage = False, output: Format = "text"
         if calibration in rule.algorithms:
             text = rule.algorithms[calibration]
             print_section(console, "Fires then when", text[:1].upper() + text[1:])
-    example = f"{name}:{rule.parameters[0].name}={rule.parameters[0].default}" if rule.parameters else name
+    first = rule.parameters[0] if rule.parameters else None
+    # A list has no form of one word.
+    plain = first is not None and isinstance(first.default, (bool, int, float, str))
+    example = f"{name}:{first.name}={first.default}" if first is not None and plain else name
     print_hint(console, f"watchglass run --rules {shlex.quote(example)} train.py")
 
 
