@@ -19,6 +19,8 @@ from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase, Selection, 
 _PART = "loss/"
 #: Validation losses whose scatter counts, and how many changes of them say something.
 _RECENT, _ENOUGH = 32, 4
+#: Share of the first training loss from which on a validation loss is not low.
+_HIGH = 0.3
 
 
 class Overfit(Rule):
@@ -29,14 +31,15 @@ class Overfit(Rule):
         each batch), the rule compares what the same loss function returned in both. If there is no such function, it
         compares nothing.
     Fires when: in `patience` evaluations in a row the validation loss lies above its best value by `ratio_threshold`,
-        and by `min_rise` of the first training loss; half of that if no evaluation was better than guessing. It must
-        also lie above the training loss, and the training loss must not be above its value at the best evaluation, and
-        must be `learned` below its start. The rise must be more than three times the scatter of validation losses from
-        one to the next. Or the training loss has fallen by `memorized`, while the validation loss stays above `useless`
-        times that of guessing: the first evaluation, if nothing was learned before it, else the start of the training
-        loss. If no evaluation was better than that, nothing that the model learns holds for other samples. For losses
-        that have been zero or below, the unit of the rise is the decrease from the first training losses. A constant
-        gap is no finding, nor is a flat validation loss.
+        and by `min_rise` of the first training loss; half of that if no evaluation was better than guessing. Where
+        the training loss has fallen by `memorized` and the validation loss is above 30 percent of the start, twice
+        `ratio_threshold` is enough. It must also lie above the training loss, and the training loss must not be above
+        its value at the best evaluation, and must be `learned` below its start. The rise must be more than three
+        times the scatter of validation losses from one to the next. Or the training loss has fallen by `memorized`,
+        while the validation loss stays above `useless` times that of guessing: the first evaluation, if nothing was
+        learned before it, else the start of the training loss. If no evaluation was better than that, nothing that
+        the model learns holds for other samples. For losses that have been zero or below, the unit of the rise is the
+        decrease from the first training losses. A constant gap is no finding, nor is a flat validation loss.
     Usual causes: too little data, a model that is too large, training for too long.
     What to try: stop at the best evaluation, augment the data, weight decay, dropout.
     Costs: nothing in addition to the losses of training and evaluation.
@@ -154,7 +157,7 @@ class Overfit(Rule):
             self.best = {"loss": loss, "train_step": phase.train_step, "train_loss": train_loss}
             self.streak = 0
         overfits = (
-            loss > self._limit() and loss - self.best["loss"] > 3 * self._noise() and loss > train_loss
+            loss > self._limit(loss, train_loss) and loss - self.best["loss"] > 3 * self._noise() and loss > train_loss
             and train_loss <= self.best["train_loss"] and self._fallen(train_loss) > self.learned
         )  # fmt: skip
         self.streak = self.streak + 1 if overfits else 0
@@ -197,8 +200,10 @@ class Overfit(Rule):
             return 1.0
         return levels.progress(self.starts[self.pair[0]], train_loss, lowest=self.lowest[self.pair[0]])
 
-    def _limit(self) -> float:
+    def _limit(self, loss: float, train_loss: float) -> float:
         """The limit above which the validation loss has clearly risen.
+
+        Where the samples are memorised and the validation loss is not low either, its ratio to the best one says so.
 
         A loss that was ever zero or below has no ratio: the unit is its decrease since the first training losses.
         """
@@ -206,6 +211,8 @@ class Overfit(Rule):
         best, start = float(self.best["loss"]), levels.level(first, lowest=lowest)
         if lowest > 0 and self._useless():
             return best * (1 + self.ratio_threshold / 2)
+        if lowest > 0 and self._fallen(train_loss) >= self.memorized and loss > _HIGH * start:
+            return best * (1 + 2 * self.ratio_threshold)
         if lowest > 0:
             return best + max(self.ratio_threshold * best, self.min_rise * start)
         return best + max(self.ratio_threshold, self.min_rise) * max(start - best, levels.spread(first))
@@ -230,7 +237,7 @@ class Overfit(Rule):
             subject="validation loss",
             tensors=[self.pair[1]],
             value=loss,
-            limit=self._limit(),
+            limit=self._limit(loss, train_loss),
             message=f"the {loss_name} is {loss:.3g} after training step {phase.train_step}, up from {best:.3g} "
             f"after step {self.best['train_step']}, while the training loss went from {self.best['train_loss']:.3g} to "
             f"{train_loss:.3g}",
