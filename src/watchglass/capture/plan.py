@@ -141,10 +141,10 @@ class Plan:
             self._view = self._view_of(due)
         return due != 0 or sketched
 
-    def keeps_tensors(self, mode: Mode, mode_step: int) -> bool:
-        """Whether a collection is due at an evaluation's step; else it has facts alone."""
+    def has_facts_alone(self, mode: Mode, mode_step: int) -> bool:
+        """Whether an evaluation's step that is due is so for its facts, and no collection is."""
         schedules = () if self._is_silent(mode) else self._schedules[mode]
-        return any(schedule.holds(mode_step, False) for schedule, _ in schedules)
+        return self._sketches and not any(schedule.holds(mode_step, False) for schedule, _ in schedules)
 
     def next_due(self, train_step: int) -> int:
         """The smallest TRAIN step from ``train_step`` on at which anything is due; :data:`NEVER` for none.

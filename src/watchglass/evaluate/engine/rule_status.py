@@ -201,10 +201,7 @@ def status_of(
             tally.fail(worker.attempt, worker.worker, worker.model, worker.fault)
     seen = sorted((key for key in needs if key[0]), key=need_order) or list(needs)
     columns = zip(*(needs[key] for key in seen), strict=True)
-    status = tally.status(name, map(best, columns), ended=ended, silent=lambda: silence(facts))
-    if not facts and status.status is Status.NO_ISSUES_FOUND:
-        return RuleStatus(name, Status.STARVED, "no step was recorded")
-    return status
+    return tally.status(name, map(best, columns), ended=ended, silent=lambda: silence(facts))
 
 
 def best(column: Iterable[Met]) -> Met:
