@@ -133,7 +133,7 @@ class PenaltyDominates(Rule):
 
     def _penalized(self, view: StepView) -> bool:
         """Whether the optimizer decays the weights, or the loss has a part that is not of the data."""
-        if self.factor > 0:
+        if self.factor > 0 or self.decay > 0:
             return True
         graph = view.latest_fact("loss_graph")
         if graph is not None and any(term.get("kind") == "penalty" for term in graph.data.get("terms") or ()):

@@ -50,8 +50,8 @@ class TestSchedulerMisuseInRealRuns(RealRuns):
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         """A schedule of epochs; the twin steps it per epoch."""
-        model = classifier()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        model = classifier(depth=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         watch(model)
         scheduler = lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
         for number in range(120):
