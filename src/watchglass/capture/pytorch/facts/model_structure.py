@@ -134,7 +134,7 @@ class Membership:
         if len(self._strange) > _MOST_STRANGE:
             self._strange.clear()
         steps = (self._strange.get(id(optimizer)) or 0) + 1
-        known = any(self._models.parameter(parameter) is not None for parameter in parameters_of(optimizer))
+        known = any(self._models.in_a_tree(parameter) for parameter in parameters_of(optimizer))
         self._strange[id(optimizer)] = None if known or steps == _STRANGE_STEPS else steps
         if not known and steps == _STRANGE_STEPS and len(self._models):
             self._subjects.name("optimizer", optimizer)
@@ -177,7 +177,8 @@ class Membership:
 
     def _of(self, optimizer: Optimizer, parameters: list[Tensor]) -> dict[str, Any]:
         placed = [(parameter, self._models.parameter(parameter)) for parameter in parameters]
-        foreign = [p for p, place in placed if place is None and not self._models.in_a_tree(p)]
+        # A tensor of no module has a name too, where no optimizer of a model was known before.
+        foreign = [p for p in parameters if not self._models.in_a_tree(p)]
         frozen = [place.name for p, place in placed if place is not None and not p.requires_grad]
         return {
             "type": type(optimizer).__name__,
