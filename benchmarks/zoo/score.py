@@ -97,7 +97,7 @@ def _options() -> argparse.Namespace:
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1 but got {getattr(options, name)}")
     if options.verdicts is not None and options.half != "development":
-        parser.error("--verdicts needs --half development: nobody reads single verdicts of the held-out half")
+        parser.error("--verdicts needs --half development: single verdicts of the held-out half stay unread")
     return options
 
 

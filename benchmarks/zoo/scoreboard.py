@@ -35,7 +35,7 @@ def page(judged: Sequence[Judged], dropped: Mapping[Member, str], seeds: int) ->
                 _by_class(of_half),
                 _by_rule(of_half),
             ]
-            # Nobody who writes rules sees the verdict on a single run of the held-out half.
+            # Authors of rules do not see the verdict on a single run of the held-out half.
             parts += [_alarms(of_half)] if half == "development" else []
     if dropped:
         rows = [(member.id, member.fault.name if member.fault else "", reason) for member, reason in dropped.items()]

@@ -25,4 +25,4 @@ def test_verdicts_on_a_few_programs_are_right(repository: Path, tmp_path: Path) 
 def test_single_verdicts_of_the_held_out_half_are_refused(repository: Path, tmp_path: Path) -> None:
     answer = score(repository, "--half", "held-out", "--verdicts", str(tmp_path / "verdicts.md"))
     assert answer.returncode == 2
-    assert "nobody reads single verdicts of the held-out half" in answer.stderr
+    assert "single verdicts of the held-out half stay unread" in answer.stderr

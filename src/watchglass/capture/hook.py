@@ -15,27 +15,23 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
-import numpy as np
-
 from watchglass.capture.alternating_optimizers import AlternatingOptimizers
 from watchglass.capture.cost import Cost
 from watchglass.capture.destination import check_destination
 from watchglass.capture.exit_and_fork import close_at_exit
-from watchglass.capture.frameworks import Numbers
 from watchglass.capture.guard import Guard
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.plan import Plan
 from watchglass.capture.process_failure import failure_from
 from watchglass.capture.resumption import Resumption
-from watchglass.capture.saved_values import computed, mode_of, number_of, numbers_of, role_of
+from watchglass.capture.saved_values import SavedValues, mode_of
 from watchglass.capture.worker_files import WorkerOpening
 from watchglass.config import SessionConfig, environment
 from watchglass.control import Commit, Mailbox
 from watchglass.errors import InvalidValueError, TrainingStopped
-from watchglass.record import Captured, CapturedRecords, OpenStep, Recorder, SteadyRow, StepClock
+from watchglass.record import CapturedRecords, OpenStep, Recorder, SteadyRow, StepClock
 from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, count, series_name
-from watchglass.stats import exact_reduction, histograms_of, of_array
-from watchglass.store import RawTensor, Store, open_store
+from watchglass.store import Store, open_store
 
 _log = logging.getLogger("watchglass")
 
@@ -103,8 +99,6 @@ class Hook:
         self.on_close: list[Callable[[], None]] = []
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
-        # Names of saved values that are not numbers: each is reported once.
-        self._refused: set[str] = set()
         self._pid = os.getpid()
         self._stop: tuple[int, str] | None = None
         self._stopped = False
@@ -130,6 +124,7 @@ class Hook:
             timing=limits.timing,
         )
         self.resumption = Resumption(self.clock, self._recorder, limits)
+        self._saved = SavedValues(self)
         self.cost = Cost(self.plan, self._recorder, limits.cost_report_ns)
         self.guard = Guard(self)
         #: See :meth:`Guard.guarded`.
@@ -361,7 +356,7 @@ class Hook:
             value: A number, or a tensor of one element.
             collection: Name of a collection to file it under; ``metrics`` when not given.
         """
-        self.guard.lawful(self._save_scalar, name, value, collection)
+        self.guard.lawful(self._saved.save_scalar, name, value, collection)
 
     def save_tensor(self, name: str, value: Any, collection: str | None = None) -> None:
         """Record a tensor's statistics at the current step, and the tensor itself where a collection asks for it.
@@ -372,7 +367,7 @@ class Hook:
             collection: Name of a collection to file it under. Under a built-in one, such as ``"gradients"``,
                 the tensor gets its role, and rules evaluate it.
         """
-        self.guard.lawful(self._save_tensor, name, value, collection)
+        self.guard.lawful(self._saved.save_tensor, name, value, collection)
 
     @property
     def started(self) -> bool:
@@ -449,54 +444,6 @@ class Hook:
         self.clock.end(step)
         if self.clock.train is not None:
             self.plan.resume()
-
-    def _save_scalar(self, name: str, value: Any, collection: str | None) -> None:
-        number = self._read(name, value, number_of, "save_scalar needs a number")
-        if number is None:
-            return
-        role, tags = role_of(collection, Role.METRIC), tuple(filter(None, (collection,)))
-        tensor_id = self.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64", collections=tags))
-        self.saved_records().saved.append((tensor_id, 1.0, number))
-
-    def _save_tensor(self, name: str, value: Any, collection: str | None) -> None:
-        role, tags = role_of(collection, Role.CUSTOM), tuple(filter(None, (collection,)))
-        keep = self.plan.keep_saved(name, tags, role)
-        if keep is None:
-            return
-        numbers = self._read(name, value, numbers_of, "save_tensor needs an array of numbers")
-        if numbers is None:
-            return
-        elements = numbers.elements
-        tensor_id = self.tensor_id(name, lambda: self._described(name, numbers, role, tags))
-        records = self.saved_records()
-        rows, histograms = computed(elements, lambda array: of_array(array)[None]), None
-        if keep.histogram and not numbers.is_complex:
-            histograms = computed(elements, lambda array: histograms_of([array]))
-        records.statistics.append(Captured([tensor_id], rows, histograms=histograms))
-        for wanted in keep.reductions:
-            number = computed(elements, functools.partial(exact_reduction, reduction=wanted))
-            records.reductions.append((tensor_id, wanted, number))
-        if keep.raw:
-            copied: Any = elements.copy() if isinstance(elements, np.ndarray) else elements
-            records.raw.append(RawTensor(tensor_id, copied))
-        if keep.shape:
-            records.facts.append(("shape", "save_tensor", {"tensor": name, "shape": list(numbers.shape)}))
-
-    def _described(self, name: str, numbers: Numbers, role: Role, tags: tuple[str, ...]) -> TensorInfo:
-        collections = self.plan.collections_of(name, role, tags=tags)
-        trainable = True if role in (Role.WEIGHT, Role.BIAS) else None
-        return TensorInfo(
-            0, name, role, shape=numbers.shape, dtype=numbers.dtype, trainable=trainable, collections=collections
-        )  # fmt: skip
-
-    def _read(self, name: str, value: Any, read: Callable[[Any], Any], needs: str) -> Any:
-        try:
-            return read(value)
-        except Exception:
-            if name not in self._refused:
-                self._refused.add(name)
-                _log.warning("watchglass: %r is not recorded: %s but got %.80r", name, needs, value)
-            return None
 
     def _detach(self) -> None:
         while self._detachers:

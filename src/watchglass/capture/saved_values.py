@@ -1,10 +1,12 @@
-"""Values and modes that a script gives to a hook: read as numbers, without a wait for a device."""
+"""Values that a script saves, and modes that it names: read as numbers, without a wait for a device."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +15,15 @@ from watchglass.capture.deferred_facts import DeferredNumbers
 from watchglass.capture.frameworks import Numbers, reader_of
 from watchglass.config import BUILT_IN_COLLECTIONS, MODE_NAMES
 from watchglass.errors import InvalidValueError
-from watchglass.record import Readback
-from watchglass.records import Mode, Role
+from watchglass.record import Captured, Readback
+from watchglass.records import Mode, Role, TensorInfo
+from watchglass.stats import exact_reduction, histograms_of, of_array
+from watchglass.store import RawTensor
+
+if TYPE_CHECKING:
+    from watchglass.capture.hook import Hook
+
+_log = logging.getLogger("watchglass")
 
 
 def mode_of(mode: Mode | str) -> Mode:
@@ -27,6 +36,65 @@ def mode_of(mode: Mode | str) -> Mode:
     if found is None or found is Mode.GLOBAL:
         raise InvalidValueError(f'mode must be "train", "eval" or "predict" but got {mode!r}')
     return found
+
+
+class SavedValues:
+    """Records the numbers and tensors that a script saves through its hook."""
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        # Names of values that are not numbers: each is reported once.
+        self._refused: set[str] = set()
+
+    def save_scalar(self, name: str, value: Any, collection: str | None) -> None:
+        """Record one number, see :meth:`Hook.save_scalar`."""
+        number = self._read(name, value, number_of, "save_scalar needs a number")
+        if number is None:
+            return
+        role, tags = role_of(collection, Role.METRIC), tuple(filter(None, (collection,)))
+        info = functools.partial(TensorInfo, 0, name, role, dtype="float64", collections=tags)
+        self._hook.saved_records().saved.append((self._hook.tensor_id(name, info), 1.0, number))
+
+    def save_tensor(self, name: str, value: Any, collection: str | None) -> None:
+        """Record statistics of a tensor, and what the plan keeps beside them, see :meth:`Hook.save_tensor`."""
+        role, tags = role_of(collection, Role.CUSTOM), tuple(filter(None, (collection,)))
+        keep = self._hook.plan.keep_saved(name, tags, role)
+        if keep is None:
+            return
+        numbers = self._read(name, value, numbers_of, "save_tensor needs an array of numbers")
+        if numbers is None:
+            return
+        elements = numbers.elements
+        tensor_id = self._hook.tensor_id(name, lambda: self._described(name, numbers, role, tags))
+        records = self._hook.saved_records()
+        rows, histograms = computed(elements, lambda array: of_array(array)[None]), None
+        if keep.histogram and not numbers.is_complex:
+            histograms = computed(elements, lambda array: histograms_of([array]))
+        records.statistics.append(Captured([tensor_id], rows, histograms=histograms))
+        for wanted in keep.reductions:
+            number = computed(elements, functools.partial(exact_reduction, reduction=wanted))
+            records.reductions.append((tensor_id, wanted, number))
+        if keep.raw:
+            copied: Any = elements.copy() if isinstance(elements, np.ndarray) else elements
+            records.raw.append(RawTensor(tensor_id, copied))
+        if keep.shape:
+            records.facts.append(("shape", "save_tensor", {"tensor": name, "shape": list(numbers.shape)}))
+
+    def _described(self, name: str, numbers: Numbers, role: Role, tags: tuple[str, ...]) -> TensorInfo:
+        collections = self._hook.plan.collections_of(name, role, tags=tags)
+        trainable = True if role in (Role.WEIGHT, Role.BIAS) else None
+        return TensorInfo(
+            0, name, role, shape=numbers.shape, dtype=numbers.dtype, trainable=trainable, collections=collections
+        )  # fmt: skip
+
+    def _read(self, name: str, value: Any, read: Callable[[Any], Any], needs: str) -> Any:
+        try:
+            return read(value)
+        except Exception:
+            if name not in self._refused:
+                self._refused.add(name)
+                _log.warning("watchglass: %r is not recorded: %s but got %.80r", name, needs, value)
+            return None
 
 
 def number_of(value: Any) -> Any:

@@ -184,7 +184,7 @@ class BufferedJournal:
             self._writer = None
             by = f" by process {holder.pid} on {holder.host}" if holder is not None else ""
             raise RunExistsError(
-                f"the journal of {self._store.location} was taken over{by} while this evaluator could not be heard; "
+                f"the journal of {self._store.location} was taken over{by} while this evaluator could not reach the store; "
                 "it goes on there"
             )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from watchglass.records import Fact
 
-#: The names of all optimizers beyond the eighth end in this, so their calls cannot be told apart.
+#: The names of all optimizers beyond the eighth end in this, so calls of different ones look the same.
 _SHARED = "_more"
 
 

@@ -11,7 +11,7 @@ from watchglass.capture.pytorch.autograd_graph import CONSTANT, Graph, Operand
 
 #: Operations with weights, and pairs of them, that are recorded at most.
 _MOST_LAYERS, _MOST_PAIRS = 256, 512
-#: Values per channel of a batch normalisation that are told apart: fewer say next to nothing of their mean.
+#: A batch normalisation over at most this many values per channel leaves little of its input.
 _FEW = 2
 
 

@@ -23,7 +23,7 @@ _log = logging.getLogger("watchglass")
 _ALL, _ALL_LARGE = 3, 2
 #: Operations of a large graph: reading one takes some milliseconds.
 _LARGE = 2048
-#: Backwards within a step that are told apart, and records of each fact.
+#: Backwards of a step that are counted, and records of each fact.
 _MOST_BACKWARDS, _MOST_RECORDS = 4, 16
 #: Parameters that are named, and calls of modules that are noted.
 _MOST_NAMED, _MOST_CALLS = 32, 4096
