@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import real_runs
 import watchglass
+from preloaded import Preloaded
 from real_runs import RealRuns, Suite, suites
 from watchglass.records import Severity
 
@@ -20,7 +20,7 @@ TESTS = Path(real_runs.__file__).parent
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["sick", "healthy"])
 @pytest.mark.parametrize("suite", suites(), ids=lambda suite: suite.name)
-def test_a_rule_is_live(tmp_path: Path, suite: Suite, which: str) -> None:
+def test_a_rule_is_live(tmp_path: Path, preloaded: Preloaded, suite: Suite, which: str) -> None:
     cls = suite.load()
     if cls.record is not RealRuns.record:
         pytest.skip("its tests start a process, or use no model of PyTorch")
@@ -30,9 +30,8 @@ def test_a_rule_is_live(tmp_path: Path, suite: Suite, which: str) -> None:
     options = ["--run", str(tmp_path / "run"), "--rules", rule, "--save-interval", "1"]
     script = [str(TESTS / "real_run.py"), str(suite.file), suite.name, which]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    subprocess.run(
-        [sys.executable, "-m", "watchglass", "run", *options, *script], check=True, env=environment, timeout=120
-    )
+    command = [str(preloaded.importing("pytest")), "-m", "watchglass", "run", *options, *script]
+    subprocess.run(command, check=True, env=environment, timeout=120)
     live = watchglass.open_run(tmp_path / "run").journal.findings  # what the evaluator found while it trained
     found = [each.message for each in live if each.rule == suite.rule and each.severity is not Severity.INFO]
     assert bool(found) is (which == "sick"), found
