@@ -33,7 +33,7 @@ from watchglass.evaluate.engine.unmet_needs import NeedSeen
 from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog
 from watchglass.evaluate.engine.windowing import Cutting
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
-from watchglass.rules import Rule, build_rule, readable_statistics
+from watchglass.rules import Rule, build_rule, built_in_knowledge, readable_statistics
 from watchglass.store import decode_finding, encode_record, scan
 from watchglass.tables import MOST_RAW_BYTES, Between, JointStep, RawTensors, Readable, StepView, Window, Written
 
@@ -105,6 +105,8 @@ class RuleRunner:
         """
         self._build: Callable[[], Rule] = lambda: build_rule(spec, calibration)
         self._watchdog, self._run_id, self._readable = watchdog, run_id, readable
+        # A finding names causes: the time to read them is not part of the time of the first rule that finds something.
+        built_in_knowledge()
         try:
             prototype = watchdog.call(self._build)
         except CallTimeout as error:
