@@ -184,8 +184,8 @@ class BufferedJournal:
             self._writer = None
             by = f" by process {holder.pid} on {holder.host}" if holder is not None else ""
             raise RunExistsError(
-                f"the journal of {self._store.location} was taken over{by} while this evaluator could not reach the store; "
-                "it goes on there"
+                f"the journal of {self._store.location} was taken over{by} while this evaluator could not reach the "
+                "store; it goes on there"
             )
 
 

@@ -91,6 +91,7 @@ def reference() -> str:
 class TestSimilarAcrossRunsInRealRuns(RealRuns):
     rule = "SimilarAcrossRuns"
     cause = "runs_differ"
+    reads_more = "it compares all that both runs have captured"
 
     def rules(self) -> list[RuleSpec]:
         return [RuleSpec(RULE, {"other_run": reference()})]
@@ -98,7 +99,3 @@ class TestSimilarAcrossRunsInRealRuns(RealRuns):
     def train(self, watch: Watch, *, sick: bool) -> None:
         torch.manual_seed(0)
         fit(classifier(), watch, rate=0.06 if sick else 0.05, steps=12)
-
-    @pytest.mark.skip(reason="it compares what both runs have captured")
-    def test_its_needs_are_all_that_it_reads(self, tmp_path: Path, sick: bool) -> None:
-        """Another capture compares other tensors."""
