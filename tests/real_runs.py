@@ -133,7 +133,6 @@ class RealRuns(ABC):
             assert own.statuses == full.statuses, calibration
 
 
-@functools.cache
 def recorded(suite: type[RealRuns], folder: Path, *, sick: bool, alone: bool = False) -> str:
     """A run of a suite, recorded once for its tests.
 
@@ -143,6 +142,11 @@ def recorded(suite: type[RealRuns], folder: Path, *, sick: bool, alone: bool = F
         sick: Whether it is the sick one.
         alone: Whether only the needs of the rule are captured.
     """
+    return _recorded(suite, folder, sick, alone)
+
+
+@functools.cache
+def _recorded(suite: type[RealRuns], folder: Path, sick: bool, alone: bool) -> str:
     made = suite()
     capture = {**capture_for([RuleSpec(made.rule)] if alone else made.rules()), "save_interval": 1}
     run = Path(tempfile.mkdtemp(prefix="real-", dir=folder)) / "run"
