@@ -12,6 +12,9 @@ import signal
 import socket
 import sys
 
+#: Where ``sitecustomize`` of watchglass lies, which imports it.
+_BOOTSTRAP = os.path.join("watchglass", "launch", "bootstrap")
+
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -57,9 +60,11 @@ def _umask():
 
 
 def _server(request, servers):
-    """The socket of the server for the first package of a module, or of the one for everything else."""
+    """The socket of the server for the first package of a module, or of the one for scripts, watched or not."""
     package = request["target"].split(".")[0] if request["kind"] == "module" else ""
-    return servers.get(package, servers[""])
+    environment = request["environment"]
+    watched = _BOOTSTRAP in environment.get("PYTHONPATH", "") and environment.get("WATCHGLASS", "1") == "1"
+    return servers.get(package) or servers["watched" if watched else ""]
 
 
 def main():

@@ -19,11 +19,16 @@ _RULES = Path(rules.__file__).parent
 #: Modules that scripts import: PyTorch, with what it imports itself when a script begins to train, and what a recorder
 #: does.
 FOR_SCRIPTS = ("torch", "torch.optim", "torch.utils.data", "torch._dynamo", "numpy.random", "pyarrow.ipc")
+#: Modules that ``sitecustomize`` of watchglass imports into a process that has PyTorch.
+FOR_WATCHED = ("watchglass.session", "watchglass.capture.pytorch.adapter")
 #: Modules that the commands of watchglass import, those of typer and the rules included.
 FOR_COMMANDS = (
     "watchglass.cli.app", "watchglass.cli.run", "watchglass.cli.check", "watchglass.cli.verdicts", "watchglass.launch",
     "watchglass.evaluate.live.process", "watchglass.diagnose.judgement", "watchglass.run.run", "pyarrow.ipc",
-    "rich.console", "numpy.random", "numpy.ma", *(("pydantic",) if find_spec("pydantic") else ()),
+    "rich.console", "numpy.random", "numpy.ma", "importlib.metadata",
+    # What some versions of typer import when a command is called.
+    *(("pydantic.type_adapter",) if find_spec("pydantic") else ()),
+    *(("typer._adapters",) if find_spec("typer._adapters") else ()),
     *(f"watchglass.rules.{path.parent.name}.{path.stem}" for path in sorted(_RULES.glob("*/[a-z]*.py"))),
 )  # fmt: skip
 
@@ -32,8 +37,8 @@ class Preloaded:
     """A stand-in for ``python`` whose processes are forked from one that has imported everything already.
 
     What it runs sees a fresh interpreter: its own arguments, environment, working directory, files, signals and exit
-    status. Scripts and ``python -m watchglass`` have servers of their own, so that scripts do not find watchglass
-    imported.
+    status. Scripts, watched scripts and ``python -m watchglass`` have servers of their own, so that scripts do not find
+    watchglass imported unless they are watched from their start.
 
     Args:
         folder: Where the executables and the sockets of the servers lie. Short: a socket's name has 100 characters.
@@ -44,43 +49,41 @@ class Preloaded:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._servers: dict[tuple[str, ...], subprocess.Popen[str]] = {}
+        self._servers: dict[tuple[tuple[str, ...], ...], tuple[subprocess.Popen[str], list[str]]] = {}
         self.python = self.importing()
 
     def importing(self, *modules: str) -> Path:
         """The executable whose scripts have more modules imported; takes as long as importing them, once."""
         executable = self._folder / "-".join(("python", *modules))
         if not executable.exists():
-            (self._folder / f"{executable.name}.json").write_text(
-                json.dumps(
-                    {
-                        "python": sys.executable,
-                        "servers": {"watchglass": self._server(FOR_COMMANDS), "": self._server(FOR_SCRIPTS + modules)},
-                    }
-                )
-            )
+            (commands,) = self._serve(FOR_COMMANDS)
+            scripts, watched = self._serve(FOR_SCRIPTS + modules, FOR_WATCHED)
+            servers = {"watchglass": commands, "": scripts, "watched": watched}
+            settings = {"python": sys.executable, "servers": servers}
+            (self._folder / f"{executable.name}.json").write_text(json.dumps(settings))
             executable.write_text(f"#!{sys.executable} -IS\n{(_HERE / 'client.py').read_text()}")
             executable.chmod(executable.stat().st_mode | stat.S_IXUSR)
         return executable
 
-    def _server(self, modules: tuple[str, ...]) -> str:
-        """The socket of the server that has imported these modules."""
-        if modules not in self._servers:
-            address = str(self._folder / str(len(self._servers)))
+    def _serve(self, *groups: tuple[str, ...]) -> list[str]:
+        """The sockets of servers: the first has imported the first group of modules, each other one the next, too."""
+        if groups not in self._servers:
+            addresses = [str(self._folder / f"{len(self._servers)}.{number}") for number in range(len(groups))]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             environment.pop("PYTHONPATH", None)
+            jobs = json.dumps(list(zip(addresses, groups, strict=True)))
             server = subprocess.Popen(
-                [sys.executable, str(_HERE / "server.py"), address, *modules],
+                [sys.executable, str(_HERE / "server.py"), jobs],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True,
             )  # fmt: skip
-            self._servers[modules] = server
+            self._servers[groups] = server, addresses
             assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n", f"the server ended while it imported {modules}"
-        return str(self._folder / str(list(self._servers).index(modules)))
+            assert server.stdout.readline() == "ready\n", f"the server ended while it imported {groups}"
+        return self._servers[groups][1]
 
     def close(self) -> None:
         """Ends the servers, and with them what they still run."""
-        for server in self._servers.values():
+        for server, _ in self._servers.values():
             assert server.stdin is not None
             assert server.stdout is not None
             server.stdin.close()

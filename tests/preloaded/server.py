@@ -1,8 +1,9 @@
 """Imports modules once; then forks a process for each request, which runs a script as a fresh interpreter would.
 
-Started as ``python server.py SOCKET MODULE...`` by :class:`preloaded.interpreter.Preloaded`, and ended by closing its
-standard input. Single-threaded, since only then a fork is safe. A request is one JSON object and the open files of
-the process; the answer is its pid at once, and how it ended when it has.
+Started as ``python server.py [[SOCKET, [MODULE, ...]], ...]`` by :class:`preloaded.interpreter.Preloaded`, and ended by
+closing its standard input. Single-threaded, since only then a fork is safe. Of several sockets each but the first is
+served by a child of the server before, which has imported more. A request is one JSON object and the open files of the
+process; the answer is its pid at once, and how it ended when it has.
 """
 
 # mypy: ignore-errors
@@ -234,16 +235,40 @@ def _end_by_signal():
         os.kill(os.getpid(), number)
 
 
-def main():
-    """Serve; then, in a forked process, run what was asked for and end as an interpreter does."""
-    address, *modules = sys.argv[1:]
-    del sys.path[0]  # the folder of this file
+def started(servers):
+    """A server that has imported its modules, after those of the next ones are ready; and the next one's pid, or None.
+
+    Each is forked from the one before.
+    """
+    (address, modules), *others = servers
     for name in modules:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # or the first collection of each process would copy all that the modules have made
-    server = Server(address)
-    print("ready", flush=True)
+    child = None
+    if others:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            server, child = started(others)
+            os.write(writer, b"1")
+            os.close(writer)
+            return server, child
+        os.close(writer)
+        if not os.read(reader, 1):
+            sys.exit(f"the server ended while it imported {others}")
+        os.close(reader)
+    return Server(address), child
+
+
+def main():
+    """Serve; then, in a forked process, run what was asked for and end as an interpreter does."""
+    first = os.getpid()
+    del sys.path[0]  # the folder of this file
+    server, child = started(json.loads(sys.argv[1]))
+    if os.getpid() == first:
+        print("ready", flush=True)
     job = server.serve()
     del server
     if job is not None:
@@ -251,6 +276,8 @@ def main():
         request, files = job
         become(request, files)
         end(run(request))
+    elif child is not None:
+        os.waitpid(child, 0)
 
 
 if __name__ == "__main__":
