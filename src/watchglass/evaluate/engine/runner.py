@@ -137,7 +137,12 @@ class RuleRunner:
         self.not_applicable = ""
         #: The present call: its method, its instance and its argument.
         self.asking: tuple[str, _Seat, About] | None = None
-        self._fingerprint = _fingerprint(prototype)
+        self._class: type[Rule] = cls
+        self._parameters = values(prototype)
+        # A user may correct a rule while it is evaluated: what is evaluated now is the code before. Those of watchglass
+        # stay as they are installed, and to find the code of all takes longer than to evaluate a short run.
+        if not cls.__module__.startswith("watchglass."):
+            self._fingerprint()
         self._all_needs = prototype.needs
         self._raw_bytes = MOST_RAW_BYTES if any(need.raw for need in prototype.needs) else 0
         self._needs: dict[tuple[str, int], list[NeedSeen]] = {}
@@ -242,9 +247,15 @@ class RuleRunner:
         self._observed.pop((last.attempt, last.worker), None)
         return new
 
+    def _fingerprint(self) -> str:
+        """Equal for equal code with equal parameters: a corrected rule is called again."""
+        cls: Any = self._class
+        text = json.dumps([self.name, _source(cls), self._parameters], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     def stop(self, seen: Observation) -> None:
         """Notes where the rule took too long in an earlier evaluation: it is not called there again."""
-        if seen.data.get("fingerprint") == self._fingerprint:
+        if seen.data.get("fingerprint") == self._fingerprint():
             model = seen.data.get("model", 0)
             self._stops[seen.attempt, str(seen.data.get("worker")), model if type(model) is int else 0] = seen
 
@@ -294,7 +305,7 @@ class RuleRunner:
             "rule": self.name, "worker": worker, "model": model, "when": when,
             "global_step": _number(about),
             "text": f"took longer than {self._watchdog.timeout_s:g} s at {_place(about)}, in:\n{place}",
-            "fingerprint": self._fingerprint,
+            "fingerprint": self._fingerprint(),
         }  # fmt: skip
         return Observation("rule_timed_out", attempt, about.order, data)
 
@@ -482,13 +493,6 @@ def _plain(finding: Finding) -> Finding:
     except (TypeError, ValueError, AttributeError, WatchglassError) as error:
         what = f"value {finding.value!r:.60}, limit {finding.limit!r:.60}, message {finding.message!r:.60}"
         raise TypeError(f"a finding must hold plain values, see Rule.finding, but has {what}: {error}") from error
-
-
-def _fingerprint(rule: Rule) -> str:
-    """Equal for equal code with equal parameters: a corrected rule is called again."""
-    cls: Any = type(rule)
-    text = json.dumps([rule.name, _source(cls), values(rule)], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=256)
