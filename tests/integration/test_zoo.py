@@ -15,6 +15,7 @@ def score(repository: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")  # its programs import PyTorch, each bare and watched
 def test_verdicts_on_a_few_programs_are_right(repository: Path, tmp_path: Path) -> None:
     answer = score(repository, "--quick", "--jobs", "2", "--runs", str(tmp_path))
     assert answer.returncode == 0, answer.stdout + answer.stderr
