@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from preloaded import Preloaded
 from watchglass import open_run
 from watchglass.diagnose import verdict
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("preloaded_python")]
+pytestmark = pytest.mark.slow
 
 FAULTS = {
     "learning-rate": ("learning_rate_too_high", 4),
@@ -23,6 +24,12 @@ FAULTS = {
     "identical-init": ("identical_initialization", 10),
     "overfit": ("overfitting", 160),
 }
+
+
+@pytest.fixture(autouse=True)
+def python(preloaded: Preloaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that has imported what the example imports."""
+    monkeypatch.setattr(sys, "executable", str(preloaded.importing("sklearn.datasets")))
 
 
 def train(script: Path, folder: Path, *arguments: str) -> None:
@@ -52,7 +59,7 @@ def test_each_fault_has_its_own_first_cause(tmp_path: Path, digits_script: Path,
 
 
 def test_the_healthy_run_has_no_issues(tmp_path: Path, digits_script: Path) -> None:
-    train(digits_script, tmp_path / "run", "--epochs", "40")
+    train(digits_script, tmp_path / "run", "--epochs", "20")
     status, said = check(tmp_path / "run")
     assert (status, [row["rule"] for row in said["findings"] if row["severity"] != "info"]) == (0, [])
 

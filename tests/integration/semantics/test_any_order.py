@@ -183,7 +183,7 @@ courses = st.lists(st.tuples(st.sampled_from([0, 1, 2, 18]), oddities), min_size
 
 
 #: ``make fuzz`` draws more.
-_MANY = int(os.environ.get("WATCHGLASS_TEST_EXAMPLES", "20"))
+_MANY = int(os.environ.get("WATCHGLASS_TEST_EXAMPLES", "10"))
 
 
 @pytest.mark.slow
