@@ -76,9 +76,12 @@ def its_forward(model: nn.Module, backend: str) -> nn.Module:
 
 
 WAYS = [wrapped, in_place, by_block, by_wrapped_block, its_forward]
+#: The other ways to compile take as long as the first.
+OTHERS = [pytest.param(way, marks=pytest.mark.slow) for way in WAYS[1:]]
 #: What inductor does before it makes code, aot_eager does alone: one way to call it is enough.
 COMPILED = [
-    *((way, "eager") for way in WAYS),
+    (wrapped, "eager"),
+    *(pytest.param(way, "eager", marks=pytest.mark.slow) for way in WAYS[1:]),
     *(pytest.param(way, "inductor", marks=pytest.mark.slow) for way in WAYS),
     (wrapped, "aot_eager"),
 ]
@@ -176,7 +179,7 @@ def test_steps_with_nothing_due_are_bit_identical(
     np.testing.assert_array_equal(open_run(tmp_path / "run").scalars("loss")[1], expected)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [wrapped, *OTHERS])
 def test_there_is_a_graph_for_captured_steps_and_one_for_others_and_nothing_is_compiled_later(
     tmp_path: Path, data: tuple[Tensor, Tensor], way: Compile
 ) -> None:

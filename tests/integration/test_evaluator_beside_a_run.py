@@ -25,6 +25,8 @@ from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, layout
 from watchglass.testing import RunBuilder, Step, build_run
 
+pytestmark = pytest.mark.slow
+
 NAN = float("nan")
 BROKEN = [2.3, 30.0, 4e3, 5e6, NAN, NAN, NAN, NAN]
 

@@ -17,6 +17,8 @@ from watchglass.records import Status
 from watchglass.store import FrameKind, LocalStore, RunReader, decode_observation, lease_holder
 from watchglass.testing import RunBuilder, build_run
 
+pytestmark = pytest.mark.slow
+
 RULES = '''
 import ctypes
 from watchglass.records import Severity

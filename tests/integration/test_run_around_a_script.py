@@ -14,6 +14,8 @@ from watchglass.errors import EXIT_STOPPED
 from watchglass.run import open_run
 from watchglass.store import create_attempt, create_run, layout, newest_generation, open_store
 
+pytestmark = pytest.mark.slow
+
 #: A rule that is fine for the launcher, which checks it, and ends the evaluator, which has capture switched off.
 DEADLY = """
 import os

@@ -16,6 +16,8 @@ from waiting import PATIENCE_S, until
 from watchglass.errors import EXIT_STOPPED
 from watchglass.store import layout, open_store
 
+pytestmark = pytest.mark.slow
+
 PROBE = """
 import os, sys
 print(sys.argv, __name__, os.path.basename(__file__), __package__, __spec__ and __spec__.name, __doc__)

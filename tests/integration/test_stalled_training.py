@@ -35,6 +35,8 @@ for step in range(30):
 """
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")
 class TestStalledTrainingInRealRuns(RealRuns):
     rule = "StalledTraining"
     cause = "training_stalled"

@@ -144,8 +144,9 @@ def test_an_evaluation_before_the_first_step_is_known_by_what_a_loss_function_re
     check(tmp_path, training, seen)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", None])
-@pytest.mark.parametrize("parts", [2, 30])
+@pytest.mark.parametrize(
+    ("backend", "parts"), [(None, 2), (None, 30), ("eager", 2), pytest.param("aot_eager", 30, marks=pytest.mark.slow)]
+)
 def test_an_evaluation_before_the_first_step_has_the_loss_that_training_shows_later(
     tmp_path: Path, backend: str | None, parts: int
 ) -> None:
