@@ -1,8 +1,8 @@
 """GAN: both backward passes, then both optimizers step."""
 # /// watchglass
 # headline = "no issues found"
-# steps = 300
-# says = ["model_2 .*300 training steps"]
+# steps = 150
+# says = ["model_2 .*150 training steps"]
 # [[recorded]]
 # series = "loss"
 # line = 'step (\d+) generator (\S+)'
@@ -22,7 +22,7 @@ generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
 of_critic = torch.optim.Adam(critic.parameters(), 2e-3, betas=(0.5, 0.999))
 of_generator = torch.optim.Adam(generator.parameters(), 1e-3, betas=(0.5, 0.999))
 real, fake = torch.ones(64, 1), torch.zeros(64, 1)
-for number in range(300):
+for number in range(150):
     angle = torch.rand(64) * 6.28318
     points = torch.stack([angle.cos(), angle.sin()], 1)
     made = generator(torch.randn(64, 4))

@@ -1,7 +1,7 @@
 """A search over learning rates that all do: fresh models, one after another, from slow to fast."""
 # /// watchglass
 # headline = "no issues found"
-# steps = 300
+# steps = 150
 # says = ["model_3"]
 # ///
 
@@ -17,7 +17,7 @@ for rate in (0.003, 0.01, 0.03):
     targets = (inputs @ torch.randn(8, 1)).sin()
     model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
     optimizer = torch.optim.Adam(model.parameters(), rate)
-    for number in range(100):
+    for number in range(50):
         batch = torch.randint(2000, (64,))
         optimizer.zero_grad()
         loss = F.mse_loss(model(inputs[batch]), targets[batch])

@@ -17,7 +17,7 @@ inputs = torch.randn(256, 4)
 labels = inputs @ weights
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(3000):
+for step in range(1500):
     chosen = torch.randint(0, 256, (32,))
     loss = torch.nn.functional.mse_loss(model(inputs[chosen]), labels[chosen] + 0.1)
     optimizer.zero_grad()
