@@ -19,7 +19,7 @@ WORLD = 2
 #: What each rank would take seconds to import: the process that all of them are forked from has done so.
 PRELOADED = (
     "torch", "torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.tensor.parallel",
-    "torch.nn.parallel",
+    "torch.nn.parallel", "torch._dynamo", "pyarrow.ipc", "train_twice",
 )  # fmt: skip
 
 #: Takes its rank and a function to call with its model. Its result must be the same to the last bit.
