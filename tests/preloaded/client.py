@@ -61,10 +61,10 @@ def _umask():
 
 def _server(request, servers):
     """The socket of the server for the first package of a module, or of the one for scripts, watched or not."""
-    package = request["target"].split(".")[0] if request["kind"] == "module" else ""
     environment = request["environment"]
     watched = _BOOTSTRAP in environment.get("PYTHONPATH", "") and environment.get("WATCHGLASS", "1") == "1"
-    return servers.get(package) or servers["watched" if watched else ""]
+    package = request["target"].split(".")[0] if request["kind"] == "module" else ""
+    return servers[package if package == "watchglass" else "watched" if watched else ""]
 
 
 def main():
