@@ -15,6 +15,8 @@ from real_runs import RealRuns, Suite, suites
 from watchglass.records import Severity
 
 TESTS = Path(real_runs.__file__).parent
+#: What the script imports, too, before it trains.
+IMPORTED = ("pytest", "watchglass.diagnose.judgement", "watchglass.testing.rule_suite")
 
 
 @pytest.mark.slow
@@ -30,7 +32,7 @@ def test_a_rule_is_live(tmp_path: Path, preloaded: Preloaded, suite: Suite, whic
     options = ["--run", str(tmp_path / "run"), "--rules", rule, "--save-interval", "1"]
     script = [str(TESTS / "real_run.py"), str(suite.file), suite.name, which]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    command = [str(preloaded.importing("pytest")), "-m", "watchglass", "run", *options, *script]
+    command = [str(preloaded.importing(*IMPORTED)), "-m", "watchglass", "run", *options, *script]
     subprocess.run(command, check=True, env=environment, timeout=120)
     live = watchglass.open_run(tmp_path / "run").journal.findings  # what the evaluator found while it trained
     found = [each.message for each in live if each.rule == suite.rule and each.severity is not Severity.INFO]
