@@ -72,6 +72,8 @@ class ModuleCapture:
         hook.detach_with(self.compiled.remove)
         #: Records for a module that returns from compiled code outside of any observed forward.
         self.records_of: Callable[[nn.Module, Any, bool], CapturedRecords | None] = lambda module, output, grad: None
+        # Models, without their wrappers, that were called compiled.
+        self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Called as they are, not compiled, although the compiler is in use.
         self._eager: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Reported as not capturable.
@@ -91,17 +93,21 @@ class ModuleCapture:
         self._functional = self._hook.plan.wants_tag("relu_output") and not self._inputs_wanted()
         self._events.ask_module_listeners()
         self.prepare(root)
-        if root in self.compiled:
+        if root in self.compiled and not self._without_wrapper(root):
             self.compiled.switch(True)
         else:
             self._observing(True)
 
     def prepare(self, root: nn.Module) -> None:
         """Be ready for calls from compiled code, before the first of them."""
-        if root in self._eager and not self.compiled.expected:
+        if (root in self._eager and not self.compiled.expected) or self._without_wrapper(root):
             return
         if self.compiled.expected or "torch._dynamo" in sys.modules or root in self.compiled or is_compiled(root):
             self.add_compiled(root)
+
+    def _without_wrapper(self, root: nn.Module) -> bool:
+        """Whether a model that is trained compiled is called as it is; the hooks of its compiled code must stay."""
+        return unwrap(root) in self._compiled and not self.compiled.expected and not is_compiled(root)
 
     def add_compiled(self, module: nn.Module) -> None:
         """Calls of a module and all below it may come from compiled code."""
@@ -116,8 +122,11 @@ class ModuleCapture:
 
     def finish(self, root: nn.Module) -> None:
         """Capture nothing more: ``root`` has returned."""
-        if self._records is not None and root in self.compiled and not self.compiled.expected:
-            if not (self.compiled.in_code or is_compiled(root)):
+        observed = root in self.compiled and not self._without_wrapper(root)
+        if self._records is not None and observed and not self.compiled.expected:
+            if self.compiled.in_code or is_compiled(root):
+                self._compiled.add(unwrap(root))
+            else:
                 self._eager.add(root)
                 self.compiled.remove(root)
             blind = [place.path for place in map(self._place, self.compiled.blind(root)) if place is not None]
