@@ -18,7 +18,8 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
     """Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough was judged.
 
     Rules that do not apply to the run do not count, and neither do built-in rules that check a single observation of
-    the script: without it they say nothing, and what the loss and the tensors show is judged all the same.
+    the script: without it they say nothing, and what the loss and the tensors show is judged all the same. A run whose
+    training loss was never recorded is not known to be healthy, whatever else was judged.
 
     Args:
         run: The run, as far as it was read.
@@ -34,7 +35,8 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
         return "only one training step was recorded, and its course cannot be judged"
     applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE and _counts(each.rule)]
     starved = [each for each in applicable if each.status is Status.STARVED]
-    if starved and len(starved) >= _STARVED_SHARE * len(applicable):
+    lossless = any(_follows_the_loss(each.rule) for each in starved)
+    if starved and (lossless or len(starved) >= _STARVED_SHARE * len(applicable)):
         return f"{_of(len(starved), len(applicable))} had no data: {_why(starved)}"
     return ""
 
@@ -45,6 +47,14 @@ def _counts(rule: str) -> bool:
         return True
     needs = [need for need in find_rule(rule).needs if not need.optional]
     return not needs or any(not need.facts for need in needs)
+
+
+def _follows_the_loss(rule: str) -> bool:
+    """Whether a built-in rule needs nothing but the training loss: a run without any cannot be called healthy."""
+    if rule not in BUILT_IN:
+        return False
+    needs = [need for need in find_rule(rule).needs if not need.optional]
+    return bool(needs) and all(need.scalars == ("loss",) and need.modes == (Mode.TRAIN,) for need in needs)
 
 
 def _unstepped(run: Run) -> UnsteppedBackwards | None:

@@ -53,3 +53,14 @@ def test_loops_without_steps(run_path: Path, steps: int, backwards: int, why: st
 )
 def test_rules_without_data(run_path: Path, starved: int, quiet: int, unfit: int, begin: str) -> None:
     assert why_unjudged(open_run(run_of(run_path, 20)), statuses(starved, quiet, unfit)) == begin
+
+
+def test_a_run_whose_loss_never_came_is_not_judged(run_path: Path) -> None:
+    lossless = RuleStatus("LossNotDecreasing", Status.STARVED, "the scalar loss never came")
+    why = why_unjudged(open_run(run_of(run_path, 20)), [*statuses(0, 40), lossless])
+    assert why == "1 of 41 rules that apply had no data: LossNotDecreasing (the scalar loss never came)"
+
+
+def test_a_run_without_evaluations_is_judged(run_path: Path) -> None:
+    unvalidated = RuleStatus("Overfit", Status.STARVED, "the scalar loss of EVAL never came")
+    assert why_unjudged(open_run(run_of(run_path, 20)), [*statuses(0, 40), unvalidated]) == ""
