@@ -208,6 +208,7 @@ OTHER_MODES: dict[str, Callable[[Hook, nn.Module], None]] = {"eval": evaluate, "
 def steps_of(path: Path, collection: Collection, train_steps: int = STEPS, **settings: Any) -> dict[str, list[int]]:
     """Steps at which an output was kept, by mode: a prediction and an evaluation follow on each of twelve updates."""
     model, optimizer = made()
+    settings.setdefault("overhead_budget", 1.0)  # it pays for each step
     with watchglass.watch(model, run=path, strict=True, collections=[collection], **settings) as hook:
         for number in range(train_steps):
             train(model, optimizer, number)

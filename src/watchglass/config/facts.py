@@ -27,12 +27,12 @@ class FactKind:
 FACTS: Mapping[str, FactKind] = MappingProxyType(
     {
         "calls": FactKind(
-            "",
+            "rules",
             "under a microsecond per call; nothing without calls",
             "backward, zero_grad, optimizer, scheduler, scaler and clip calls in their order",
         ),
         "leftover_gradients": FactKind(
-            "",
+            "rules",
             "up to four gradients per optimizer are examined, at captured steps",
             "gradients that are not zero before a step's first backward",
         ),
@@ -53,7 +53,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "how alike the rows of each weight are, and their spread, before the first update",
         ),
         "batch": FactKind(
-            "",
+            "rules",
             "a copy of at most 64 KiB of the inputs at captured steps and at the beginning of some epochs",
             "hash of the model's inputs, with the data worker where known",
         ),
@@ -61,54 +61,54 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "report", "a microsecond per epoch", "settings of each data loader, when it is first iterated over"
         ),
         "input_sketch": FactKind(
-            "",
+            "rules",
             "computed by the recorder's thread from the batch's sample, at about 80 of 5,000 steps",
             "moments and quantiles of the model's inputs, by channel or feature",
         ),
         "output_sketch": FactKind(
-            "",
+            "rules",
             "a copy of at most 32,768 elements of the final output, at about 80 of 5,000 steps; the recorder's thread "
             "computes",
             "spread of the final output over the batch by unit, predicted classes, and errors by class",
         ),
         "target_sketch": FactKind(
-            "",
+            "rules",
             "a copy of at most 32,768 elements of the targets, at about 80 of 5,000 steps; the recorder's thread "
             "computes",
             "counts of classes, or moments of the targets of each loss function",
         ),
         "training_flags": FactKind(
-            "",
+            "rules",
             "0.1 microseconds per module, at captured steps and at the first forward of an evaluation",
             "which modules are in training mode, when that changes",
         ),
         "membership": FactKind(
-            "",
+            "rules",
             "a microsecond per parameter, at a handful of steps and when an optimizer changes",
             "which of the model's parameters the optimizers have, and which of theirs are no model's",
         ),
         "loss_call": FactKind(
-            "",
+            "rules",
             "a few microseconds per loss function called at captured steps",
             "shapes and dtypes of a loss's arguments, whether they broadcast, and what made the predictions",
         ),
         "update_sample": FactKind(
-            "",
+            "rules",
             "0.05 ms for each of at most 32 parameters, of which 1,024 elements are copied, at steps 8 to 64 apart",
             "direction and size of updates against gradients, weights, decay and precision",
         ),
         "running_statistics": FactKind(
-            "",
+            "rules",
             "a few reductions per normalisation at the 1st, 2nd, 4th, 8th ... captured step and the first evaluation",
             "how far the running statistics of normalisation have moved, and how far they are from their inputs",
         ),
         "loss_graph": FactKind(
-            "",
+            "rules",
             "one reading of autograd's graph at the first three captured steps, then the 4th, 16th, 64th ...",
             "the terms of the loss, with the operations that make each of a model's outputs; parameters out of reach",
         ),
         "forward_graph": FactKind(
-            "",
+            "rules",
             "the same reading",
             "operations with weights, what lies between them, depth, shortcuts and normalisations",
         ),

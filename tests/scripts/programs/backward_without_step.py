@@ -1,6 +1,7 @@
 """Gradients are computed in every iteration, and nothing ever uses them: the optimizer's step was forgotten."""
 # /// watchglass
-# headline = "not judged: backward ran 120 times and no optimizer stepped"
+# headline = "^issues found: 1 error"
+# says = ["The optimizer never steps"]
 # ///
 
 import torch

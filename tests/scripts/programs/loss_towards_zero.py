@@ -1,7 +1,8 @@
 """A problem that is solved exactly: the loss falls from above 1 to nothing within some steps, and wavers there."""
 # /// watchglass
-# headline = "^no issues found"
-# never_says = ["diverged", "error:", "warning:"]
+# headline = "^issues found: 1 warning"
+# says = ["Nothing non-linear lies between the layers"]
+# never_says = ["diverged", "error:"]
 # ///
 
 import torch

@@ -1,6 +1,7 @@
 """Backward runs and no optimizer steps."""
 # /// watchglass
-# headline = "^(no data|not judged): backward ran 60 times and no optimizer stepped"
+# headline = "^issues found: 1 error"
+# says = ["The optimizer never steps"]
 # never_says = ["no issues found"]
 # ///
 

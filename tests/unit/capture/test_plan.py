@@ -12,10 +12,10 @@ from watchglass.config import Collection, SessionConfig
 from watchglass.records import Mode, Reduction, Role
 
 
-def plan(*collections: Any, rank: int = 0, **settings: Any) -> Plan:
+def plan(*collections: Any, rank: int = 0, facts: tuple[str, ...] | None = (), **settings: Any) -> Plan:
     if collections:
         settings["collections"] = collections
-    return Plan(SessionConfig("run", **settings), lambda: rank)
+    return Plan(SessionConfig("run", facts=facts, **settings), lambda: rank)
 
 
 def due_steps(watched: Plan, until: int = 40, mode: Mode = Mode.TRAIN) -> list[int]:
@@ -100,6 +100,14 @@ def test_what_is_never_due_says_so() -> None:
     assert not Plan(SessionConfig("run", collections=())).due(Mode.TRAIN, 0)
 
 
+def test_evaluations_are_sketched_by_default_and_ever_more_rarely() -> None:
+    watched = plan(facts=None)
+    assert due_steps(watched, mode=Mode.EVAL) == [*range(16), *range(16, 32, 2), 32, 36]
+    assert not due_steps(watched, mode=Mode.PREDICT)
+    assert watched.has_facts_alone(Mode.EVAL, 0)
+    assert not plan("outputs", facts=None, modes={"eval": {"save_interval": 1}}).has_facts_alone(Mode.EVAL, 0)
+
+
 def test_an_evaluation_inside_a_training_step_changes_nothing_for_it() -> None:
     watched = plan(Collection("outputs", modes={"eval": {"save_steps": [5]}}), "weights")
     assert watched.due(Mode.TRAIN, 0)
@@ -125,7 +133,7 @@ def test_one_worker_keeps_tensors_where_one_is_asked_for() -> None:
 def test_the_rank_is_asked_until_training_begins_and_not_after_it() -> None:
     ranks = [1, 0, 0]  # an evaluation comes before the process group
     watched = Plan(
-        SessionConfig("run", collections=[Collection("outputs", modes={"eval": {}})], include_workers="one"),
+        SessionConfig("run", collections=[Collection("outputs", modes={"eval": {}})], include_workers="one", facts=()),
         lambda: ranks.pop(0),
     )
     assert not watched.due(Mode.EVAL, 0)

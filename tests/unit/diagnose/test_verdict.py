@@ -217,7 +217,7 @@ def test_a_rule_that_has_found_nothing_speaks_against_what_it_looks_for(run_path
     evaluation = replace(replay(run_path, []), findings=(finding,))
 
     def causes(status: Status) -> set[str]:
-        found = verdict(run, replace(evaluation, statuses=(RuleStatus("WeightUpdateRatio", status),)))
+        found = verdict(run, replace(evaluation, statuses=(RuleStatus("TooSlow", status),)))
         return {ranked.cause.id for ranked in found.diagnoses[0].causes}
 
     assert "learning_rate_too_low" in causes(Status.STARVED)

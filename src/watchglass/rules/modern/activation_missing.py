@@ -31,6 +31,7 @@ class ActivationMissing(Rule):
     Source: exact; house: `run`, `share`.
     """
 
+    default = True
     needs = (Needs(facts=("forward_graph",), why="to see what lies between layers"),)
 
     run: int = parameter(3, help="pairs of layers in a row", unit="pairs", ge=1)

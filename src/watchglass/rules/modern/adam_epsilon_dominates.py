@@ -35,6 +35,7 @@ class AdamEpsilonDominates(Rule):
     Source: RULES.md: 50 %; Kingma and Ba, Adam, 2015; house: `small`, `patience`, severities.
     """
 
+    default = True
     needs = (
         Needs(facts=("update_sample",), why="to compare second moments with epsilon"),
         Needs(scalars=("loss",), optional=True, why="to see whether the run learns"),

@@ -35,6 +35,7 @@ class AlwaysClipping(Rule):
     Source: RULES.md: a public run monitor (more than 5 % of 300 steps); house: `share` and the rest.
     """
 
+    default = True
     needs = (
         Needs(facts=("clip",), why="to see how often gradients are clipped"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to compare the limit with the norm"),

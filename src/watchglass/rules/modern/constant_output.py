@@ -31,6 +31,7 @@ class ConstantOutput(Rule):
     Source: house: logits that differ by 0.001 change a probability by at most 0.1 %.
     """
 
+    default = True
     needs = (Needs(facts=("output_sketch", "target_sketch"), why="to see how outputs and targets vary"),)
 
     patience: int = parameter(6, help="sketches in a row", unit="sketches", ge=1)

@@ -34,6 +34,7 @@ class DataNotShuffled(Rule):
     Source: Bengio, Practical Recommendations for Gradient-Based Training, 2012, 3.1 (order); house: `share`.
     """
 
+    default = True
     needs = (
         Needs(facts=("target_sketch",), why="to compare batches"),
         Needs(facts=("data_loader",), optional=True, why="to know whether it shuffles"),

@@ -25,6 +25,7 @@ class DetachedGraph(Rule):
     Source: exact; house: `patience`.
     """
 
+    default = True
     needs = (
         Needs(facts=("loss_graph",), why="to see what the backward can reach"),
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to see that nothing else reaches it"),

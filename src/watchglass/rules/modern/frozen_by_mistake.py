@@ -30,6 +30,7 @@ class FrozenByMistake(Rule):
     Source: defaults of torch.nn.init; exact for uniform initialisations; house: `patience`, `tolerance`.
     """
 
+    default = True
     needs = (
         Needs(role=Role.WEIGHT, statistics=("min", "max", "std", "sum", "l2"), why="to see frozen weights"),
         Needs(facts=("membership",), optional=True, why="to know frozen weights that the optimizer holds"),

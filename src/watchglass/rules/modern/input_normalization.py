@@ -38,6 +38,7 @@ class InputNormalization(Rule):
         and far below data that were divided once.
     """
 
+    default = True
     needs = (Needs(facts=("input_sketch",), why="to see the scale of the inputs"),)
 
     large: float = parameter(30.0, help="largest root mean square of a channel", gt=0)

@@ -34,6 +34,7 @@ class LabelRange(Rule):
     Source: exact; house: `rows`.
     """
 
+    default = True
     needs = (
         Needs(facts=("target_sketch",), why="to count classes"),
         Needs(facts=("loss_call",), why="to know what makes the predictions", optional=True),

@@ -23,6 +23,7 @@ class LearningRateZero(Rule):
     Source: exact; house: `zero_steps`.
     """
 
+    default = True
     needs = (Needs(scalars=("learning_rate",), why="to follow the learning rate"),)
 
     zero_steps: int = parameter(8, help="training steps in a row with a rate of zero", unit="steps", ge=2)

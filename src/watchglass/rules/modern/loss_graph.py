@@ -59,6 +59,7 @@ class LossGraph(Rule):
     Source: exact for operations; house: `floor`, `large`, `hold`, `patience`.
     """
 
+    default = True
     needs = (
         Needs(facts=("loss_graph",), why="to see how the loss is made"),
         Needs(facts=("loss_call",), optional=True, why="to leave out what a loss function does by itself"),

@@ -25,6 +25,7 @@ class LossShape(Rule):
     Source: exact; the warning of torch.nn.functional.mse_loss about unequal sizes.
     """
 
+    default = True
     needs = (Needs(facts=("loss_call",), why="to compare shapes"),)
 
     def check(self, view: StepView) -> Iterable[Finding]:

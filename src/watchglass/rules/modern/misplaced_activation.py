@@ -30,6 +30,7 @@ class MisplacedActivation(Rule):
     Source: exact.
     """
 
+    default = True
     needs = (
         Needs(facts=("forward_graph",), why="to see what lies between layers"),
         Needs(facts=("loss_graph",), optional=True, why="to see what makes the logits"),

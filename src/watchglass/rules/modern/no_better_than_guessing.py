@@ -46,6 +46,7 @@ class NoBetterThanGuessing(Rule):
         `share`, windows.
     """
 
+    default = True
     needs = (
         Needs(facts=("target_sketch", "output_sketch"), why="to know what a guess reaches"),
         Needs(scalars=("loss",), why="to compare it"),

@@ -35,6 +35,7 @@ class NoDataGradient(Rule):
     Source: exact; house: `patience`, `samples`.
     """
 
+    default = True
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2", "nonfinite"), why="to see gradients that are zero"),
         Needs(facts=("update_sample",), optional=True, why="to see gradients that only a penalty gives"),

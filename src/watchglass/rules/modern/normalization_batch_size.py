@@ -24,6 +24,7 @@ class NormalizationBatchSize(Rule):
     Source: exact; Wu and He, Group Normalization, ECCV 2018; house: `patience`.
     """
 
+    default = True
     needs = (Needs(facts=("forward_graph",), why="to see the sizes"),)
 
     patience: int = parameter(4, help="captured steps", unit="captures", ge=1)

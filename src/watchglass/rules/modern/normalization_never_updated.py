@@ -28,6 +28,7 @@ class NormalizationNeverUpdated(Rule):
     Source: exact; PyTorch documentation of BatchNorm; house: `min_steps`, `factor`.
     """
 
+    default = True
     needs = (Needs(facts=("running_statistics",), why="to see whether they move"),)
 
     min_steps: int = parameter(8, help="training steps after which they must have moved", unit="steps", ge=2)

@@ -24,6 +24,7 @@ class OptimizerForeignParameter(Rule):
     Source: exact: an update without gradients changes nothing; TrainCheck (OSDI 2025).
     """
 
+    default = True
     needs = (Needs(facts=("membership",), optional=True, why="to see whose parameters the optimizers hold"),)
 
     def check(self, view: StepView) -> Iterable[Finding]:

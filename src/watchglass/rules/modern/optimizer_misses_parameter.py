@@ -26,6 +26,7 @@ class OptimizerMissesParameter(Rule):
     Source: exact; TrainCheck (OSDI 2025); house: `patience`.
     """
 
+    default = True
     needs = (
         Needs(facts=("membership",), why="to see which parameters the optimizers hold"),
         Needs(role=Role.WEIGHT, statistics=("l2", "sum"), why="to see that they do not change"),

@@ -26,6 +26,7 @@ class OptimizerNeverSteps(Rule):
     Source: exact; RULES.md, Modern; house: `min_backwards`.
     """
 
+    default = True
     needs = (
         Needs(facts=("calls",), optional=True, why="to know the optimizers of the script"),
         Needs(facts=("training_flags",), optional=True, why="to know whether the model is in training mode"),

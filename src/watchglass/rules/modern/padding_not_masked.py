@@ -33,6 +33,7 @@ class PaddingNotMasked(Rule):
     Source: exact for the gradient; house: `share`, `some`.
     """
 
+    default = True
     needs = (
         Needs(facts=("input_sketch",), why="to find padding"),
         Needs(facts=("target_sketch",), optional=True, why="to see whether the loss counts it"),

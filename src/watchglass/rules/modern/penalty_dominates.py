@@ -34,6 +34,7 @@ class PenaltyDominates(Rule):
     Source: issue list of TheDeepChecker for shrinking weights; house: all limits.
     """
 
+    default = True
     needs = (
         Needs(facts=("update_sample",), why="to compare updates with weights"),
         Needs(scalars=("loss",), why="to see whether the run learns"),

@@ -31,6 +31,7 @@ class RepeatedBatch(Rule):
     Source: exact; house: `min_captures`, `share`, `repeats`, and the batch size below which chance repeats batches.
     """
 
+    default = True
     needs = (
         Needs(facts=("batch",), why="to compare the inputs of steps"),
         Needs(facts=("data_loader",), optional=True, why="to know how many batches there are"),

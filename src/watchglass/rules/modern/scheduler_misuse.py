@@ -30,6 +30,7 @@ class SchedulerMisuse(Rule):
     Source: PyTorch documentation of torch.optim.lr_scheduler; RULES.md, Modern; house: all limits.
     """
 
+    default = True
     needs = (
         Needs(facts=("calls",), optional=True, why="to see when the scheduler steps"),
         Needs(scalars=("learning_rate",), why="to follow the learning rate"),

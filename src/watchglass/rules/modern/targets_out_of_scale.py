@@ -33,6 +33,7 @@ class TargetsOutOfScale(Rule):
         0.1 to 1, so `ratio` 30 and `least` 10 lie far above targets of unit variance.
     """
 
+    default = True
     needs = (Needs(facts=("target_sketch", "output_sketch"), why="to compare the scales of both"),)
 
     ratio: float = parameter(30.0, help="root mean square of the targets over that of the outputs", gt=1)

@@ -28,6 +28,7 @@ class TooMuchDropout(Rule):
         steeply); house: limits.
     """
 
+    default = True
     needs = (Needs(scalars=("loss",), optional=True, why="to compare training and evaluation"),)
 
     certain: float = parameter(0.89, help="probability that is too high in any case", gt=0, le=1)

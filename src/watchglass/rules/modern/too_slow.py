@@ -33,6 +33,7 @@ class TooSlow(Rule):
     Source: RULES.md, SlowLearning; house: all limits.
     """
 
+    default = True
     needs = (
         Needs(facts=("update_sample",), why="to follow the direction and size of updates"),
         Needs(scalars=("loss",), why="to see whether the run learns"),

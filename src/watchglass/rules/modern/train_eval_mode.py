@@ -28,6 +28,7 @@ class TrainEvalMode(Rule):
     Source: exact; RULES.md, Modern; house: `min_steps`.
     """
 
+    default = True
     needs = (
         Needs(facts=("training_flags",), why="to see the modes of modules"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), optional=True, why="to tell an evaluation from other forwards"),

@@ -37,6 +37,7 @@ class TrainEvalShift(Rule):
     Source: house: MNIST with and without its usual normalisation differs 3.2-fold in spread, CIFAR-10 4-fold.
     """
 
+    default = True
     needs = (
         Needs(facts=("input_sketch", "target_sketch"), why="to compare inputs and to know what a guess reaches"),
         Needs(scalars=("loss",), optional=True, why="to see whether the training has learned"),

@@ -26,6 +26,7 @@ class UnusedParameter(Rule):
     Source: exact; TrainCheck (OSDI 2025); house: `patience`, and the first layers.
     """
 
+    default = True
     needs = (
         Needs(facts=("membership",), why="to see which parameters have no gradient"),
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to see that others have"),

@@ -32,6 +32,7 @@ class UpdateBelowPrecision(Rule):
     Source: exact; Micikevicius et al., Mixed Precision Training, ICLR 2018, 3.1; house: `share`, `patience`.
     """
 
+    default = True
     needs = (
         Needs(facts=("update_sample",), why="to see which elements of weights an update changes"),
         Needs(scalars=("loss",), optional=True, why="to tell lost updates from convergence"),

@@ -29,6 +29,7 @@ class WorkerSeedRepeats(Rule):
     Source: exact; documentation of torch.utils.data, "Randomness in multi-process data loading"; house: `min_varied`.
     """
 
+    default = True
     needs = (Needs(facts=("batch",), why="to compare the batches of data workers"),)
 
     min_varied: int = parameter(16, help="sampled elements unlike the usual one, else inputs are too plain", ge=1)

@@ -67,7 +67,7 @@ class TestCheckInputImagesInRealRuns(RealRuns):
         return [*[spec for spec in super().rules() if spec.name != self.rule], given]
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 4))
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         watch(model)
         for _ in range(20):

@@ -12,7 +12,7 @@ from synthetic_steps import ALWAYS, MODULES, SPARSE, initialization, training, w
 from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.records import Severity
-from watchglass.rules import default_rules
+from watchglass.rules import build_rule, default_rules
 from watchglass.testing import build_run
 
 
@@ -35,5 +35,8 @@ def test_a_healthy_run_has_no_findings(run_path: Path, due: Callable[[int], bool
     run = build_run(run_path, with_evaluations(steps, lambda n: 0.1 + 2.2 * math.exp(-n / 150), 100), modules=MODULES)
     evaluation = replay(run, default_rules())
     assert [f.message for f in evaluation.findings if f.severity is not Severity.INFO] == []
-    assert {status.status.value for status in evaluation.statuses} == {"NoIssuesFound"}
+    # Rules of the script's calls and data have none here.
+    judged = {spec.name for spec in default_rules() if not any(need.facts for need in build_rule(spec).needs)}
+    statuses = {status.status.value for status in evaluation.statuses if status.rule in judged}
+    assert (len(judged) > 5, statuses) == (True, {"NoIssuesFound"})
     assert diagnose(evaluation.findings) == ()

@@ -65,7 +65,7 @@ def test_tokens_are_numbers() -> None:
 
 class TestNLPSequenceRatioInRealRuns(RealRuns):
     rule = "NLPSequenceRatio"
-    cause = "sequences_mostly_padding"
+    cause = "padding_not_masked"
 
     def rules(self) -> list[RuleSpec]:
         """With the parameters of calibration sagemaker: by default it is an info."""

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from real_runs import RealRuns, Watch, classifier, fit
@@ -38,7 +39,7 @@ class TestVanishingGradientInRealRuns(RealRuns):
     cause = "deep_saturating_activations"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        fit(classifier(nn.Sigmoid if sick else nn.ReLU, depth=8), watch)
+        fit(classifier(nn.Sigmoid if sick else nn.ReLU, depth=8), watch, rate=0.01, optimizer=torch.optim.Adam)
 
 
 def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:

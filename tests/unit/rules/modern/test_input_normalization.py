@@ -65,7 +65,7 @@ class TestInputNormalizationInRealRuns(RealRuns):
         model = classifier()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         watch(model)
-        for _ in range(40):
+        for _ in range(20):
             inputs, labels = batch()
             update(model, optimizer, (60 if sick else 1) * inputs, labels)
 

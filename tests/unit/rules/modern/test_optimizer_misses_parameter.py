@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from real_runs import RealRuns, Watch, batch, classifier, update
+from real_runs import RealRuns, Watch, batch, classifier, fit, update
 from synthetic_steps import LAYERS, MODULES, training
 from watchglass.rules import find_rule
 from watchglass.testing import Step
@@ -36,8 +36,9 @@ class TestOptimizerMissesParameterInRealRuns(RealRuns):
     cause = "parameter_not_in_optimizer"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        """The twin freezes what its optimizer does not hold."""
+        """The twin freezes what its optimizer does not hold, after a first training."""
         model = classifier()
+        fit(model, lambda model: None, steps=20)
         for parameter in model[0].parameters():
             parameter.requires_grad_(sick)
         optimizer = torch.optim.SGD(model[2:].parameters(), lr=0.05)

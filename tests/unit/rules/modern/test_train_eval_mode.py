@@ -74,8 +74,10 @@ class TestTrainingInEvaluationMode(RealRuns):
     cause = "trained_in_evaluation_mode"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        """The twin keeps only its batch normalisation in evaluation mode."""
+        """The twin keeps only its batch normalisation in evaluation mode, with statistics of such data."""
         model = network()
+        for _ in range(20):
+            model(batch()[0])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         watch(model)
         for number in range(40):

@@ -51,7 +51,7 @@ class _CutOff(nn.Module):
 
 class TestUnusedParameterInRealRuns(RealRuns):
     rule = "UnusedParameter"
-    cause = "detached_parameters"
+    cause = "graph_detached"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        fit(_CutOff(1000 if sick else 4), watch)
+        fit(_CutOff(1000 if sick else 1), watch)
