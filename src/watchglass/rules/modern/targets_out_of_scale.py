@@ -16,6 +16,8 @@ from watchglass.tables import StepView
 #: Share of the planned steps after which a model that could reach its targets has come nearer.
 _EARLY = 0.1
 _LEAST_STEPS = 16
+#: Squared error at the end over that of a constant, from which on the model has learned next to nothing.
+_LEARNED_NOTHING = 0.9
 
 
 class TargetsOutOfScale(Rule):
@@ -25,7 +27,7 @@ class TargetsOutOfScale(Rule):
         model beside that of the mean of the targets later.
     Fires when: the targets were `ratio` times as large as the outputs and larger than `least`, and after a tenth of the
         planned steps (64 if these are unknown) the squared error is still above `worse` times that of the mean of the
-        targets, or at the end above it.
+        targets, or at the end above nine tenths of it.
     Usual causes: targets in their physical units; a scaler that was fitted and not applied.
     What to try: subtract the mean of the training targets and divide by their standard deviation.
     Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
@@ -68,7 +70,7 @@ class TargetsOutOfScale(Rule):
     def finish(self, view: StepView) -> Iterable[Finding]:
         """A finding about the last sketch."""
         if self.step >= _LEAST_STEPS:
-            yield from self._judge(view, 1.0)
+            yield from self._judge(view, _LEARNED_NOTHING)
 
     def _judge(self, view: StepView, worse: float) -> Iterable[Finding]:
         if not self.start:
