@@ -26,9 +26,9 @@ class PoorWeightInitialization(Rule):
         because units that start alike stay alike. Or half of the weights have a spread outside `low` to `high` times
         1/sqrt(fan_in), while the activations grow or shrink 30-fold over the layers. Or half of them, and at least two,
         are below `tiny` times it in a model without normalisation, or above `high` times it while the first loss is
-        more than `worse` times that of guessing. Or the variance of activations differs between layers by more than
-        `threshold`. A single layer of zeros is not reported, because it is intended in last layers, residual branches
-        and low-rank adapters.
+        more than `worse` times that of guessing (the first squared error: that of the mean of the targets). Or the
+        variance of activations differs between layers by more than `threshold`. A single layer of zeros is not
+        reported, because it is intended in last layers, residual branches and low-rank adapters.
     Usual causes: weights filled with a constant, an initialisation written for another layer size.
     What to try: Kaiming initialisation for ReLU, Xavier for tanh; only biases with a constant.
     Costs: one pass over the weights before the first update, then statistics of outputs and weights.
@@ -39,6 +39,7 @@ class PoorWeightInitialization(Rule):
     default = True
     needs = (
         Needs(facts=("initialization",), why="to compare the rows of the initial weights"),
+        Needs(facts=("output_sketch",), optional=True, why="to compare the first squared error with guessing"),
         Needs(role=Role.OUTPUT, statistics=("nonfinite", "std", "rms"), optional=True, why="to compare their spread"),
         Needs(scalars=("loss",), optional=True, why="to compare its start with guessing"),
         Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to see which weights are zero for long"),
@@ -80,7 +81,8 @@ class PoorWeightInitialization(Rule):
         return signals.without_layers(view)
 
     def _identical(self, view: StepView) -> Iterable[Finding]:
-        names = sorted(self.weights, key=lambda name: int(self.weights[name]["layer_index"]))
+        several = [name for name, row in self.weights.items() if row["rows"] > 1]
+        names = sorted(several, key=lambda name: int(self.weights[name]["layer_index"]))
         same = [self.weights[name]["same"] for name in names]
         if len(names) < 2 or not any(same):
             return
@@ -114,16 +116,13 @@ class PoorWeightInitialization(Rule):
         tiny = {name: factor for name, factor in factors.items() if factor < self.tiny}
         large = {name: factor for name, factor in factors.items() if factor > self.high}
         normalizes = any(kind == ModuleKind.NORMALIZATION for kind, _ in signals.modules(view).values())
-        guessed, loss = signals.classes(view), next(iter(self.losses), 0.0)
-        guessing = math.log(guessed) if guessed else math.inf
-        about = ""
+        worse = self._worse_than_guessing(view)
         if len(tiny) >= enough and not normalizes:
             off, limit = tiny, self.tiny
-            symptoms = ["weight_scale"]
-        elif len(large) >= enough and loss > self.worse * guessing:
+            symptoms, about = ["weight_scale"], ""
+        elif len(large) >= enough and worse:
             off, limit = large, self.high
-            symptoms = ["weight_scale", "loss_starts_high"]
-            about = f", and the loss starts at {loss:.3g}, where guessing gives ln({guessed} classes) = {guessing:.3g}"
+            symptoms, about = ["weight_scale", "loss_starts_high"], f", and {worse}"
         else:
             return
         self.measured = True
@@ -134,6 +133,21 @@ class PoorWeightInitialization(Rule):
             f"{len(factors)} weights is {'below' if off is tiny else 'above'} {limit:g} times{about}",
             symptoms=symptoms,
         )  # fmt: skip
+
+    def _worse_than_guessing(self, view: StepView) -> str:
+        """How the loss starts, where that is far worse than guessing; else ""."""
+        guessed, loss = signals.classes(view), next(iter(self.losses), 0.0)
+        if guessed:
+            guessing = math.log(guessed)
+            start = f"the loss starts at {loss:.3g}, where guessing gives ln({guessed} classes) = {guessing:.3g}"
+            return start if loss > self.worse * guessing else ""
+        for fact in view.facts("output_sketch"):
+            error, constant = fact.data.get("squared_error"), fact.data.get("constant_error")
+            if error is not None and constant is not None and error > self.worse * constant:
+                # Beside outputs that are this large, targets may be lost in rounding.
+                guess = f", where the mean of the targets gives {constant:.3g}" if constant else ""
+                return f"the squared error starts at {error:.3g}{guess}"
+        return ""
 
     def _scale(self, view: StepView) -> Iterable[Finding]:
         # Modules whose outputs have the scale of their weights.
@@ -173,7 +187,7 @@ class PoorWeightInitialization(Rule):
 
 
 def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
-    """The initial weights that count: trainable, at least two rows, no embeddings; with derived values."""
+    """The initial weights that count: trainable, no embeddings; with derived values."""
     found: dict[str, dict[str, Any]] = {}
     nonzero = _nonzero_names(view)
     for name, row in (tensors if isinstance(tensors, dict) else {}).items():
@@ -181,13 +195,14 @@ def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
         if info is None and view.catalog.models and view.catalog.by_name(f"gradient/{name}") is None:
             continue  # of another model
         shape = row.get("shape") or []
-        if len(shape) < 2 or shape[0] < 2 or (info is not None and info.trainable is False):
+        if len(shape) < 2 or (info is not None and info.trainable is False):
             continue
         if info is not None and info.module_kind is ModuleKind.EMBEDDING:
             continue
         std, fan_in = float(row.get("std") or 0.0), float(row.get("fan_in") or 0.0)
         found[name] = {
             "layer_index": info.layer_index if info is not None else len(found),
+            "rows": shape[0],
             "same": bool(row.get("constant")) or float(row.get("identical_rows") or 0.0) >= 0.99,
             "constant": bool(row.get("constant")),
             "zero": bool(row.get("constant")) and name not in nonzero,

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from torch import nn
 
 from real_runs import RealRuns, Watch, classifier, fit
 from synthetic_steps import MODULES, initialization, training
+from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity
 from watchglass.rules import find_rule
@@ -54,3 +56,16 @@ def test_rounding_behind_dead_units_is_no_bad_scale(run_path: Path) -> None:
         )
     ]
     assert replay(build_run(run_path, steps, modules=MODULES)).findings == ()
+
+
+@pytest.mark.parametrize(("error", "found"), [(400.0, 1), (2.0, 0)])
+def test_large_weights_show_in_the_first_squared_error(run_path: Path, error: float, found: int) -> None:
+    large = {
+        f"{name}.weight": {"shape": [32, 32], "fan_in": 32, "identical_rows": 0.0, "constant": False, "std": 2.0}
+        for name in ("stem", "middle", "readout")
+    }
+    facts = {"initialization": {"tensors": large}, "output_sketch": {"squared_error": error, "constant_error": 1.0}}
+    steps = training(20, facts={0: facts}, loss=lambda n: error)
+    findings = replay(build_run(run_path, steps, modules=MODULES), [RuleSpec("PoorWeightInitialization")]).findings
+    assert len(findings) == found
+    assert all("squared error starts at 400" in finding.message for finding in findings)
