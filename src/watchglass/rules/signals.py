@@ -39,6 +39,12 @@ def skipped(view: StepView) -> bool:
     return bool(view.facts("step_skipped"))
 
 
+def clipped_to_zero(view: StepView) -> bool:
+    """Whether clipping by an infinite norm has set the gradients of this step to zero."""
+    norm = view.scalar("gradient_norm_before_clip")
+    return norm is not None and math.isinf(norm)
+
+
 def modules(view: StepView) -> dict[str, tuple[str, str]]:
     """Kind and class name of each of the model's modules, by path; none where they are not known."""
     fact = view.latest_fact("model")

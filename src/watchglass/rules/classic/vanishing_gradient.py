@@ -75,7 +75,7 @@ class VanishingGradient(Rule):
         if view.mode is not Mode.TRAIN:
             return
         signals.remember_start(self.start, signals.loss(view))
-        if not view.captured or signals.skipped(view):
+        if not view.captured or signals.skipped(view) or signals.clipped_to_zero(view):
             return
         gradients = signals.weight_gradients(view)
         gradients = gradients.where(gradients.nonfinite == 0)

@@ -18,6 +18,8 @@ from watchglass.tables import StepView
 
 #: Norms that are remembered.
 _LATEST = 16
+#: Captures with a norm from which on it is judged.
+_FEWEST = 8
 
 
 class AlwaysClipping(Rule):
@@ -27,7 +29,8 @@ class AlwaysClipping(Rule):
     Fires when: more than `share` of at least `calls` calls exceeded the limit: `info`, because many recipes clip at
         every step. A `warning` where the limit is less than `left` of the norm in the median of the last captures, the
         optimizer does not normalise the gradient itself (as Adam does), updates are below `small` times the
-        weights, and the loss has fallen by less than half.
+        weights, and the loss has fallen by less than half. Or the norm is infinite in eight captures in a row: a
+        gradient that is scaled by it is zero.
     Usual causes: a limit from a recipe for another loss or batch size; a loss that is summed and not averaged.
     What to try: set the limit near the median of the norm; with Adam it changes little.
     Costs: the fact clip, about a microsecond per clip call; update_sample, 0.05 ms for each of at most 32 parameters
@@ -54,6 +57,8 @@ class AlwaysClipping(Rule):
     limit: float | None = state(lambda: None)
     norms: list[float] = state(list)
     ratio: float = state(float)
+    #: Captures in a row with an infinite norm.
+    infinite: int = state(int)
     normalises: bool = state(bool)
     start: list[float] = state(list)
 
@@ -69,10 +74,16 @@ class AlwaysClipping(Rule):
             # An epsilon is part of a denominator: the optimizer divides by the size of its gradients.
             self.normalises = bool(np.isfinite(sample.setting("eps")).any())
         norm = view.scalar("gradient_norm_before_clip")
-        if norm is None or not np.isfinite(norm) or norm <= 0:
+        if norm is None or norm <= 0:
+            return
+        self.infinite = self.infinite + 1 if np.isinf(norm) else 0
+        if self.infinite >= _FEWEST:
+            yield self._infinite(view)
+        if not np.isfinite(norm):
             return
         self.norms = [*self.norms[1 - _LATEST :], norm]
-        if not self.limit or len(self.norms) < 8 or (self.compared and self.exceeded <= self.share * self.compared):
+        seldom = self.compared > 0 and self.exceeded <= self.share * self.compared
+        if not self.limit or len(self.norms) < _FEWEST or seldom:
             return
         usual = median(self.norms)
         kept = self.limit / usual
@@ -101,6 +112,20 @@ class AlwaysClipping(Rule):
                 message=f"{100 * self.exceeded / self.compared:.0f} % of {self.compared} clip calls had something to "
                 f"clip up to step {view.mode_step}: the limit is {self.limit:g}, the norm {usual:.3g} in the median",
             )
+
+    def _infinite(self, view: StepView) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="infinite",
+            tensors=["gradient_norm"],
+            value=float(self.infinite),
+            limit=float(_FEWEST),
+            message=f"the norm of the gradient is infinite in {self.infinite} captures in a row up to step "
+            f"{view.mode_step}, so clipping by it sets every gradient to zero",
+            symptoms=("gradient_huge",),
+            evidence=signals.evidence(view),
+        )
 
     def _take(self, data: dict[str, Any]) -> None:
         limit = data.get("max_norm")

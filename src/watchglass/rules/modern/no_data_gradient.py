@@ -38,6 +38,7 @@ class NoDataGradient(Rule):
     default = True
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2", "nonfinite"), why="to see gradients that are zero"),
+        Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to leave out what clipping by infinity left"),
         Needs(facts=("update_sample",), optional=True, why="to see gradients that only a penalty gives"),
     )
 
@@ -53,7 +54,7 @@ class NoDataGradient(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""
-        if view.mode is not Mode.TRAIN or signals.skipped(view):
+        if view.mode is not Mode.TRAIN or signals.skipped(view) or signals.clipped_to_zero(view):
             return
         samples = sampled_updates(view)
         for sample in samples:

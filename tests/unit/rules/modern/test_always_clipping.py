@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import constant_loss, sampled
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Severity
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
@@ -36,9 +42,16 @@ class TestAlwaysClipping(RuleSuite):
         return clipped(sampled(160, lambda n: {}, facts=counts(1.0, 32)), 3.0)
 
 
-def test_clipping_at_every_step_is_noted() -> None:
-    rule = find_rule("AlwaysClipping")()
-    assert rule.share == 0.5
+@pytest.mark.parametrize(
+    ("norm", "severity", "begin"),
+    [(3.0, Severity.INFO, "100 % of"), (math.inf, Severity.WARNING, "the norm of the gradient is infinite")],
+)
+def test_clipping_at_every_step(run_path: Path, norm: float, severity: Severity, begin: str) -> None:
+    """By a usual norm it is noted; by an infinite one nothing is left."""
+    suite = TestAlwaysClipping()
+    run = suite.build(run_path, clipped(sampled(160, lambda n: {}, facts=counts(1.0, 32)), norm))
+    (finding,) = replay(run, [RuleSpec("AlwaysClipping")]).findings
+    assert (finding.severity, finding.message.startswith(begin)) == (severity, True)
 
 
 class TestAlwaysClippingInRealRuns(RealRuns):
