@@ -199,7 +199,7 @@ def test_without_memory_there_are_no_updates_and_everything_else(tmp_path: Path,
 
 def test_the_peak_is_reported(tmp_path: Path) -> None:
     model = network()
-    with watchglass.watch(model, run=tmp_path, save_interval=1, collections=["updates"], strict=True):
+    with watchglass.watch(model, run=tmp_path, save_interval=1, collections=["updates"], facts=(), strict=True):
         train(model, torch.optim.SGD(model.parameters(), lr=0.1))
     copies = sum(parameter.nbytes for parameter in model.parameters())
     assert copies <= peak(open_run(tmp_path)) <= copies + STEPS * 6 * 1024

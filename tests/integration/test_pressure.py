@@ -32,7 +32,7 @@ def train(path: Path, **settings: Any) -> tuple[Run, list[int]]:
         assert over.wait(PATIENCE_S)
         return open_store(location)
 
-    settings = {"overhead_budget": 1.0, "open_store": late, **settings}
+    settings = {"overhead_budget": 1.0, "facts": (), "open_store": late, **settings}
     with watching_within(DEFAULT_LIMITS, model, path, **settings) as hook:
         for number in range(STEPS):
             optimizer.zero_grad()

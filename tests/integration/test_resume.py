@@ -131,7 +131,8 @@ def attempt(
     training, found, kept = Training(make), [], {}
     if state is not None:
         training.load(state)
-    with watchglass.watch(training.model, run=run, **settings) as hook:
+    # Weights can be matched at captured steps only: the budget pays for each.
+    with watchglass.watch(training.model, run=run, overhead_budget=1.0, **settings) as hook:
         if coming is not None:
             hook.resumption.settle_later(coming, "optimizer")
         for left in reversed(range(count)):

@@ -472,7 +472,7 @@ class Hook:
         if carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
             step.records.absorb(self._carried)
             self._carried = CapturedRecords()
-        if step.mode is Mode.EVAL and step.due and self.plan.has_facts_alone(step.mode, step.mode_step):
+        if step.mode is Mode.EVAL and step.due and self.plan.has_facts_alone(step.mode):
             # Captured for a training step that the forward was taken for.
             step.records.forget_tensors()
         if step.mode is Mode.TRAIN:

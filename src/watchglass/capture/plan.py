@@ -141,10 +141,9 @@ class Plan:
             self._view = self._view_of(due)
         return due != 0 or sketched
 
-    def has_facts_alone(self, mode: Mode, mode_step: int) -> bool:
-        """Whether an evaluation's step that is due is so for its facts, and no collection is."""
-        schedules = () if self._is_silent(mode) else self._schedules[mode]
-        return self._sketches and not any(schedule.holds(mode_step, False) for schedule, _ in schedules)
+    def has_facts_alone(self, mode: Mode) -> bool:
+        """Whether steps of a mode are due for their facts only: no collection is captured in it."""
+        return self._sketches and (self._is_silent(mode) or not self._schedules[mode])
 
     def next_due(self, train_step: int) -> int:
         """The smallest TRAIN step from ``train_step`` on at which anything is due; :data:`NEVER` for none.

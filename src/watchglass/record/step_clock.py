@@ -286,7 +286,7 @@ class StepClock:
         if model < 0:
             self._owed = step.mode_step if self._owed is None else self._owed
         elif self._owed is not None:
-            step.due = step.due or self._due(Mode.EVAL, self._owed)
+            step.due = self._due(Mode.EVAL, self._owed) or step.due
             self._owed = None
 
     def _hold_evaluation(self) -> None:

@@ -104,8 +104,8 @@ def test_evaluations_are_sketched_by_default_and_ever_more_rarely() -> None:
     watched = plan(facts=None)
     assert due_steps(watched, mode=Mode.EVAL) == [*range(16), *range(16, 32, 2), 32, 36]
     assert not due_steps(watched, mode=Mode.PREDICT)
-    assert watched.has_facts_alone(Mode.EVAL, 0)
-    assert not plan("outputs", facts=None, modes={"eval": {"save_interval": 1}}).has_facts_alone(Mode.EVAL, 0)
+    assert watched.has_facts_alone(Mode.EVAL)
+    assert not plan("outputs", facts=None, modes={"eval": {"save_interval": 1}}).has_facts_alone(Mode.EVAL)
 
 
 def test_an_evaluation_inside_a_training_step_changes_nothing_for_it() -> None:
