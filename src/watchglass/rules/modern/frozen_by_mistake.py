@@ -8,6 +8,7 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo
+from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -45,6 +46,10 @@ class FrozenByMistake(Rule):
     #: Frozen ones that the optimizer holds; spreads of trained weights at the start, by shape.
     held: list[str] = state(list)
     trained: int = state(int)
+
+    def applicable(self, view: StepView) -> str:
+        """Not for models without layers."""
+        return signals.without_layers(view)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""

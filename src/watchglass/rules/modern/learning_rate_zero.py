@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -31,6 +32,10 @@ class LearningRateZero(Rule):
     zeros: int = state(int)
     steps: int = state(int)
     highest: float = state(float)
+
+    def applicable(self, view: StepView) -> str:
+        """Not for models without layers."""
+        return signals.without_layers(view)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""

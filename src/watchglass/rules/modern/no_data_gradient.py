@@ -52,6 +52,10 @@ class NoDataGradient(Rule):
     #: Whether a gradient ever came from the data.
     alive: bool = state(bool)
 
+    def applicable(self, view: StepView) -> str:
+        """Not for models without layers."""
+        return signals.without_layers(view)
+
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""
         if view.mode is not Mode.TRAIN or signals.skipped(view) or signals.clipped_to_zero(view):

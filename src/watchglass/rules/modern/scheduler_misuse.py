@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from watchglass.config import parameter
 from watchglass.records import Fact, Finding, Mode, Severity
+from watchglass.rules import signals
 from watchglass.rules.modern.call_rounds import Round, objects_of, rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -55,6 +56,10 @@ class SchedulerMisuse(Rule):
     #: Schedulers that have not stepped at all; types of all by name.
     still: list[str] = state(list)
     types: dict[str, str] = state(dict)
+
+    def applicable(self, view: StepView) -> str:
+        """Not for models without layers."""
+        return signals.without_layers(view)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding of each kind at a TRAIN step."""
