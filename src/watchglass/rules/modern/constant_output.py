@@ -57,30 +57,26 @@ class ConstantOutput(Rule):
                 continue
             key = f"{data.get('function')}/{data.get('number')}"
             self.largest[key] = max(self.largest.get(key, 0.0), spread)
-            limit, of, symptoms = self._limit(key, target)
+            limit, of, large = self._limit(key, target)
             counts = view.model_step >= self.start and not signals.warming_up(view)
             self.flat[key] = self.flat.get(key, 0) + 1 if counts and spread < limit else 0
             if self.flat[key] >= self.patience:
-                yield self._finding(view, key, spread, limit, of, symptoms)
+                yield self._finding(view, key, spread, limit, of, large=large)
 
-    def _limit(self, key: str, target: dict[str, Any] | None) -> tuple[float, str, tuple[str, ...]]:
-        """The spread below which an output is constant, what it is compared with, and symptoms of that."""
-        constant = ("output_constant",)
-        fallen = self.share * self.largest[key], f"it had been {self.largest[key]:.2g}", constant
+    def _limit(self, key: str, target: dict[str, Any] | None) -> tuple[float, str, bool]:
+        """The spread below which an output is constant, what it is compared with, and whether that is large targets."""
+        fallen = self.share * self.largest[key], f"it had been {self.largest[key]:.2g}", False
         if target is None:
             return fallen
         by_class = target.get("function") in (*guessing.OF_CLASSES, *guessing.OF_LABELS)
         if by_class:
             differ = target.get("distinct", 0) > 1 or target.get("spread", 0.0) > _TINY
-            return max((self.logits if differ else 0.0, "the labels differ", constant), fallen)
+            return max((self.logits if differ else 0.0, "the labels differ", False), fallen)
         spread = target.get("spread", 0.0)
         limit = self.share * spread if spread > _TINY else 0.0
-        large = ("targets_off_scale",) if spread > _LARGE_TARGETS else ()
-        return max((limit, f"that of the targets is {spread:.2g}", (*constant, *large)), fallen)
+        return max((limit, f"that of the targets is {spread:.2g}", spread > _LARGE_TARGETS), fallen)
 
-    def _finding(
-        self, view: StepView, key: str, spread: float, limit: float, of: str, symptoms: tuple[str, ...]
-    ) -> Finding:
+    def _finding(self, view: StepView, key: str, spread: float, limit: float, of: str, *, large: bool) -> Finding:
         return self.finding(
             view,
             severity=Severity.WARNING,
@@ -91,6 +87,6 @@ class ConstantOutput(Rule):
                 f"the output hardly depends on the input: over the batch of step {view.mode_step} it has a standard "
                 f"deviation of {spread:.2g}, and {of}"
             ),
-            symptoms=symptoms,
+            symptoms=("output_constant", "targets_off_scale") if large else ("output_constant",),
             evidence=signals.evidence(view),
         )
