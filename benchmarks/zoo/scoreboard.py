@@ -25,7 +25,7 @@ _FIELDS = (
 
 def page(judged: Sequence[Judged], dropped: Mapping[Member, str], seeds: int) -> str:
     """The whole page, as Markdown."""
-    parts = [_INTRODUCTION.format(seeds=seeds, commit=_commit())]
+    parts = [_INTRODUCTION.format(seeds="one seed" if seeds == 1 else f"{seeds} seeds", commit=_commit())]
     for half in HALVES:
         of_half = [each for each in judged if each.trial.member.half == half]
         if of_half:
@@ -47,7 +47,7 @@ def page(judged: Sequence[Judged], dropped: Mapping[Member, str], seeds: int) ->
 _INTRODUCTION = """# Scoreboard
 
 Measured recall and false alarms of the default rules with default options, on the training programs of `benchmarks/zoo`
-with {seeds} seeds each, at commit `{commit}`. The unit is one run: a program with a seed. Rules were developed on one
+with {seeds} each, at commit `{commit}`. The unit is one run: a program with a seed. Rules were developed on one
 half of the fault classes and of the healthy programs; the other half is scored only. Shares have 95 % Wilson intervals.
 `python benchmarks/zoo/score.py` makes this page.
 """
