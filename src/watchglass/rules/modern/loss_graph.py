@@ -24,6 +24,8 @@ _DISTANCES = ("pow", "abs", "mul")
 _WEIGHED = ("mul", "neg", "mean", "sum")
 #: Ratio of a loss to its start from which on it has diverged, and decrease from which on it falls as it should.
 _RISEN, _FALLEN = 2.0, 0.5
+#: Steps after which a loss has fallen by this share, where the run learns anything.
+_LONG, _LEARNED = 64, 0.1
 
 
 class _Found(NamedTuple):
@@ -52,7 +54,9 @@ class LossGraph(Rule):
         * Predictions of shape (n, 1) minus targets of shape (n) give differences of shape (n, n): an `error`.
         * The loss is summed over the batch, the optimizer is SGD, and the loss diverged. Or in `patience` captures
           after `hold` steps the update was more than `large` of the weight, and the loss had not fallen to half of
-          its start. A sum that does no harm is an `info`. Adaptive optimizers do not depend on the scale of the loss.
+          its start. Or at the end of a run of 64 steps or more the loss has fallen by less than a tenth; GANs and
+          resumed runs are left out. A sum that does no harm is an `info`. Adaptive optimizers do not depend on the
+          scale of the loss.
     Usual causes: dim=0 in place of dim=1, a forgotten softmax or squeeze, reduction="sum" with a rate for means.
     What to try: use cross_entropy on raw outputs; give predictions and targets the same shape; average over the batch.
     Costs: the fact loss_graph, read at a few captured steps.
@@ -94,10 +98,16 @@ class LossGraph(Rule):
             yield from self._of_sum(view)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
-        """A sum that did no harm."""
-        if self.summed and not self.harmed and self._depends_on_scale(view):
-            message = f"the loss is a sum over {self.summed} samples: its gradient grows with the size of the batch"
-            yield self._finding(view, _Found(Severity.INFO, "", message))
+        """A sum whose updates were not too large: with a loss that has not fallen, or without harm."""
+        if not self.summed or self.harmed or not self._depends_on_scale(view):
+            return
+        unclear = view.in_turns or signals.resumed(view) or view.model_step < _LONG
+        if not unclear and signals.progress(self.start, signals.losses(view, 16)) < _LEARNED:
+            message = f"the loss is a sum over {self.summed} samples and has not fallen{self._as_mean(view)}"
+            yield self._finding(view, _Found(Severity.WARNING, "loss_is_a_sum", message))
+            return
+        message = f"the loss is a sum over {self.summed} samples: its gradient grows with the size of the batch"
+        yield self._finding(view, _Found(Severity.INFO, "", message))
 
     def _judged(self, terms: list[LossTerm], functions: set[str], batch: int) -> Iterable[_Found]:
         for term in terms:
@@ -136,11 +146,15 @@ class LossGraph(Rule):
             return
         self.harmed = True
         shows = "the loss has diverged" if broken else f"an update is {ratio:.2g} of the weight"
-        rate = signals.learning_rate(view)
-        mean = f"; for a mean, a learning rate of {rate:.3g} acts as {rate * self.summed:.3g}" if rate else ""
-        message = f"the loss is a sum over {self.summed} samples and {shows} at step {view.mode_step}{mean}"
+        message = (
+            f"the loss is a sum over {self.summed} samples and {shows} at step {view.mode_step}{self._as_mean(view)}"
+        )
         limit = None if broken else self.large
         yield self._finding(view, _Found(Severity.WARNING, "loss_is_a_sum", message, ratio or None, limit))
+
+    def _as_mean(self, view: StepView) -> str:
+        rate = signals.learning_rate(view)
+        return f"; for a mean, a learning rate of {rate:.3g} acts as {rate * self.summed:.3g}" if rate else ""
 
     @staticmethod
     def _depends_on_scale(view: StepView) -> bool:

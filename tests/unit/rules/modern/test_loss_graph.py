@@ -145,3 +145,9 @@ def test_what_is_meant_is_silent(run_path: Path, loss: Loss, units: int) -> None
 def test_a_sum_is_a_warning_where_its_updates_are_too_large(run_path: Path) -> None:
     found = found_in(run_path, lambda out, y: F.cross_entropy(out, y, reduction="sum"), rate=0.5, steps=40)
     assert found == [("warning", "loss_summed_over_batch")]
+
+
+@pytest.mark.parametrize(("rate", "severity"), [(1e-7, "warning"), (1e-3, "info")])
+def test_a_sum_is_a_warning_where_the_loss_has_not_fallen(run_path: Path, rate: float, severity: str) -> None:
+    found = found_in(run_path, lambda out, y: F.cross_entropy(out, y, reduction="sum"), rate=rate, steps=80)
+    assert [each[0] for each in found] == [severity]
