@@ -46,7 +46,8 @@ class LossGraph(Rule):
     Fires when: one of these holds in training.
 
         * A softmax or log-softmax normalises over the samples of the batch, and not over the classes: an `error` if
-          nll_loss picks classes from it.
+          nll_loss picks classes from it. Or over positions of a sequence, or over what a reshape has put together from
+          the results of several positions.
         * All paths from a layer lead into a logarithm, with neither softmax nor sigmoid between: raw outputs are taken
           for probabilities.
         * A softmax is applied to the result of a softmax, or a sigmoid to that of a sigmoid.
@@ -117,6 +118,7 @@ class LossGraph(Rule):
                 name = each.get("operation")
                 if name in _NORMALIZING:
                     yield from _over_batch(term, at, batch)
+                    yield from _over_positions(term, at)
                 if name in (*_NORMALIZING, "sigmoid"):
                     yield from _twice(term, at, functions)
                 if name == "clamp":
@@ -180,10 +182,11 @@ def _over_batch(term: LossTerm, at: int, batch: int) -> Iterable[_Found]:
         return
     size = int(each.get("size") or 0)
     made_of, used = term.before(at), term.after(at)
-    # Similarities of samples, weights of an attention or pooling, and scores of items are normalised over them.
     mixed = any(len(set(term.sources(other))) > 1 for other in made_of)
-    weighs = any(set(term.sources(other)) - used - {at} for other in used if term.name(other) in ("mul", "div", "bmm"))
-    if batch < 2 or size % batch or mixed or weighs or not any(term.name(other) in _LAYERS for other in made_of):
+    layers = [other for other in made_of if term.name(other) in _LAYERS]
+    # Scores of items, one for each, are normalised over them.
+    scores = any(term.shape(other)[-1:] == [1] for other in layers)
+    if batch < 2 or size % batch or mixed or scores or not layers or _weighs(term, at):
         return
     picked = any(term.name(other) == "nll_loss" for other in used)
     classes = shape[1] if size == shape[0] else shape[0]
@@ -194,6 +197,41 @@ def _over_batch(term: LossTerm, at: int, batch: int) -> Iterable[_Found]:
     )
     severity = Severity.ERROR if picked else Severity.WARNING
     yield _Found(severity, "normalized_over_batch", message, float(size), float(classes))
+
+
+def _over_positions(term: LossTerm, at: int) -> Iterable[_Found]:
+    """Classes of a linear layer's results that a softmax over another axis, or behind a wrong reshape, takes apart."""
+    each, shape, source = term.operations[at], term.shape(at), next(iter(term.sources(at)), None)
+    if source is None or term.name(source) != "linear" or _weighs(term, at):
+        return
+    classes, size = term.shape(source)[-1], int(each.get("size") or 0)
+    leading = each.get("axis_of_output") == 0 and each.get("axis") != 0 and len(shape) > 2
+    if classes < 2 or not (leading or each.get("mixes")) or classes not in shape:
+        return
+    if size == classes:
+        message = (
+            f"a reshape to {tuple(shape)} before {_words(term.name(at))} takes values of several positions for the "
+            f"{classes} classes of one: it does not swap axes, as transpose and permute do"
+        )
+        yield _Found(Severity.WARNING, "normalized_over_batch", message, float(size), float(classes))
+    elif leading and any(_picks(term, other) for other in term.after(at)):
+        message = (
+            f"{_words(term.name(at))} before the loss normalises over {size} positions and not over the {classes} "
+            f"classes: the probabilities of one position do not add up to one"
+        )
+        yield _Found(Severity.WARNING, "normalized_over_batch", message, float(size), float(classes))
+
+
+def _weighs(term: LossTerm, at: int) -> bool:
+    """Whether a softmax gives weights to other results, as those of an attention or pooling."""
+    used = term.after(at)
+    return any(set(term.sources(other)) - used - {at} for other in used if term.name(other) in ("mul", "div", "bmm"))
+
+
+def _picks(term: LossTerm, at: int) -> bool:
+    """Whether an operation picks the classes of the targets."""
+    named = term.name(at)
+    return named == "nll_loss" or (named == "mul" and "constant" in (term.operations[at].get("of") or ()))
 
 
 def _twice(term: LossTerm, at: int, functions: set[str]) -> Iterable[_Found]:

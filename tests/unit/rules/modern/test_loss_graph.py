@@ -88,6 +88,10 @@ def one_hot(labels: Tensor) -> Tensor:
     return F.one_hot(labels, 4).float()
 
 
+def of_five(labels: Tensor) -> Tensor:
+    return F.one_hot(labels.view(4, 8), 5).float()
+
+
 def binary(share: Tensor, labels: Tensor) -> Tensor:
     target = one_hot(labels)
     return -(target * share.log() + (1 - target) * (1 - share).log()).mean()
@@ -111,6 +115,11 @@ def similarities(out: Tensor) -> Tensor:
         (lambda out, y: ((out - y) ** 2).mean(), 1, ("error", "loss_broadcasts")),
         (lambda out, y: (y[:, None] - out.squeeze()).abs().mean(), 1, ("error", "loss_broadcasts")),
         (lambda out, y: F.cross_entropy(out, y, reduction="sum"), 4, ("info", "")),
+        # Four sequences of eight positions and five classes.
+        (lambda out, y: F.cross_entropy(out.view(4, 5, 8), y.view(4, 8)), 5, ("warning", "loss_on_wrong_axis")),
+        (lambda out, y: F.cross_entropy(out.view(5, 32).T, y), 5, ("warning", "loss_on_wrong_axis")),
+        (lambda out, y: -(of_five(y) * out.view(4, 8, 5).log_softmax(1)).sum(2).mean(), 5,
+         ("warning", "loss_on_wrong_axis")),
     ],
 )  # fmt: skip
 def test_each_mistake_has_its_cause(run_path: Path, loss: Loss, units: int, found: tuple[str, str]) -> None:
@@ -136,6 +145,12 @@ def test_each_mistake_has_its_cause(run_path: Path, loss: Loss, units: int, foun
         (lambda out, y: F.softplus(out - out.T).mean(), 1),
         (lambda out, y: ((out[:, None] - y.view(1, -1, 1)) ** 2).mean(), 1),
         (lambda out, y: F.cross_entropy(out, y, reduction="sum") / len(y), 4),
+        # Sequences: with axes swapped as they should be, and weights of a pooling over positions.
+        (lambda out, y: F.cross_entropy(out.view(4, 8, 5).transpose(1, 2), y.view(4, 8)), 5),
+        (lambda out, y: F.cross_entropy(out.view(4, 8, 5).mT.reshape(4, 5, 2, 4), y.view(4, 2, 4)), 5),
+        (lambda out, y: F.cross_entropy((out.view(4, 8, 5).softmax(1) * out.view(4, 8, 5)).sum(1), y[:4]), 5),
+        # Two heads of four classes.
+        (lambda out, y: F.cross_entropy(out.view(32, 2, 4).transpose(1, 2), y[:, None].expand(-1, 2)), 8),
     ],
 )  # fmt: skip
 def test_what_is_meant_is_silent(run_path: Path, loss: Loss, units: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,8 @@ _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 #: Fields that follow from the size of a batch.
 _SIZES = ("shape", "size", "elements", "rows", "from")
 _NORMALIZING = ("softmax", "log_softmax", "logsumexp")
+#: No axis: a reshape has put parts of several axes into one.
+_MIXED = -1
 
 #: Path of the model's output that an operation made, by index and number of its result; None for other operations.
 Output = Callable[[int, int], "str | None"]
@@ -183,10 +187,12 @@ class _Term:
         if len(axes) != 1 or not isinstance(axes[0], int) or not shape:
             return {}
         axis = axis_of(axes[0], len(shape))
-        return {"axis": axis, "size": shape[axis], "axis_of_output": self._original(given, axis)}
+        original = self._original(given, axis)
+        mixes = {"mixes": True} if original == _MIXED else {}
+        return {"axis": axis, "size": shape[axis], "axis_of_output": None if mixes else original, **mixes}
 
     def _original(self, operand: Operand, axis: int) -> int | None:
-        """The axis of the last result before axes were swapped; None where that is not clear."""
+        """The axis of the last result before axes were swapped; None if that is unclear, :data:`_MIXED` for none."""
         graph = self._graph
         while operand.at != CONSTANT and graph.kinds[operand.at] == graphs.ARRANGES:
             at, axes = operand.at, len(graph.shape(operand))
@@ -201,12 +207,29 @@ class _Term:
             elif graph.bases[at] not in ("ToCopy", "Clone", "Alias"):
                 before, now = graph.shape(graph.below[at][0]), graph.shape(operand)
                 if before != now:
-                    # Leading axes may be merged: samples and positions of sequences.
-                    if before[-1:] != now[-1:]:
-                        return None
-                    axis = 0 if axis < len(now) - 1 else len(before) - 1
+                    found = _axis_before(before, now, axis)
+                    if found is None or found == _MIXED:
+                        return found
+                    axis = found
             axis, operand = swapped.get(axis, axis), graph.below[at][0]
         return axis
+
+
+def _axis_before(before: tuple[int, ...], now: tuple[int, ...], axis: int) -> int | None:
+    """The axis that another arrangement of the same elements has as ``axis``, as a whole or in parts.
+
+    None where ``axis`` joins several axes, or elements were left out or repeated; :data:`_MIXED` where it has parts of
+    one axis and of the next one: a value and its neighbours along it belong together in no way.
+    """
+    if math.prod(before) != math.prod(now):
+        return (0 if axis < len(now) - 1 else len(before) - 1) if before[-1:] == now[-1:] else None
+    # Elements of the axes before, and with this one: an axis of `before` begins and ends at such numbers too.
+    first, last = math.prod(now[:axis]), math.prod(now[: axis + 1])
+    ends = list(itertools.accumulate(before, operator.mul, initial=1))
+    for index, (begin, end) in enumerate(itertools.pairwise(ends)):
+        if begin < end and first % begin == 0 and last <= end and end % last == 0:
+            return index
+    return None if {first, last} <= set(ends) else _MIXED
 
 
 def pattern(data: dict[str, Any]) -> Any:
