@@ -16,9 +16,10 @@ class OptimizerMissesParameter(Rule):
     """Trainable parameters that get gradients, and that no optimizer holds.
 
     Looks at: the parameters of the optimizers, and statistics of weights.
-    Fires when: an optimizer holds other parameters of the same model, and a weight that has a gradient and that no
-        optimizer holds did not change in `patience` captures. Frozen parameters, models that only pass
-        gradients on (a discriminator, a perceptual loss), and weights that the script updates itself are no findings.
+    Fires when: an optimizer holds other parameters of the same model, and a parameter that has a gradient and that no
+        optimizer holds did not change in `patience` captures, as far as it is captured. Frozen parameters, models that
+        only pass gradients on (a discriminator, a perceptual loss), and weights that the script updates itself are no
+        findings.
     Usual causes: layers added after the optimizer was made, lists of modules that are no ModuleList, a wrong filter.
     What to try: build the optimizer from model.parameters(), after the last change of the model; freeze what is
         meant to stay with requires_grad=False.
@@ -52,18 +53,23 @@ class OptimizerMissesParameter(Rule):
         columns = zip(weights.names, weights.l2.tolist(), weights.sum.tolist(), strict=True)
         values = {name: [norm, total] for name, norm, total in columns}
         for name in self.names:
-            if name not in values or name in self.moved:
+            if name in self.moved:
                 continue
+            # Biases are not captured by default: that backward reaches them and no optimizer holds them is exact too.
+            value = values.get(name)
             before = self.seen.get(name)
-            if before is not None and before[0] != values[name]:
+            if before is not None and None not in (before[0], value) and before[0] != value:
                 self.moved.append(name)
                 self.seen.pop(name)
                 continue
-            self.seen[name] = [values[name], before[1] + 1 if before is not None else 1]
-        missed = [name for name in self.names if name in self.seen and self.seen[name][1] >= self.patience]
+            self.seen[name] = [value, before[1] + 1 if before is not None else 1]
+        known = {name: seen for name, seen in self.seen.items() if seen[0] is not None or not self.moved}
+        missed = [name for name in self.names if name in known and known[name][1] >= self.patience]
         if not missed:
             return
         total = self.total - len(self.moved)
+        value, captures = self.seen[missed[0]]
+        unchanged = "" if value is None else f": unchanged in {captures} captures up to step {view.mode_step}"
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
             view,
@@ -73,8 +79,7 @@ class OptimizerMissesParameter(Rule):
             value=float(total),
             limit=0.0,
             message=f"no optimizer holds {missed[0]}{others}, although backward computes gradients of "
-            f"{'them' if total > 1 else 'it'}: unchanged in {self.seen[missed[0]][1]} captures up to step "
-            f"{view.mode_step}",
+            f"{'them' if total > 1 else 'it'}{unchanged}",
             symptoms=("parameter_without_optimizer",),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Severity, UnsteppedBackwards
-from watchglass.rules.modern.call_rounds import objects_of, rounds_of
+from watchglass.rules.modern.call_rounds import SHARED, objects_of, rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -19,7 +19,8 @@ class OptimizerNeverSteps(Rule):
         the script uses.
     Fires when: at least `min_backwards` backwards ran, and no optimizer stepped in the whole process. It is an error
         if the script has an optimizer, and a warning if it clears gradients of a model in training mode. A script that
-        updates parameters itself, or only computes gradients of a model in evaluation mode, is no finding.
+        updates parameters itself, or only computes gradients of a model in evaluation mode, is no finding. A warning
+        also where one of several optimizers clears gradients in each round and never steps in the whole run.
     Usual causes: optimizer.step() was left out, or is behind a condition that never holds.
     What to try: call optimizer.step() after backward; with a gradient scaler scaler.step(optimizer).
     Costs: the fact calls, below a microsecond per call; the report at the end costs nothing.
@@ -34,16 +35,46 @@ class OptimizerNeverSteps(Rule):
 
     min_backwards: int = parameter(8, help="backwards without any update", unit="backwards", ge=1)
 
-    #: Whether any optimizer has stepped, also one of other tensors.
-    stepped: bool = state(bool)
+    #: Names of the optimizers that have stepped, also those of other tensors.
+    stepped: list[str] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Nothing: the report comes with the last steps."""
-        self.stepped = self.stepped or any(rounds_of(fact) for fact in view.facts("calls"))
+        rounds = [each for fact in view.facts("calls") for each in rounds_of(fact)]
+        self.stepped = list(dict.fromkeys([*self.stepped, *(name for each in rounds for name in each.stepped())]))
         return ()
 
     def finish(self, view: StepView) -> Iterable[Finding]:
-        """At most one finding, at the end of the process."""
+        """Findings at the end of the process: of all optimizers, or of one of several."""
+        yield from self._idle(view)
+        yield from self._none(view)
+
+    def _idle(self, view: StepView) -> Iterable[Finding]:
+        """An optimizer that clears gradients between the updates of another one, and never steps."""
+        calls = view.latest_fact("calls")
+        if calls is None or not self.stepped or view.train_step < self.min_backwards:
+            return
+        rounds = rounds_of(calls)
+        for name, row in objects_of(calls, "optimizer").items():
+            if (
+                name in self.stepped
+                or name.endswith(SHARED)
+                or not all(f"{name}.zero_grad" in each.calls for each in rounds)
+            ):
+                continue
+            yield self.finding(
+                view,
+                severity=Severity.WARNING,
+                subject=name,
+                value=float(view.train_step),
+                limit=float(self.min_backwards),
+                message=f"{name} ({row.get('type')}) clears gradients in each round and never stepped in "
+                f"{view.train_step + 1:,} steps of {self.stepped[0]}",
+                symptoms=("never_stepped",),
+                evidence={"optimizer": str(row.get("type"))},
+            )
+
+    def _none(self, view: StepView) -> Iterable[Finding]:
         fact = view.latest_fact(UnsteppedBackwards.KIND)
         found = UnsteppedBackwards.from_fact(fact) if fact is not None else None
         plain = found is not None and found.reason == UnsteppedBackwards.reason

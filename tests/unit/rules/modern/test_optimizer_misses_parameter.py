@@ -26,9 +26,13 @@ class TestOptimizerMissesParameter(RuleSuite):
     def sick(self) -> Sequence[Step]:
         return run(f"{LAYERS[0]}.weight", ratio=0.0)
 
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        # A bias, of which nothing is captured.
+        return (run(f"{LAYERS[0]}.bias", ratio=1e-3),)
+
     def healthy(self) -> Sequence[Step]:
-        # The script updates it itself.
-        return run(f"{LAYERS[0]}.weight", ratio=1e-3)
+        # The script updates both itself.
+        return run(f"{LAYERS[0]}.weight", f"{LAYERS[0]}.bias", ratio=1e-3)
 
 
 class TestOptimizerMissesParameterInRealRuns(RealRuns):
