@@ -52,10 +52,11 @@ class OptimizerMissesParameter(Rule):
         weights = view.statistics(Role.WEIGHT)
         columns = zip(weights.names, weights.l2.tolist(), weights.sum.tolist(), strict=True)
         values = {name: [norm, total] for name, norm, total in columns}
+        trained = {name.rpartition(".")[0] for name in values}
         for name in self.names:
-            if name in self.moved:
+            # Biases are not captured by default: that no optimizer holds one is exact where its module is trained.
+            if name in self.moved or (name not in values and name.rpartition(".")[0] not in trained):
                 continue
-            # Biases are not captured by default: that backward reaches them and no optimizer holds them is exact too.
             value = values.get(name)
             before = self.seen.get(name)
             if before is not None and None not in (before[0], value) and before[0] != value:

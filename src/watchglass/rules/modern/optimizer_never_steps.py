@@ -55,12 +55,11 @@ class OptimizerNeverSteps(Rule):
         if calls is None or not self.stepped or view.train_step < self.min_backwards:
             return
         rounds = rounds_of(calls)
+        # Another model may have steps that this one's view has not seen.
+        stepped = {*self.stepped, *(name for each in rounds for name in each.stepped())}
         for name, row in objects_of(calls, "optimizer").items():
-            if (
-                name in self.stepped
-                or name.endswith(SHARED)
-                or not all(f"{name}.zero_grad" in each.calls for each in rounds)
-            ):
+            clears = bool(rounds) and all(f"{name}.zero_grad" in each.calls for each in rounds)
+            if name in stepped or name.endswith(SHARED) or not clears:
                 continue
             yield self.finding(
                 view,
