@@ -1,7 +1,7 @@
 """Hugging Face's Trainer with a tiny GPT-2, random tokens, and an evaluation after each epoch: it overfits."""
 # /// watchglass
 # headline = "issues found"
-# says = ["[Tt]he model overfits its training data"]
+# says = ["[Tt]he model overfits its training data|inputs do not\\s+determine the targets"]  # its tokens are random
 # slow = true
 # ///
 

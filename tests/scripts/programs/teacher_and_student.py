@@ -1,7 +1,7 @@
 """Distillation: a small loss of the teacher and a large one of the student, trained in turns."""
 # /// watchglass
 # headline = "no issues found"
-# steps = 240
+# steps = 400
 # [[recorded]]
 # series = "loss"
 # line = 'step (\d+) teacher (\S+)'
@@ -21,7 +21,7 @@ student = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 of_teacher = torch.optim.Adam(teacher.parameters(), 1e-2)
 of_student = torch.optim.Adam(student.parameters(), 1e-2)
 truth = torch.randn(8, 4)
-for number in range(120):
+for number in range(200):
     inputs = torch.randn(64, 8)
     labels = (inputs @ truth).argmax(1)
     of_teacher.zero_grad()

@@ -2,7 +2,7 @@
 # /// watchglass
 # headline = "no issues found"
 # never_says = ["accuracy"]
-# steps = 120
+# steps = 240
 # [[recorded]]
 # series = "loss"
 # line = 'step (\d+) loss (\S+)'
@@ -41,7 +41,7 @@ images = ((torch.randn(640, 4) @ (basis - 0.5)) > 0).float().view(-1, 1, 8, 8)
 model = VAE()
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 step = 0
-for epoch in range(6):
+for epoch in range(12):
     model.train()
     for x in images[:480].split(24):
         optimizer.zero_grad()

@@ -30,6 +30,7 @@ class OptimizerNeverSteps(Rule):
     default = True
     needs = (
         Needs(facts=("calls",), optional=True, why="to know the optimizers of the script"),
+        Needs(facts=("membership",), optional=True, why="to see whether optimizers share parameters"),
         Needs(facts=("training_flags",), optional=True, why="to know whether the model is in training mode"),
     )
 
@@ -51,8 +52,11 @@ class OptimizerNeverSteps(Rule):
 
     def _idle(self, view: StepView) -> Iterable[Finding]:
         """An optimizer that clears gradients between the updates of another one, and never steps."""
-        calls = view.latest_fact("calls")
+        calls, membership = view.latest_fact("calls"), view.latest_fact("membership")
         if calls is None or not self.stepped or view.train_step < self.min_backwards:
+            return
+        # A wrapper (SAM, Lookahead) has the parameters of the optimizer that steps for it.
+        if membership is None or membership.data.get("twice", {}).get("count") != 0:
             return
         rounds = rounds_of(calls)
         # Another model may have steps that this one's view has not seen.

@@ -38,11 +38,11 @@ class TestOptimizerNeverSteps(RuleSuite):
         return run(["optimizer.zero_grad", "backward", "optimizer.step"])
 
 
-def pair(*orders: str) -> list[Step]:
+def pair(*orders: str, shared: int = 0) -> list[Step]:
     """Twenty steps with two optimizers."""
     calls = {"orders": [{"calls": [[name, 1] for name in orders], "times": 19}], "rounds": 19, "others": 0}
     objects = {"optimizer": {"type": "Adam"}, "optimizer_2": {"type": "SGD"}}
-    facts = {"calls": {**calls, "objects": objects}}
+    facts = {"calls": {**calls, "objects": objects}, "membership": {"twice": {"count": shared, "names": []}}}
     return [Step(scalars={"loss": 1.0}, facts=facts if n == 2 else {}) for n in range(20)]
 
 
@@ -64,6 +64,11 @@ BACKWARD, CLEARED = "backward", ("optimizer.zero_grad", "optimizer_2.zero_grad")
 def test_one_of_several_optimizers(run_path: Path, orders: tuple[str, ...], found: list[str]) -> None:
     findings = replay(build_run(run_path, pair(*orders)), [RuleSpec("OptimizerNeverSteps")]).findings
     assert [finding.message.partition(" in 20 steps")[0] for finding in findings] == found
+
+
+def test_a_wrapper_has_the_parameters_of_the_optimizer_that_steps_for_it(run_path: Path) -> None:
+    run = build_run(run_path, pair(BACKWARD, "optimizer_2.step", *CLEARED, shared=6))
+    assert replay(run, [RuleSpec("OptimizerNeverSteps")]).findings == ()
 
 
 class TestOptimizerNeverStepsInRealRuns(RealRuns):
