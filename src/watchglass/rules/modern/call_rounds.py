@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from watchglass.records import Fact
 
 #: The names of all optimizers beyond the eighth end in this, so calls of different ones look the same.
-SHARED = "_more"
+_SHARED = "_more"
 
 
 class Round(NamedTuple):
@@ -25,7 +25,7 @@ class Round(NamedTuple):
     def stepped(self) -> list[str]:
         """Names of the optimizers that step in it, each once."""
         found = dict.fromkeys(call.removesuffix(".step") for call in self.calls if call.endswith(".step"))
-        return [name for name in found if name.startswith("optimizer") and not name.endswith(SHARED)]
+        return [name for name in found if name.startswith("optimizer") and not name.endswith(_SHARED)]
 
     def clears(self, optimizer: str) -> bool:
         """Whether gradients of this optimizer, or of a module, are cleared in it."""
