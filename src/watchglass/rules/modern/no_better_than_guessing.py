@@ -66,6 +66,9 @@ class NoBetterThanGuessing(Rule):
     near: bool | None = state(lambda: None)
     #: Of values, by sketch: error, that of their mean, correlation.
     errors: list[list[float]] = state(list)
+    #: Sketches of values, and captured means of a loss function, in each doubling of the step.
+    sketched: dict[str, int] = state(dict)
+    captured: dict[str, int] = state(dict)
     #: Of evaluations: loss and accuracy, -1 for none.
     judged: list[list[float]] = state(list)
     unjudged: int = state(int)
@@ -87,7 +90,7 @@ class NoBetterThanGuessing(Rule):
             # A target network moves the targets with the model.
             self.masked |= bool(fact.data.get("helped")) and fact.data.get("kind") == "values"
         for fact in view.facts("output_sketch"):
-            self._add_errors(fact.data)
+            self._add_errors(fact.data, view.model_step)
             loss, sampled = view.scalar("loss"), fact.data.get("loss")
             if self.plain is None and loss is not None and sampled is not None:
                 # A model that computes its loss itself: that of some rows is near that of all.
@@ -95,6 +98,8 @@ class NoBetterThanGuessing(Rule):
         for pool in self.pools.values():
             same = guessing.is_mean(view, pool["function"])
             self.plain = self.plain if same is None else same and self.plain is not False
+            if view.scalar(f"loss/{pool['function']}") is not None:
+                _count(self.captured, view.model_step)
         planned = guessing.planned(view)
         half = planned is not None and self.steps == max(self.min_steps, planned // 2)
         if half and not signals.warming_up(view):
@@ -121,11 +126,12 @@ class NoBetterThanGuessing(Rule):
         """The targets of the only loss; None if there are several."""
         return next(iter(self.pools.values())) if len(self.pools) == 1 else None
 
-    def _add_errors(self, data: Any) -> None:
+    def _add_errors(self, data: Any, step: int) -> None:
         rows, constant = int(data.get("rows") or 0), float(data.get("constant_error") or 0.0)
         if rows > 1 and constant > 0:
             # The mean of these very rows is nearer to them than the best guess of a run.
             self.errors.append([data["squared_error"], constant * rows / (rows - 1), data.get("correlation", 0.0)])
+            _count(self.sketched, step)
 
     def _training(self, view: StepView, *, at_end: bool) -> Iterable[Finding]:
         pool = self._pool()
@@ -149,6 +155,8 @@ class NoBetterThanGuessing(Rule):
         last = values[-max(len(values) // 3, 1) :]
         if len(last) < least or not np.isfinite(last).all():
             return
+        if name != "loss" and self._early(self.captured, len(last)):
+            return
         mean, error = float(last.mean()), float(last.std(ddof=1) / math.sqrt(len(last)))
         if mean < self._share(pool) * limit or error > 0.02 * limit or self._is_accurate(view, pool):
             return
@@ -159,6 +167,14 @@ class NoBetterThanGuessing(Rule):
             return
         about = f"the training loss of {name.removeprefix('loss/')}" if name != "loss" else "the training loss"
         yield self._finding(view, "training", f"{about}, {mean:.4g} in the last third, is", mean, limit, known)
+
+    def _early(self, counts: dict[str, int], last: int) -> bool:
+        """Whether the last so many of these begin in the first quarter of the run: they say nothing of its end."""
+        for doubling in sorted(map(int, counts), reverse=True):
+            last -= counts[str(doubling)]
+            if last <= 0:
+                return 1 << doubling <= self.steps // 4
+        return True
 
     def _share(self, pool: dict[str, Any]) -> float:
         """The share of a guess's loss from which a loss counts as no better."""
@@ -174,7 +190,7 @@ class NoBetterThanGuessing(Rule):
 
     def _values(self, view: StepView) -> Iterable[Finding]:
         last = np.asarray(self.errors[len(self.errors) * 2 // 3 :])
-        if len(last) < _SKETCHES or self.steps < self.min_steps:
+        if len(last) < _SKETCHES or self.steps < self.min_steps or self._early(self.sketched, len(last)):
             return
         error, limit, correlation = (float(each) for each in last.mean(axis=0))
         noise = float(np.std(last[:, 0] / last[:, 1], ddof=1) / math.sqrt(len(last)))
@@ -218,3 +234,8 @@ class NoBetterThanGuessing(Rule):
             symptoms=(symptom,),
             evidence=signals.evidence(view),
         )
+
+
+def _count(counts: dict[str, int], step: int) -> None:
+    doubling = str(step.bit_length())
+    counts[doubling] = counts.get(doubling, 0) + 1
