@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchglass.records import Mode, RuleStatus, Status, UnsteppedBackwards
-from watchglass.rules import BUILT_IN, find_rule
+from watchglass.rules import BUILT_IN, Needs, find_rule
 from watchglass.run import Run, leaders_of
 
 #: If at least this share of the applicable rules has no data, too little was judged.
@@ -43,18 +43,19 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
 
 def _counts(rule: str) -> bool:
     """Whether a rule judges the course of the run, and not a single observation of the script."""
-    if rule not in BUILT_IN:
-        return True
-    needs = [need for need in find_rule(rule).needs if not need.optional]
+    needs = _required(rule)
     return not needs or any(not need.facts for need in needs)
 
 
 def _follows_the_loss(rule: str) -> bool:
     """Whether a built-in rule needs nothing but the training loss: a run without any cannot be called healthy."""
-    if rule not in BUILT_IN:
-        return False
-    needs = [need for need in find_rule(rule).needs if not need.optional]
+    needs = _required(rule)
     return bool(needs) and all(need.scalars == ("loss",) and need.modes == (Mode.TRAIN,) for need in needs)
+
+
+def _required(rule: str) -> list[Needs]:
+    """What a built-in rule cannot do without; nothing is known of other rules."""
+    return [need for need in find_rule(rule).needs if not need.optional] if rule in BUILT_IN else []
 
 
 def _unstepped(run: Run) -> UnsteppedBackwards | None:
