@@ -210,10 +210,11 @@ class _Connection:
         try:
             await asyncio.wait((answers, requests), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Before the wait, which another cancellation may end.
+            upstream_writer.transport.abort()
             for task in (answers, requests):
                 task.cancel()
             await asyncio.gather(answers, requests, return_exceptions=True)
-            upstream_writer.transport.abort()
 
     async def _requests(self, upstream: asyncio.StreamWriter) -> None:
         while True:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from watchglass.config import EvaluatorConfig, Layer, SessionConfig, add_settings, find_file, read_file
+from watchglass.config import EvaluatorConfig, SessionConfig, SettingsLayer, add_settings, find_file, read_file
 from watchglass.errors import InvalidValueError
 from watchglass.session import capture_of_rules
 
@@ -111,8 +111,8 @@ def capture_config(
     """
     path = find_file(named)
     file = read_file(path)
-    rules = Layer(capture_of_rules(evaluator, file.settings, given))
-    options = Layer(given, "the options given", partial(_option, given))
+    rules = SettingsLayer(capture_of_rules(evaluator, file.settings, given))
+    options = SettingsLayer(given, "the options given", partial(_option, given))
     return path, SessionConfig.merged("", rules, file, options, overrides=given)
 
 

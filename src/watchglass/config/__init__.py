@@ -73,5 +73,5 @@ from watchglass.config.saving import (
     Schedule as Schedule,
 )
 from watchglass.config.session import SETTINGS as SETTINGS, SessionConfig as SessionConfig
-from watchglass.config.sources import Layer as Layer, add_settings as add_settings, combine as combine
+from watchglass.config.sources import SettingsLayer as SettingsLayer, add_settings as add_settings, combine as combine
 from watchglass.config.timing import TIMING as TIMING, Timing as Timing

@@ -19,7 +19,7 @@ from watchglass.config.parameters import ParameterError, check_names
 from watchglass.config.plugins import file_and_class, names_file, seen_from
 from watchglass.config.regular_files import near_file, read_regular, why_no_file
 from watchglass.config.session import SETTINGS
-from watchglass.config.sources import Layer
+from watchglass.config.sources import SettingsLayer
 from watchglass.config.trust import untrusted
 from watchglass.errors import InvalidValueError, MissingFileError
 
@@ -59,7 +59,7 @@ def find_file(named: Any = None, *, folder: Path | None = None, environ: Mapping
     return path
 
 
-def read_file(path: str | os.PathLike[str] | None) -> Layer:
+def read_file(path: str | os.PathLike[str] | None) -> SettingsLayer:
     """The settings of a file as one of several sources; none where there is no file.
 
     :meth:`SessionConfig.merged` validates their values, once, with those of the other sources.
@@ -71,7 +71,7 @@ def read_file(path: str | os.PathLike[str] | None) -> Layer:
         InvalidValueError: The file is unreadable or has an unknown setting; the message names file and key.
     """
     if path is None:
-        return Layer({})
+        return SettingsLayer({})
     path = Path(path)
     spelled: Callable[[str], str] = str
     try:
@@ -83,7 +83,7 @@ def read_file(path: str | os.PathLike[str] | None) -> Layer:
             check_names(settings, SETTINGS, FILE_NAME)
     except ParameterError as error:
         raise InvalidValueError(f"{path}: {error.name} {error.reason}") from None
-    return Layer(settings, str(path), lambda setting: f"{path}: {spelled(setting)}")
+    return SettingsLayer(settings, str(path), lambda setting: f"{path}: {spelled(setting)}")
 
 
 def read_actions(path: str | os.PathLike[str], *, named: bool) -> tuple[ActionSpec, ...]:

@@ -14,7 +14,7 @@ from watchglass.config.facts import FACTS
 from watchglass.config.locations import absolute
 from watchglass.config.parameters import ParameterError, check_names, describe, parameter, validate, values
 from watchglass.config.saving import MODE_NAMES, STEP_SETTINGS, SaveSettings, Schedule
-from watchglass.config.sources import Layer, combine, read_collections, with_source
+from watchglass.config.sources import SettingsLayer, combine, read_collections, with_source
 
 MEBIBYTE = 1 << 20
 
@@ -87,7 +87,7 @@ class SessionConfig(SaveSettings):
                     )
 
     @classmethod
-    def merged(cls, run: str, *layers: Layer, overrides: Mapping[str, Any] | None = None) -> SessionConfig:
+    def merged(cls, run: str, *layers: SettingsLayer, overrides: Mapping[str, Any] | None = None) -> SessionConfig:
         """The configuration by the settings of several sources; a later source overrides an earlier one.
 
         Args:

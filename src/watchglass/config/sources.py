@@ -13,7 +13,7 @@ from watchglass.errors import InvalidValueError
 _OWNER = "SessionConfig"
 
 
-class Layer(NamedTuple):
+class SettingsLayer(NamedTuple):
     """Settings with their source.
 
     Attributes:
@@ -31,7 +31,7 @@ class Layer(NamedTuple):
         return InvalidValueError(f"{self.spelled(error.name)} {error.reason}") if self.source else error
 
 
-def with_source(error: ParameterError, layers: Sequence[Layer]) -> InvalidValueError:
+def with_source(error: ParameterError, layers: Sequence[SettingsLayer]) -> InvalidValueError:
     """The error with the source of its setting; with two sources where their settings contradict each other.
 
     Args:
@@ -61,7 +61,7 @@ def _names(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _names(table, f"{prefix}{name}.")
 
 
-def combine(*sources: Layer | Mapping[str, Any]) -> dict[str, Any]:
+def combine(*sources: SettingsLayer | Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a session's configuration from several sources; a later source overrides an earlier one.
 
     A table of collections adds to those of earlier sources, a list replaces them. A later table may name any collection
@@ -70,7 +70,7 @@ def combine(*sources: Layer | Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidValueError: An invalid collection; the message names its source.
     """
-    layers = [source if isinstance(source, Layer) else Layer(source) for source in sources]
+    layers = [source if isinstance(source, SettingsLayer) else SettingsLayer(source) for source in sources]
     result: dict[str, Any] = {}
     defined: dict[str, Collection] = {}
     for number, layer in enumerate(layers, start=1):

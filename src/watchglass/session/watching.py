@@ -18,8 +18,8 @@ from watchglass.config import (
     DEFAULT_RUNS,
     SETTINGS,
     EvaluatorConfig,
-    Layer,
     SessionConfig,
+    SettingsLayer,
     check_names,
     environment,
     find_file,
@@ -193,8 +193,9 @@ class _WatchCall:
         kept = owner.collections
         default = kept or DEFAULT_COLLECTIONS
         by_rules = capture_of_rules(self._evaluation, file.settings, settings, default=default, always=kept)
-        arguments = Layer(settings, "the arguments of watch", lambda name: f"SessionConfig: {name}")
-        self._config = SessionConfig.merged(path, Layer({"collections": default}), Layer(by_rules), file, arguments)
+        arguments = SettingsLayer(settings, "the arguments of watch", lambda name: f"SessionConfig: {name}")
+        of_rules = (SettingsLayer({"collections": default}), SettingsLayer(by_rules))
+        self._config = SessionConfig.merged(path, *of_rules, file, arguments)
 
     def begin(self, run: str) -> Hook:
         """A new hook for the run that the script names, else for ``run``; it becomes the current one."""

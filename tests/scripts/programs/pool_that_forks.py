@@ -1,10 +1,9 @@
-"""A search in a pool of forks, which are terminated as it is left; each has two models."""
+"""A search in a pool of forks, which end as it is left, by a signal or not; each has two models."""
 # /// watchglass
 # headline = "^no issues found$"
 # says = [
 #   "(?m)^160 training steps in",
 #   "(?s)model of worker_0.*model of worker_1.*model_2 of worker_0.*model_2 of worker_1",
-#   "worker_0 and worker_1\\s+ended\\s+early,\\s+like\\s+a\\s+terminated\\s+process",
 # ]
 # ///
 

@@ -11,11 +11,11 @@ from watchglass.config import (
     DEFAULT_COLLECTIONS,
     Collection,
     EvaluatorConfig,
-    Layer,
     ModeSteps,
     ParameterError,
     RuleSpec,
     SessionConfig,
+    SettingsLayer,
     combine,
 )
 from watchglass.errors import InvalidValueError
@@ -192,7 +192,10 @@ def test_a_setting_that_cannot_be_is_named_with_its_path(settings: dict[str, Any
 def test_an_error_names_the_source_of_each_setting_in_it(
     file: dict[str, Any], options: dict[str, Any], words: str
 ) -> None:
-    layers = (Layer(file, "a.toml", lambda name: f"a.toml: {name}"), Layer(options, "the options", lambda n: f"--{n}"))
+    layers = (
+        SettingsLayer(file, "a.toml", lambda name: f"a.toml: {name}"),
+        SettingsLayer(options, "the options", lambda n: f"--{n}"),
+    )
     with pytest.raises(InvalidValueError) as raised:
-        SessionConfig.merged("", Layer({"collections": ["gradients"]}), *layers)
+        SessionConfig.merged("", SettingsLayer({"collections": ["gradients"]}), *layers)
     assert str(raised.value).startswith(words)

@@ -33,9 +33,9 @@ class PinRecord:
     expires_ns: int
     holder: Claim
 
-    def holds(self, now_ns: int, timing: Timing = TIMING) -> bool:
+    def holds(self, now_ns: int) -> bool:
         """Whether it still counts: neither expired nor of a process of this machine that has ended."""
-        return self.expires_ns + int(timing.clock_skew_s * 1e9) > now_ns and is_alive(self.holder) is not False
+        return self.expires_ns + int(TIMING.clock_skew_s * 1e9) > now_ns and is_alive(self.holder) is not False
 
 
 class Pin(AbstractContextManager["Pin"]):

@@ -30,7 +30,7 @@ class _State(NamedTuple):
     depth: _Depth
 
 
-class Forward:
+class ForwardReading:
     """One reading of the graph of a forward, from the operands up."""
 
     def __init__(self, graph: Graph, layer: Callable[[int], str]) -> None:

@@ -124,7 +124,7 @@ class GraphLooks:
             like = loss_graphs.pattern(data), data["opaque"], data["unreached"]
             self._notify(call, "loss_graph", key, data, like)
         if "forward_graph" in self._kinds:
-            data = forward_graphs.Forward(graph, layer).described()
+            data = forward_graphs.ForwardReading(graph, layer).described()
             # Batches that are too small are recorded once more: the first may be an exception.
             late = bool(data["batch_normalizations"]) and capture > _ALL
             self._notify(call, "forward_graph", key, data | about, (forward_graphs.pattern(data), late))
