@@ -11,7 +11,10 @@ from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, Tensor
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.tables import StepView
+from watchglass.tables import Statistics, StepView
+
+#: Of a weight that is trained, or was: it is never taken for a fresh one again.
+_TRAINED: list[Any] = [[], -1, "", 0]
 
 
 class FrozenByMistake(Rule):
@@ -59,20 +62,18 @@ class FrozenByMistake(Rule):
         if view.mode is not Mode.TRAIN or not view.captured:
             return
         weights = view.statistics(Role.WEIGHT, min_dims=2)
-        columns = zip(
-            weights.tensors, weights.min.tolist(), weights.max.tolist(), weights.std.tolist(), weights.sum.tolist(),
-            weights.l2.tolist(), strict=True,
-        )  # fmt: skip
-        found = 0
-        for info, least, most, std, total, l2 in columns:
-            frozen = info.trainable is False or info.name in self.held
-            found += not frozen and bool(info.module)  # an image that is optimised is no layer
+        # Most weights are trained, and the same ones at every captured step.
+        key = ("frozen", tuple(self.held))
+        frozen, trained, found = weights.group.answers.get(key, lambda: self._frozen(weights))
+        self.fresh.update(trained)
+        parts = (weights.min, weights.max, weights.std, weights.sum, weights.l2) if frozen else ()
+        for row, least, most, std, total, l2 in zip(frozen, *(part[frozen].tolist() for part in parts), strict=True):
+            info = weights.tensors[row]
             known = self.fresh.get(info.name)
-            if not frozen or (known is not None and known[0] != [total, l2]):
-                # Trained, unfrozen, or a running average of other weights.
-                self.fresh[info.name] = [[total, l2], -1, "", 0]
-            elif known is None:
+            if known is None:
                 self.fresh[info.name] = [[total, l2], 1, self._fits(view, info, least, most, std), 0]
+            elif known[0] != [total, l2]:  # unfrozen for a time, or a running average of other weights
+                self.fresh[info.name] = _TRAINED
             elif known[1] > 0:
                 known[1] += 1
                 known[3] = view.model_step
@@ -85,6 +86,17 @@ class FrozenByMistake(Rule):
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The last judgement."""
         yield from self._judge(view)
+
+    def _frozen(self, weights: Statistics) -> tuple[list[int], dict[str, list[Any]], int]:
+        """Rows of frozen weights; the trained ones as :attr:`fresh` has them, and how many of these are layers'."""
+        rows, trained = list[int](), list[TensorInfo]()
+        for row, info in enumerate(weights.tensors):
+            if info.trainable is False or info.name in self.held:
+                rows.append(row)
+            else:
+                trained.append(info)
+        # An image that is optimised is no layer.
+        return rows, dict.fromkeys((info.name for info in trained), _TRAINED), sum(bool(i.module) for i in trained)
 
     def _judge(self, view: StepView) -> Iterable[Finding]:
         # Since then a weight may have been unfrozen: it must have been seen after a third of the run.

@@ -9,7 +9,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.tables import StepView
+from watchglass.tables import Statistics, StepView
 
 
 class UnusedParameter(Rule):
@@ -56,7 +56,7 @@ class UnusedParameter(Rule):
         if not len(gradients):
             return
         self.captures += 1
-        self.used.update((name.removeprefix("gradient/"), True) for name in gradients.names)
+        self.used.update(gradients.group.answers.get("used", lambda: _used(gradients)))
         weights = view.statistics(Role.WEIGHT).in_layer_order()
         if len(weights) > len(self.layers):
             self.layers = [info.name for info in weights.tensors if info.trainable and info.layer_index >= 0]
@@ -89,3 +89,8 @@ class UnusedParameter(Rule):
             f"{view.mode_step}{where}",
             symptoms=("first_layers_cut_off",) if first else ("no_gradient",),
         )
+
+
+def _used(gradients: Statistics) -> dict[str, bool]:
+    """The parameters of these gradients, as :attr:`UnusedParameter.used` has them."""
+    return {name.removeprefix("gradient/"): True for name in gradients.names}
