@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.capture.input_sketches import Sample, most_common
+from watchglass.capture.input_sketches import Sample, most_common, rows_of
+from watchglass.capture.neighbours import MOST_COMPARED, alike
 
 #: Rows of targets, elements of outputs and columns of outputs that are no classes, at most.
-_MOST_ROWS, _MOST_ELEMENTS, _MOST_COLUMNS = 1024, 1 << 15, 256
+MOST_ROWS, _MOST_ELEMENTS, _MOST_COLUMNS = 1024, 1 << 15, 256
 #: Rows of outputs at least, of classes so many that their rows are long; beyond this number outputs are left out.
 _LEAST_ROWS, _MOST_CLASSES = 4, 1 << 17
 #: Units that are listed one by one, and classes that are counted one by one.
@@ -43,13 +44,32 @@ class Cut:
         """What is copied of so many rows and columns."""
         columns = columns if by_class else min(columns, _MOST_COLUMNS)
         most = max(_LEAST_ROWS, _MOST_ELEMENTS // max(1, columns))
-        rows = min(rows, _MOST_ROWS if by_class else most)
+        rows = min(rows, MOST_ROWS if by_class else most)
         return cls(rows, -(-rows // most), columns)
 
     @property
     def whole_rows(self) -> bool:
         """Whether the rows of the outputs can be copied."""
         return self.columns <= _MOST_CLASSES
+
+
+@dataclass(frozen=True)
+class Given:
+    """Inputs of some of the samples of a batch.
+
+    Attributes:
+        inputs: Their elements, or some of these, a row for each sample.
+        samples: Samples of the batch.
+    """
+
+    inputs: Sample
+    samples: int
+
+    @classmethod
+    def rows_of(cls, arange: Any, samples: int, **where: Any) -> Any:
+        """Which samples of a batch are copied: some of those that are judged, as an array that ``arange`` makes."""
+        rows = rows_of(arange, samples, MOST_ROWS, **where)
+        return rows[:: -(-len(rows) // MOST_COMPARED)]
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,7 @@ class Judged:
         ignored: The class that counts as none.
         settings: What else a loss was given: ``smoothing``, ``weighted``, ``positive_weight``.
         sign: Where ``targets`` holds differences: 1 for those of output - target, -1 for the reverse; else 0.
+        given: Inputs of some samples; None where the rows of the output are no samples.
     """
 
     function: str
@@ -83,6 +104,7 @@ class Judged:
     ignored: int | None = None
     settings: dict[str, Any] | None = None
     sign: int = 0
+    given: Given | None = None
 
     def output_sketch(self) -> dict[str, Any] | None:
         """Data of an ``output_sketch``. For the recorder's thread."""
@@ -104,6 +126,8 @@ class Judged:
         targets = self._target_rows()
         given = None if targets is None else targets[:: self.stride][: len(values)]
         given = None if given is None or len(given) != len(values) else given[finite]
+        if near := self._neighbours(values, targets):
+            data["neighbours"] = near
         if self.by_class:
             return {**data, **_of_classes(clean, self._labels(given), self.ignored)}
         return {**data, **_of_values(clean, given, self.function)}
@@ -125,6 +149,32 @@ class Judged:
             return data
         return {**data, **_kind_of(clean, by_class=self.by_class), **_moments(clean)}
 
+    def _neighbours(self, outputs: Values, targets: Values | None) -> dict[str, Any] | None:
+        """How alike targets and errors are where inputs are."""
+        inputs = None if self.given is None else _rows(self.given.inputs)
+        if inputs is None or self.given is None or targets is None:
+            return None
+        # The rows that the adapter has copied.
+        judged = rows_of(np.arange, self.shape[0], len(outputs))
+        copied = self.given.rows_of(np.arange, self.given.samples)
+        if self.stride > 1 or len(targets) != len(outputs):
+            return None
+        _, of_inputs, of_outputs = np.intersect1d(copied, judged, return_indices=True)
+        inputs, outputs, targets = inputs[of_inputs], outputs[of_outputs], targets[of_outputs]
+        if self.by_class:
+            labels = _classes_of(targets)
+            known = (labels >= 0) & (labels < outputs.shape[1])
+            inputs, outputs, labels = inputs[known], outputs[known], labels[known]
+            shares = np.exp(_log_shares(outputs))
+            targets = np.zeros_like(shares)
+            targets[np.arange(len(labels)), labels] = 1.0
+            return alike(inputs, targets, targets - shares)
+        if targets.shape != outputs.shape:
+            return None
+        if self.function == "binary_cross_entropy_with_logits":
+            outputs = 1 / (1 + np.exp(-np.clip(outputs, -500, 500)))
+        return alike(inputs, targets, targets - outputs)
+
     def _target_rows(self) -> Values | None:
         values, outputs = _rows(self.targets), _rows(self.outputs) if self.sign else None
         if values is None or not self.sign:
@@ -138,10 +188,7 @@ class Judged:
         }  # fmt: skip
 
     def _labels(self, targets: Values | None) -> NDArray[np.int64] | None:
-        if targets is None:
-            return None
-        labels = targets[:, 0] if targets.shape[1] == 1 else targets.argmax(axis=1)
-        return np.asarray(labels, np.int64)
+        return None if targets is None else _classes_of(targets)
 
     def _counts(self, labels: Values) -> dict[str, Any]:
         counted = labels if self.ignored is None else labels[labels != self.ignored]
@@ -164,10 +211,15 @@ def _rows(sample: Sample | None) -> Values | None:
     return values.reshape(sample.shape[0], -1)
 
 
+def _classes_of(targets: Values) -> NDArray[np.int64]:
+    """The class of each row of targets, which are classes or shares of these."""
+    labels = targets[:, 0] if targets.shape[1] == 1 else targets.argmax(axis=1)
+    return np.asarray(labels, np.int64)
+
+
 def _of_classes(logits: Values, labels: NDArray[np.int64] | None, ignored: int | None) -> dict[str, Any]:
     """What rows of logits, or of log-probabilities, choose."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    log_shares = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    log_shares = _log_shares(logits)
     chosen = logits.argmax(axis=1)
     data: dict[str, Any] = {
         "entropy": float(-(np.exp(log_shares) * log_shares).sum(axis=1).mean()),
@@ -182,6 +234,12 @@ def _of_classes(logits: Values, labels: NDArray[np.int64] | None, ignored: int |
     rows = np.flatnonzero(known)
     data["loss"] = float(-log_shares[rows, labels[rows]].mean())
     return {**data, **_confusion(labels[known], chosen[known], logits.shape[1])}
+
+
+def _log_shares(logits: Values) -> Values:
+    """The logarithm of the softmax of each row."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
 def _confusion(labels: NDArray[np.int64], chosen: NDArray[np.int64], classes: int) -> dict[str, Any]:

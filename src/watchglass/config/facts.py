@@ -67,8 +67,8 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         ),
         "output_sketch": FactKind(
             "rules",
-            "a copy of at most 32,768 elements of the final output, at about 80 of 5,000 steps; the recorder's thread "
-            "computes",
+            "a copy of at most 32,768 elements of the final output and of the inputs, at about 80 of 5,000 steps; the "
+            "recorder's thread computes",
             "spread of the final output over the batch by unit, predicted classes, and errors by class",
         ),
         "target_sketch": FactKind(

@@ -124,6 +124,81 @@ def test_an_output_that_no_loss_function_judges_is_sketched_too(run_path: Path) 
     assert not facts(run_path, "target_sketch")
 
 
+class Answers(nn.Module):
+    """Returns an output for its inputs, which no update changes."""
+
+    def __init__(self, answer: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.answer = answer
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.answer(inputs) + self.bias
+
+
+def neighbours(run: Path, inputs: Tensor, answer: Callable[[Tensor], Tensor], loss: Loss) -> dict[str, Any] | None:
+    """What the sketch of one step says of neighbours among the samples."""
+    model = Answers(answer)
+    with watching(model, run, facts=SKETCHES):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss(model(inputs)).backward()
+        optimizer.step()
+    found: dict[str, Any] | None = facts(run, "output_sketch")[0].get("neighbours")
+    return found
+
+
+@pytest.mark.parametrize("samples", [64, 3000])
+@pytest.mark.parametrize("handwritten", [False, True])
+def test_neighbours_tell_what_a_model_has_not_learned_from_noise(
+    tmp_path: Path, samples: int, handwritten: bool
+) -> None:
+    torch.manual_seed(0)
+    inputs = torch.rand(samples, 2) * torch.tensor([1.0, 100.0])
+    follows = torch.sin(6 * inputs[:, :1])
+    targets = follows + 0.1 * torch.randn(samples, 1)
+
+    def loss(out: Tensor) -> Tensor:
+        return ((out - targets) ** 2).mean() if handwritten else F.mse_loss(out, targets)
+
+    ignorant = neighbours(tmp_path / "ignorant", inputs, lambda x: torch.zeros(samples, 1), loss)
+    informed = neighbours(tmp_path / "informed", inputs, lambda x: torch.sin(6 * x[:, :1]), loss)
+    assert ignorant is not None
+    assert informed is not None
+    assert ignorant["rows"] == informed["rows"] == min(samples, 128)
+    assert ignorant["targets"] > 0.7
+    assert ignorant["errors"] > 0.7
+    assert informed["targets"] == pytest.approx(ignorant["targets"])
+    assert abs(informed["errors"]) < 0.35
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_labels_that_do_not_belong_to_their_inputs_differ_between_neighbours(run_path: Path, shuffled: bool) -> None:
+    torch.manual_seed(0)
+    labels = torch.randint(0, 3, (100,))
+    inputs = F.one_hot(labels, 3) + 0.1 * torch.randn(100, 3)
+    labels = labels[torch.randperm(100)] if shuffled else labels
+    found = neighbours(run_path, inputs, lambda x: torch.zeros(100, 3), lambda out: F.cross_entropy(out, labels))
+    assert found is not None
+    assert (found["targets"] < 0.3) if shuffled else (found["targets"] > 0.9)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "target"),
+    [
+        # A sample that was drawn twice is no neighbour.
+        (torch.ones(32, 4), torch.zeros(32, 2), torch.randn(32, 2)),
+        (torch.randn(32, 4), torch.zeros(32, 2), torch.ones(32, 2)),
+        (torch.randn(4, 4), torch.zeros(4, 2), torch.randn(4, 2)),
+        # Rows are positions, or not those of the inputs.
+        (torch.randn(32, 4), torch.zeros(16, 2), torch.randn(16, 2)),
+        (torch.randn(32, 4), torch.zeros(32, 5, 6), torch.zeros(32, 6, dtype=torch.int64)),
+    ],
+)
+def test_without_neighbours_nothing_is_compared(run_path: Path, inputs: Tensor, output: Tensor, target: Tensor) -> None:
+    function = F.mse_loss if target.is_floating_point() else F.cross_entropy
+    assert neighbours(run_path, inputs, lambda x: output, lambda out: function(out, target)) is None
+
+
 def test_evaluations_are_sketched_although_nothing_else_is_captured_there(run_path: Path) -> None:
     model = classifier()
     with watching(model, run_path, facts=SKETCHES):

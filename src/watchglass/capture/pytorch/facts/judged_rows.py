@@ -12,7 +12,8 @@ from torch import Tensor
 
 from watchglass.capture.deferred_facts import DeferredFact
 from watchglass.capture.input_sketches import rows_of
-from watchglass.capture.judged_sketches import Cut, Judged
+from watchglass.capture.judged_sketches import Cut, Given, Judged
+from watchglass.capture.neighbours import LEAST_ROWS, MOST_COLUMNS
 from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall
@@ -23,6 +24,7 @@ from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.capture.sketch_pace import SketchPace
 from watchglass.record import Forward
+from watchglass.records import Mode
 
 #: Losses of one forward that are sketched.
 _MOST_LOSSES = 4
@@ -44,12 +46,15 @@ class JudgedRows:
         self._losses: list[str] = []
         # What the model returned in this forward, until a backward shows a loss that the script wrote.
         self._output: Judged | None = None
+        self._given: Given | None = None
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward is about to run."""
-        forward, self._losses, self._output = call.forward, [], None
+        forward, self._losses, self._output, self._given = call.forward, [], None, None
         due = self._pace.due(call.step.mode, forward.model, call.step.mode_step)
         self._forward = (id(forward), forward.start_ns) if due else None
+        if due and "output_sketch" in self._kinds and call.step.mode is Mode.TRAIN:
+            self._given = _given(call)
 
     def loss_computed(self, call: LossCall) -> None:
         """A loss function has returned, at a captured step."""
@@ -82,6 +87,8 @@ class JudgedRows:
             self._add(call.forward, "autograd", judged, [])
 
     def _add(self, forward: Forward, source: str, judged: Judged, unless: list[str]) -> None:
+        if _of_samples(judged, self._given):
+            judged = dataclasses.replace(judged, given=self._given)
         made = {"output_sketch": judged.output_sketch, "target_sketch": judged.target_sketch}
         for kind in self._kinds & made.keys():
             about = functools.partial(self._data, forward, made[kind], unless)
@@ -99,6 +106,29 @@ class JudgedRows:
 def about_model(models: Models, forward: Forward) -> dict[str, int]:
     """The number of the model of a forward that is over, where there are several."""
     return {"model": forward.model} if models.seen > 1 and forward.model >= 0 else {}
+
+
+def _given(call: ForwardCall) -> Given | None:
+    """Elements of the first tensor of floats, else of integers, that a batch of samples consists of."""
+    arguments = (*call.arguments, *((call.kwargs,) if call.kwargs else ()))
+    found = [each for _, each in tensors_in(arguments) if _readable(each) and each.dim() > 1]
+    found.sort(key=lambda each: not each.is_floating_point())
+    batch = found[0] if found else None
+    if batch is None or batch.shape[0] < LEAST_ROWS or batch.is_complex() or not batch.numel():
+        return None
+    samples, columns = batch.shape[0], batch.numel() // batch.shape[0]
+    device = batch.device
+    of_rows = Given.rows_of(torch.arange, samples, device=device)[:, None] * columns
+    picked = of_rows + rows_of(torch.arange, columns, MOST_COLUMNS, device=device)
+    taken = elements("input", batch, picked.reshape(-1), tuple(picked.shape))
+    return None if taken is None else Given(taken, samples)
+
+
+def _of_samples(judged: Judged, given: Given | None) -> bool:
+    """Whether the rows of what is judged are the samples whose inputs were copied."""
+    if given is None or judged.targets is None or judged.shape[:1] != (given.samples,):
+        return False
+    return math.prod(judged.shape) == given.samples * judged.columns
 
 
 def _readable(tensor: Any) -> bool:
