@@ -18,6 +18,8 @@ _MOST_EVIDENCE = 12
 
 #: Attempt and model: NaN in one of them is no evidence about another.
 _Trained = tuple[int, int]
+#: Attempt and global step.
+_Moment = tuple[int, int]
 
 _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "prediction"}
 
@@ -58,7 +60,7 @@ class _Diagnosing:
                 after.setdefault(_trained(finding), []).append(finding)
             else:
                 rest.append(finding)
-        found: list[Diagnosis] = []
+        found: list[tuple[_Moment, Diagnosis]] = []
         while best := self._best_cause(rest):
             group = [finding for finding in rest if self._support_of(finding).get(best, 0.0) > 0]
             group = self._with_broken(group, broken)
@@ -69,11 +71,13 @@ class _Diagnosing:
                 begun = (begun[0], 0)
             led_to = [finding for finding in rest if self._follows(finding, begun, likeliest)]
             rest = _without(rest, led_to)
-            found.append(self._diagnosis(group, [*led_to, *_after(group, broken, after)]))
+            found.append((_when(group[0]), self._diagnosis(group, [*led_to, *_after(group, broken, after)])))
         alone = self._by_subject(rest, broken)
-        found.extend(self._diagnosis(group, _after(group, broken, after)) for group in alone)
+        found.extend((_when(group[0]), self._diagnosis(group, _after(group, broken, after))) for group in alone)
         proven = self._proven(ordered)
-        return tuple(sorted(found, key=lambda each: (-each.severity.rank, _unproven(each, proven), each.step)))
+        # Steps of different modes have numbers that do not compare.
+        found.sort(key=lambda each: (-each[1].severity.rank, _unproven(each[1], proven), each[0]))
+        return tuple(diagnosis for _, diagnosis in found)
 
     def _broken(self, ordered: Sequence[Finding]) -> dict[_Trained, list[Finding]]:
         """By attempt and model, the errors of the first step at which values became NaN or infinite."""
@@ -142,7 +146,7 @@ class _Diagnosing:
                 group = sorted([*_without(group, first), *first], key=_order)
         return group
 
-    def _follows(self, finding: Finding, begun: tuple[int, int], cause: str) -> bool:
+    def _follows(self, finding: Finding, begun: _Moment, cause: str) -> bool:
         """Whether a finding is later than the beginning of a group and has only consequences of its cause."""
         symptoms = finding.symptoms
         leads_to = self._knowledge.consequences.get(cause, frozenset())
@@ -254,7 +258,7 @@ def _trained(finding: Finding) -> _Trained:
     return (finding.attempt, finding.model)
 
 
-def _when(finding: Finding) -> tuple[int, int]:
+def _when(finding: Finding) -> _Moment:
     return (finding.attempt, finding.global_step)
 
 

@@ -152,6 +152,13 @@ def test_of_diagnoses_as_bad_the_proven_one_comes_first() -> None:
     assert (first.causes[0].cause.id, second.causes[0].cause.id) == ("evaluated_in_training_mode", "dying_relu")
 
 
+def test_of_diagnoses_as_bad_the_earlier_one_comes_first_whatever_the_numbers_of_their_steps() -> None:
+    """An evaluation counts its steps for itself, and the last step of a run is often one."""
+    late = replace(finding("Overfit", 5, ("validation_rises",)), mode=Mode.EVAL, global_step=905)
+    first, second = diagnose([late, finding("DeadRelu", 300, ("dead_units",))])
+    assert (first.causes[0].cause.id, second.causes[0].cause.id) == ("dying_relu", "overfitting")
+
+
 def test_info_alone_is_no_disease_but_supports_one() -> None:
     info = finding("WeightUpdateRatio", 1, ("update_ratio_large",), severity=Severity.INFO)
     assert diagnose([info]) == ()
