@@ -159,6 +159,14 @@ def test_of_diagnoses_as_bad_the_earlier_one_comes_first_whatever_the_numbers_of
     assert (first.causes[0].cause.id, second.causes[0].cause.id) == ("dying_relu", "overfitting")
 
 
+def test_a_loss_like_guessing_belongs_to_what_keeps_the_model_from_learning() -> None:
+    vanishes = finding("VanishingGradient", 30, ("vanishing_over_depth", "saturating_modules_between"))
+    for symptoms in (("loss_at_guess",), ("evaluation_at_guess",)):
+        (diagnosis,) = diagnose([vanishes, finding("NoBetterThanGuessing", 60, symptoms)])
+        assert diagnosis.causes[0].cause.id == "deep_saturating_activations"
+        assert len(diagnosis.findings) == 2
+
+
 def test_info_alone_is_no_disease_but_supports_one() -> None:
     info = finding("WeightUpdateRatio", 1, ("update_ratio_large",), severity=Severity.INFO)
     assert diagnose([info]) == ()

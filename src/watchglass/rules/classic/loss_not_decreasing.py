@@ -10,7 +10,7 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
-from watchglass.rules import course, learning_rates, signals
+from watchglass.rules import course, learning_rates, neighbours, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import loss_not_decreasing
@@ -45,6 +45,7 @@ class LossNotDecreasing(Rule):
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see whether updates move it"),
         Needs(role=Role.WEIGHT, statistics=("rms",), optional=True, why="to compare updates with weights"),
+        Needs(facts=("output_sketch",), optional=True, why="to see whether similar inputs have similar targets"),
     )
     calibrations: ClassVar = {"sagemaker": loss_not_decreasing.LossNotDecreasing}
 
@@ -64,10 +65,13 @@ class LossNotDecreasing(Rule):
     acted: int = state(int)
     #: Training accuracy above guessing in the first steps.
     accuracy: list[float] = state(list)
+    #: See :mod:`watchglass.rules.neighbours`.
+    compared: list[list[float]] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at the end of a window."""
         loss = signals.loss(view)
+        neighbours.remember(self.compared, view)
         if view.mode is not Mode.TRAIN:
             self.acted += loss is None
         elif loss is not None and math.isfinite(loss):
@@ -111,7 +115,11 @@ class LossNotDecreasing(Rule):
             limit=began - scale * self.diff_percent / 100,
             message=f"the loss does not fall: {last.value:.4g} at step {view.mode_step}, after {began:.4g} at the "
             f"start of {self.seen} steps",
-            symptoms=("loss_flat", *learning_rates.symptoms(view, self.ratios)),
+            symptoms=(
+                "loss_flat",
+                *learning_rates.symptoms(view, self.ratios),
+                *neighbours.symptoms(self.compared),
+            ),
             evidence={**signals.evidence(view), **learning_rates.evidence(self.ratios)},
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
-from watchglass.rules import guessing, signals
+from watchglass.rules import guessing, neighbours, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Phase, StepView
@@ -37,7 +37,8 @@ class NoBetterThanGuessing(Rule):
         does not fall any more; from half of the planned steps on, or at the end. Or when three quarters of at least
         `evaluations` evaluation losses are, and the accuracy is not above the share of the most frequent class. Models
         in turns (GANs), losses that are masked or weighted by the script, values that another model gives, and runs
-        that act before they learn (reinforcement learning) are not judged.
+        that act before they learn (reinforcement learning) are not judged. It says so where samples with similar inputs
+        have similar targets: then the inputs say something about the targets, and the fault is elsewhere.
     Usual causes: labels that do not belong to their inputs, an augmentation that destroys what they depend on, a model
         that no gradient reaches.
     What to try: overfit one batch. If that works, look at the data; if not, at model and loss.
@@ -72,6 +73,8 @@ class NoBetterThanGuessing(Rule):
     #: Of evaluations: loss and accuracy, -1 for none.
     judged: list[list[float]] = state(list)
     unjudged: int = state(int)
+    #: See :mod:`watchglass.rules.neighbours`.
+    compared: list[list[float]] = state(list)
     steps: int = state(int)
     masked: bool = state(bool)
 
@@ -84,6 +87,7 @@ class NoBetterThanGuessing(Rule):
         if view.mode is not Mode.TRAIN:
             return
         self.steps = view.model_step + 1
+        neighbours.remember(self.compared, view)
         for fact in view.facts("target_sketch"):
             guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
             self.masked |= bool(fact.data.get("unreduced"))
@@ -223,6 +227,8 @@ class NoBetterThanGuessing(Rule):
         words = f"{words} = {limit:.4g}" if words else guessing.guess_words(pool)
         above = subject == "training" and value > _ABOVE * limit
         symptom = "loss_above_guess" if above else "loss_at_guess" if subject == "training" else "evaluation_at_guess"
+        agree = neighbours.targets_agree(self.compared)
+        although = f", although samples with similar inputs have similar targets ({agree:.2f} of 1)" if agree else ""
         return self.finding(
             view,
             # Of the models of a search some are expected to fail.
@@ -230,8 +236,8 @@ class NoBetterThanGuessing(Rule):
             subject=subject,
             value=value,
             limit=limit,
-            message=f"{what} no better than guessing: {words}",
-            symptoms=(symptom,),
+            message=f"{what} no better than guessing: {words}{although}",
+            symptoms=(symptom, *neighbours.symptoms(self.compared)),
             evidence=signals.evidence(view),
         )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,12 @@ import torch.nn.functional as F
 
 from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
 from sketches_of import judged, steps
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
 from watchglass.records import Mode
 from watchglass.rules import find_rule
 from watchglass.rules.guessing import add_targets, guess, pool_of
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 RULE = "NoBetterThanGuessing"
@@ -61,6 +65,17 @@ class TestNoBetterThanGuessing(RuleSuite):
 
     def healthy(self) -> Sequence[Step]:
         return steps(120, classes, loss=lambda step: math.log(4) * 0.99**step)
+
+    def test_similar_inputs_with_similar_targets_speak_for_the_data(self, run_path: Path) -> None:
+        follow = {"rows": 32, "targets": 0.6, "errors": 0.6}
+        told = [
+            replace(step, facts={**step.facts, "output_sketch": {**step.facts["output_sketch"], "neighbours": follow}})
+            for step in self.sick()
+        ]
+        (finding,) = replay(build_run(run_path, told), [RuleSpec(RULE)]).findings
+        assert finding.symptoms == ("loss_at_guess", "targets_follow_inputs")
+        assert finding.message.endswith(", although samples with similar inputs have similar targets (0.60 of 1)")
+        assert "nothing_to_learn" not in finding.causes
 
 
 class TestNoBetterThanGuessingInRealRuns(RealRuns):
