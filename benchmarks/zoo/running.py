@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ from members import HERE, PROGRAMS, Member
 
 #: Seconds after which a program is ended: it hangs.
 LIMIT_S = 900
+#: What bare programs have learned: it does not depend on watchglass, and takes as long to measure as all else.
+_SKILLS = HERE / "skills.csv"
 MINUTE_S = 60.0
 Event = TypeVar("Event")
 
@@ -87,6 +90,8 @@ def train(wanted: Sequence[Trial], jobs: int, *, rules: str, retrain: bool, meas
         RuntimeError: Of trials whose program could not be started or left no figures, after all others have run.
     """
     watched = [_Watched(trial, rules) for trial in wanted]
+    if measure:
+        _take_skills(wanted)
     unmeasured: dict[Path, list[Trial]] = {}
     for trial in wanted if measure else ():
         if _stamp(trial, "bare") != [_digest(trial.member)]:
@@ -108,6 +113,30 @@ def train(wanted: Sequence[Trial], jobs: int, *, rules: str, retrain: bool, meas
             raise
     if failed:
         raise RuntimeError("\n".join(["these programs left no figures:", *failed]))
+
+
+def _take_skills(wanted: Iterable[Trial]) -> None:
+    """Take over what was measured before of the same programs, in place of bare runs."""
+    if not _SKILLS.is_file():
+        return
+    with _SKILLS.open(newline="", encoding="utf-8") as stream:
+        rows = {(row["program"], row["seed"]): row for row in csv.DictReader(stream)}
+    for trial in wanted:
+        row = rows.get((trial.member.id, str(trial.seed)))
+        if row is not None and row["digest"] == _digest(trial.member) and not _stamp(trial, "bare")[0]:
+            figures = trial.folder / "measured.json"
+            _clear(trial, "bare", figures)
+            figures.write_text(json.dumps({"skill": json.loads(row["skill"])}), encoding="utf-8")
+            _finished(trial, "bare", figures, _SKILLS, "")
+
+
+def write_skills(measured: Iterable[Trial]) -> None:
+    """Write what bare programs have learned, for the next call on another machine."""
+    with _SKILLS.open("w", newline="", encoding="utf-8") as stream:
+        rows = csv.writer(stream, lineterminator="\n")
+        rows.writerow(("program", "seed", "digest", "skill"))
+        for trial in measured:
+            rows.writerow((trial.member.id, trial.seed, _digest(trial.member), json.dumps(trial.skill())))
 
 
 def trained(wanted: Iterable[Trial]) -> list[Trial]:

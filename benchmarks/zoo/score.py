@@ -19,7 +19,7 @@ from pathlib import Path
 from figures_of_halves import harmless
 from judging import Judged, judge
 from members import HALVES, Member, drawn_halves, fault_classes, members
-from running import train, trained, trials
+from running import train, trained, trials, write_skills
 from scoreboard import ROOT, log_held_out, page, verdicts
 
 #: Programs of --quick: what is wrong with the faulty ones must be found, and the healthy ones must be silent.
@@ -72,6 +72,7 @@ def main() -> int:
         return 0
     (ROOT / "docs" / "scoreboard.md").write_text(document, encoding="utf-8")
     log_held_out(counted, options.seeds)
+    write_skills(wanted)
     return 0
 
 
