@@ -24,9 +24,9 @@ class AllZero(Rule):
 
     Looks at: the share of zeros in each captured tensor of training.
     Fires when: it is at least `threshold` percent in `window` captures of the tensor in a row. By default only tensors
-        count that must not stay zero: trainable weights with two or more axes, and outputs of layers and activations. A
+        that must not stay zero count: trainable weights with two or more axes, and outputs of layers and activations. A
         matrix that starts at zero (LoRA, residual branches) moves with the first updates. With `everything`, all
-        captured tensors count; gradients that are zero are then of severity `info`, as other rules judge them.
+        captured tensors count; zero gradients are then an `info`, because other rules report them.
     Usual causes: weights filled with a constant, units that have died, an input that arrives blank.
     What to try: random initial weights; LeakyReLU or GELU after the layer.
     Costs: nothing beyond the statistics that are captured by default.
@@ -79,7 +79,8 @@ class AllZero(Rule):
         severity = Severity.WARNING if role in (Role.WEIGHT, Role.OUTPUT) else Severity.INFO
         others = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
         since = f" in {self.window} captures in a row" if self.window > 1 else ""
-        share = "all zero" if self.threshold == 100 else f"zero in at least {self.threshold:g} % of their values"
+        whose = "their" if len(names) > 1 else "its"
+        share = "all zero" if self.threshold == 100 else f"zero in at least {self.threshold:g} % of {whose} values"
         return self.finding(
             view,
             severity=severity,

@@ -18,7 +18,7 @@ class CheckInputImages(Rule):
     Looks at: mean and standard deviation of the input images by channel, over the sketched training steps.
     Fires when: over at least `threshold_samples` images the absolute mean of a channel is above `threshold_mean`, in
         units of its standard deviation: an `info`, because networks train on images of 0..1 too. In calibration
-        `sagemaker` the mean itself counts, and it is a `warning`. InputNormalization reports what harms.
+        `sagemaker` the mean itself counts, and it is a `warning`. InputNormalization reports inputs that harm training.
     Usual causes: a transform without normalisation.
     What to try: subtract the mean and divide by the standard deviation of the training images, by channel.
     Costs: a copy of at most 64 KiB of the inputs, at about 80 of 5,000 steps.

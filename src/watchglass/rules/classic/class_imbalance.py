@@ -22,12 +22,13 @@ class ClassImbalance(Rule):
 
     Looks at: counts of classes over the sketched training steps, and how many rows of each class are predicted right,
         in evaluations where there are any.
-    Fires when: of at least `samples` labels the most frequent class has more than `threshold_imbalance` times as many
-        as the rarest, and of the rarest a share of more than `threshold_misprediction` is mispredicted in the second
-        half of the run, with `harm` more than of the most frequent. Imbalance alone is an `info`. With `harm` below 0,
-        as in calibration `sagemaker`, imbalance or misprediction alone are findings. Losses with weights by class,
-        sequences and images with a class for each position, and more than 64 classes are not judged.
-    Usual causes: data as they occur (faults, fraud, diseases); a filter that removes one class.
+    Fires when: the most frequent class has more than `threshold_imbalance` times as many labels as the rarest, of at
+        least `samples` labels. The model must also mispredict a share of more than `threshold_misprediction` of the
+        rarest class in the second half of the run, and `harm` more than of the most frequent class. Imbalance alone is
+        an `info`. With `harm` below 0, as in calibration `sagemaker`, imbalance alone or misprediction alone is a
+        finding. The rule skips losses with weights by class, sequences and images with a class for each position, and
+        more than 64 classes.
+    Usual causes: classes that are rare by nature (faults, fraud, diseases); a filter that removes one class.
     What to try: weight the loss by class, or sample classes equally often; judge by balanced accuracy.
     Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
     Source: `threshold_imbalance`, `threshold_misprediction`, `samples`: SageMaker Debugger; He and Garcia, Learning

@@ -20,9 +20,9 @@ class Confusion(Rule):
     """A class is often taken for another one.
 
     Looks at: counts of true and predicted classes of the sketched rows, in evaluations where there are any.
-    Fires when: over the second half of the run, of a class with at least `min_rows` rows a share of less than
-        `min_diag` is right, or more than `max_off_diag` is taken for one other class. An `info`. In calibration
-        `sagemaker` each sketch is judged alone, by rows and by columns, as a `warning`.
+    Fires when: over the second half of the run, less than a share of `min_diag` of a class is right, or more than
+        `max_off_diag` is taken for one other class. Only classes with at least `min_rows` rows count. It is an `info`.
+        Calibration `sagemaker` judges each sketch alone, by rows and by columns, as a `warning`.
     Usual causes: classes that overlap, labels that mix them up, a rare class.
     What to try: look at samples of both classes; check their labels.
     Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
@@ -81,8 +81,8 @@ class Confusion(Rule):
             worst, most = int(right.argmin()), divmod(int(off.argmax()), classes)
             if right[worst] < self.min_diag or off.max() > self.max_off_diag:
                 message = (
-                    f"{right[worst]:.0%} {names.format(worst)} right; of class {most[0]}, with prediction {most[1]}, "
-                    f"there are {off.max():.0%}"
+                    f"{right[worst]:.0%} {names.format(worst)} right; {off.max():.0%} have class {most[0]} and prediction "
+                    f"{most[1]}"
                 )
                 yield self.finding(
                     view, severity=severity, subject=f"axis {axis}", value=float(right[worst]), limit=self.min_diag,

@@ -19,10 +19,10 @@ class CorrelatedFeatures(Rule):
 
     Looks at: the share of pairs of features of a table with an absolute correlation above 0.95, over the rows of the
         sketched batches; features that do not vary do not count.
-    Fires when: it is above `share` at the last sketch: an `info`. Above `most`, of at least `features` features, nearly
-        all of them say the same, and it is a `warning`.
-    Usual causes: a column that is there twice or in other units, one-hot columns of the same category, windows of a
-        slow signal.
+    Fires when: this share is above `share` at the last sketch: an `info`. If it is above `most`, for at least
+        `features` features, nearly all features carry the same information: a `warning`.
+    Usual causes: a column that appears twice or in other units, one-hot columns of the same category, windows of a slow
+        signal.
     What to try: drop one of each pair, or decorrelate the features (PCA whitening); weight decay helps little.
     Costs: the correlations of at most 256 features over 512 rows at about 80 of 5,000 steps, in the recorder's thread.
     Source: correlated inputs make the Hessian ill-conditioned: LeCun et al., Efficient BackProp, 1998, 4.3; limits:
@@ -33,7 +33,7 @@ class CorrelatedFeatures(Rule):
     needs = (Needs(facts=("input_sketch",), why="to see correlations"),)
 
     share: float = parameter(0.2, help="share of pairs with a correlation above 0.95", gt=0, lt=1)
-    most: float = parameter(0.8, help="the share from which nearly all features say the same", gt=0, le=1)
+    most: float = parameter(0.8, help="share above which nearly all features carry the same information", gt=0, le=1)
     features: int = parameter(8, help="features from which that is a warning", ge=3)
 
     tables: int = state(int)

@@ -29,7 +29,7 @@ class ExplodingTensor(Rule):
     Fires when: a value is NaN or infinite. The severity is `error` in the loss, a gradient or a weight. It is `warning`
         in an activation while the loss is finite, and in a validation loss. It is `info` for a step that a gradient
         scaler skipped, because loss scaling is meant to skip steps. It is also `info` for activations that are negative
-        infinity and nothing worse, because masks are made so.
+        infinity and nothing worse, because masks are made that way.
     Usual causes: a learning rate that is too high, NaN in the data, log or division by zero in the loss.
     What to try: lower the learning rate if the loss rose before; otherwise inspect the batch and the named module.
     Costs: nothing while the loss is finite; statistics that are captured anyway show the faulty tensor.
@@ -182,6 +182,6 @@ class ExplodingTensor(Rule):
             tensors=bad.names[:15],
             value=loss if loss is not None else float("nan"),
             message=f"{what} is NaN or infinite at {view.mode.name} step {view.mode_step} "
-            f"(after training step {view.train_step}), while the training is finite",
+            f"(after training step {view.train_step}), while training values are finite",
             symptoms=("nonfinite_validation",),
         )

@@ -20,10 +20,10 @@ class FeatureImportanceOverweight(Rule):
     Looks at: the vector of feature importances of each captured round, as XGBoost's callback records it. A script
         without it saves one: `save_tensor("feature_importance/weight", vector, "feature_importance")`, recorded whole.
     Fires when: the `nfeatures` largest importances are more than `threshold` of their sum, at round `start` or later.
-        Data with fewer than `least` features are not judged.
-    Usual causes: a feature that gives the label away (an id, a date, a value from after the event), a task that needs
-        few features.
-    What to try: look at what the named features know at the time of a prediction; train without them.
+        The rule skips data with fewer than `least` features.
+    Usual causes: a feature that reveals the label (an id, a date, a value from after the event), a task that needs few
+        features.
+    What to try: check whether the named features are known at the time of a prediction; train without them.
     Costs: one number for each feature at captured rounds, which XGBoost's callback records by default.
     Source: 0.8 of 3 features: SageMaker Debugger documentation; house: rounds and features before it judges.
     """

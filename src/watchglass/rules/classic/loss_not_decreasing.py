@@ -27,12 +27,13 @@ class LossNotDecreasing(Rule):
 
     Looks at: the training loss at every step, in windows that widen with the length of the run; the training accuracy,
         the learning rate, and the ratio of updates to weights.
-    Fires when: after `patience` windows, or at the end of the run after at least `least` steps, the loss of the last
-        and of the best window is less than `diff_percent` below its start, and certainly not twice as much given the
-        noise of the windows, and not still falling. Steps of a warm-up do not count. Silent: for a loss that changes
-        its sign (policy gradients, critics), for several models (a teacher, a target network), for a model that acts
-        between its updates (reinforcement learning), in a resumed attempt, and where the accuracy is above guessing by
-        more than 15 points from the beginning, because such a model was trained before.
+    Fires when: the last third of the windows lies less than `diff_percent` below the start of the loss, and the noise
+        of the windows rules out twice that decrease. The windows must also have stopped falling. The rule judges after
+        `patience` windows, or at the end of the run after at least `least` steps. Steps of a warm-up do not count. It
+        is silent for a loss that changes its sign (policy gradients, critics), for several models (a teacher, a target
+        network), for a model that acts between its updates (reinforcement learning), and in a resumed attempt. It is
+        also silent if the accuracy is above guessing by more than 15 points from the beginning, because such a model
+        was trained before.
     Usual causes: labels that do not belong to the inputs, a learning rate that is too high or too low, no gradient in
         the first layers.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.

@@ -16,9 +16,9 @@ class NLPSequenceRatio(Rule):
     """A large share of the input tokens are padding, or another given token.
 
     Looks at: the share of each of the most common tokens in the sketched inputs, and the tokens that rows end with.
-    Fires when: over `samples` sequences the share of padding is above `threshold_percent`: an `info`, as it costs time;
-        PaddingNotMasked reports what harms. In calibration `sagemaker` the tokens are those of `token_values`, and it
-        is a `warning`.
+    Fires when: over `samples` sequences the share of padding is above `threshold_percent`: an `info`, because padding
+        costs time. PaddingNotMasked reports padding that harms training. In calibration `sagemaker` the tokens are
+        those of `token_values`, and the finding is a `warning`.
     Usual causes: sequences that are padded to the longest of the data set instead of the batch.
     What to try: group sequences by length, pad each batch to its longest one, or pack several into one row.
     Costs: a copy of at most 128 KiB of the inputs, at about 80 of 5,000 steps.

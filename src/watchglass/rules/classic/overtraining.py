@@ -15,11 +15,11 @@ from watchglass.tables import Phase, StepView
 
 
 class Overtraining(Rule):
-    """The run goes on although neither the training loss nor the validation loss improves.
+    """The run continues although neither the training loss nor the validation loss improves.
 
     Looks at: the mean loss of each evaluation, and the mean training loss since the previous one.
-    Fires when: in `patience` evaluations in a row, and in at least half of all, neither was lower than its best value
-        by `delta` times that. It is `info`: such a run is long, not broken.
+    Fires when: in `patience` evaluations in a row, and in at least half of all evaluations, neither loss was lower than
+        its best value by `delta` times that value. It is an `info`: such a run is long, not broken.
     Usual causes: a run that is longer than it needs to be, a learning rate that is not lowered.
     What to try: stop at the best evaluation, lower the learning rate on a plateau.
     Costs: nothing in addition to the losses of training and evaluation.

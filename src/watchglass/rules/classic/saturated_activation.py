@@ -28,8 +28,9 @@ class SaturatedActivation(Rule):
     Fires when: in `window` captures in a row the mean derivative of an activation is below `derivative` of the largest
         possible one. Of tanh it is 1 - mean(y^2), of a sigmoid 4 (mean(y) - mean(y^2)); of a function without a module
         it follows from mean and deviation of its inputs. Or more than `threshold_layer` percent of its units have 99 %
-        of their inputs beyond -9.4999 to 9.4999 (tanh) or -23 to 16.99999 (sigmoid). The last activation is left out:
-        certain probabilities are saturated. Once the loss has fallen by half, it is an `info`.
+        of their inputs beyond -9.4999 to 9.4999 (tanh) or -23 to 16.99999 (sigmoid). The last activation does not
+        count, because probabilities near 0 or 1 are saturated. Once the loss has fallen by half, the finding is an
+        `info`.
     Usual causes: initial weights or inputs that are too large, a learning rate that is too high.
     What to try: normalise the inputs; Xavier initialisation; ReLU, GELU or SiLU.
     Costs: nothing for modules beyond the outputs that are captured by default; inputs of tanh and sigmoid are read once

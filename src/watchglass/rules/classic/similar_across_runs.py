@@ -28,12 +28,12 @@ class SimilarAcrossRuns(Rule):
     """A tensor or scalar differs from that of another run at the same step; names the first one.
 
     Looks at: scalars of every step, and statistics of tensors that both runs captured at the step.
-    Fires when: one of them differs by more than `atol + rtol * scale`, where scale is that of the other run's value: of
-        a tensor, its largest magnitude. With `rtol=0,atol=0` every bit of the statistics counts. The finding names the
-        first step, and there the first tensor in the order in which modules run. Without `other_run` nothing is
-        compared. Sampled tensors, and metrics of time, are left out.
+    Fires when: one of them differs by more than `atol + rtol * scale`. The scale is the magnitude of the other run's
+        value; for a tensor, its largest magnitude. With `rtol=0,atol=0` every bit of the statistics counts. The finding
+        names the first step, and there the first tensor in the order in which modules run. Without `other_run` nothing
+        is compared. Sampled tensors, and metrics of time, are left out.
     Usual causes: another seed, order of data, version, precision or number of workers; a change of the code.
-    What to try: compare the named step first: what comes before it is equal.
+    What to try: look at the named step first; everything before it is equal.
     Costs: the other run is read beside this one.
     Source: SageMaker Debugger documentation (other run required); tolerances: numpy.allclose.
     """

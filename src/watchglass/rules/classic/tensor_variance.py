@@ -19,9 +19,9 @@ class TensorVariance(Rule):
     """The variance of a tensor is above or below given limits.
 
     Looks at: the variance of each captured tensor of training.
-    Fires when: it is above `max_threshold` or below `min_threshold`; neither is set by default. Without both, when
-        the standard deviation of the output of a normalisation layer is outside `low` to `high`: an `info`, because a
-        layer may learn such a scale.
+    Fires when: the variance is above `max_threshold` or below `min_threshold`; neither is set by default. Without both,
+        the rule reports a normalisation layer whose output has a standard deviation outside `low` to `high`, as an
+        `info`, because a layer may learn such a scale.
     Usual causes: a learning rate that is too high, initial weights of the wrong scale, inputs that are not normalised.
     What to try: a lower learning rate, an initialisation that fits the layer, normalised inputs.
     Costs: nothing beyond the statistics that are captured by default.

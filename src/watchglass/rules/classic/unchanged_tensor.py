@@ -32,7 +32,7 @@ class UnchangedTensor(Rule):
         changes at all, although the learning rate is not zero. Frozen parameters, skipped steps and parameters that
         changed once are not reported. Nor is a weight of a resumed attempt, because an earlier attempt saw whether it
         ever changed.
-    Usual causes: the optimizer does not hold it, no gradient reaches it, dead units before it.
+    Usual causes: the optimizer does not hold the weight, no gradient reaches it, dead units before it.
     What to try: build the optimizer from model.parameters(); look for detach() or no_grad().
     Costs: statistics of weights and gradients at captured steps.
     Source: allclose over 3 captures: SageMaker Debugger documentation; TrainCheck (OSDI 2025); house: since the start.

@@ -21,12 +21,12 @@ class ActivationMissing(Rule):
     Looks at: the operations between layers, in autograd's graph.
     Fires when: no layer of the model is followed by an activation before the next, and at least two layers in a row
         compute nothing that a single one could not. Or at least `run` such pairs follow each other without
-        normalisation, and they are at least `share` of all pairs. A hidden layer that is narrower than what it takes
-        and what it leads to is a factorisation on purpose. Normalisation, dropout and pooling are no activations;
-        products of two results (gates, attention) are. Models with frozen or hidden layers, and recurrences, are not
-        judged.
+        normalisation, and they are at least `share` of all pairs. A hidden layer that is narrower than its input and
+        its output is a deliberate factorisation. Normalisation, dropout and pooling do not count as activations;
+        products of two results (gates, attention) do. The rule skips models with frozen or hidden layers, and
+        recurrences.
     Usual causes: forgotten activations, one activation module that is not called, a list of layers without them.
-    What to try: put a ReLU, GELU or tanh behind each hidden layer.
+    What to try: put a ReLU, GELU or tanh after each hidden layer.
     Costs: the fact forward_graph, read at a few captured steps.
     Source: exact; house: `run`, `share`.
     """

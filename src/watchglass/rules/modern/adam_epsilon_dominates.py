@@ -32,7 +32,7 @@ class AdamEpsilonDominates(Rule):
     Usual causes: an epsilon of the size of the gradients; epsilon 0, or 1e-8 with weights in float16.
     What to try: epsilon 1e-8 (1e-4 with float16), or a higher learning rate for a large epsilon.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.
-    Source: RULES.md: 50 %; Kingma and Ba, Adam, 2015; house: `small`, `patience`, severities.
+    Source: Kingma and Ba, Adam, 2015; house: `share`, `small`, `patience`, severities.
     """
 
     default = True

@@ -27,15 +27,15 @@ class AlwaysClipping(Rule):
 
     Looks at: how often clipping by norm had something to clip, its limit, the norm before it, and sampled updates.
     Fires when: more than `share` of at least `calls` calls exceeded the limit: `info`, because many recipes clip at
-        every step. A `warning` where the limit is less than `left` of the norm in the median of the last captures, the
-        optimizer does not normalise the gradient itself (as Adam does), updates are below `small` times the
-        weights, and the loss has fallen by less than half. Or the norm is infinite in eight captures in a row: a
-        gradient that is scaled by it is zero.
+        every step. It is a `warning` if four conditions hold: the limit is less than `left` of the norm in the median
+        of the last captures, the optimizer does not normalise the gradient itself (as Adam does), updates are below
+        `small` times the weights, and the loss has fallen by less than half. Or the norm is infinite in eight captures
+        in a row: a gradient that is scaled by it is zero.
     Usual causes: a limit from a recipe for another loss or batch size; a loss that is summed and not averaged.
     What to try: set the limit near the median of the norm; with Adam it changes little.
     Costs: the fact clip, about a microsecond per clip call; update_sample, 0.05 ms for each of at most 32 parameters
         at steps 8 to 64 apart.
-    Source: RULES.md: a public run monitor (more than 5 % of 300 steps); house: `share` and the rest.
+    Source: a public run monitor (more than 5 % of 300 steps); house: `share` and the rest.
     """
 
     default = True

@@ -20,9 +20,9 @@ class AttentionLogitGrowth(Rule):
     """The largest attention logit of a head grows beyond 100.
 
     Looks at: the largest product of query and key, scaled and masked as the softmax sees it, for each attention head.
-    Fires when: in `window` captures in a row it is above `limit` and `growth` times its value at the first capture; at
-        once where it is ten times that value. Or it is above five times `limit` since the first capture: such a softmax
-        has never worked. Large logits that do not grow, as those of some pretrained models, are an `info`.
+    Fires when: in `window` captures in a row it is above `limit` and `growth` times its value at the first capture; one
+        capture is enough if it is ten times that value. Or it is above five times `limit` since the first capture: such
+        a softmax has never worked. Large logits that do not grow, like those of some pretrained models, are an `info`.
     Usual causes: logits that are not divided by the square root of the head's size, a learning rate that is too high,
         no normalisation of queries and keys.
     What to try: normalise queries and keys; clip their logits (QK-Clip); a lower learning rate with warm-up.

@@ -24,11 +24,11 @@ class ConstantOutput(Rule):
     Looks at: the spread of the output over the batch, by unit, against its largest spread so far and that of the
         targets.
     Fires when: in `patience` sketches in a row, after `start` steps and no warm-up, the spread of logits is below
-        `logits` and labels differ; that of other outputs is below `share` of that of their targets; or either has
-        fallen to `share` of the largest one. Models in turns (GANs) are not judged.
+        `logits` while labels differ, or the spread of other outputs is below `share` of that of their targets. Or
+        either spread has fallen to `share` of its largest value. The rule skips models in turns (GANs).
     Usual causes: units that are all dead, initial weights that are too small, weight decay that outweighs the loss,
         inputs that are blank.
-    What to try: look at the spread of each layer's output, from the first one on, and find where it ends.
+    What to try: look at the spread of each layer's output, from the first one on, and find the layer that loses it.
     Costs: a copy of at most 32,768 elements of the output at about 80 of 5,000 steps.
     Source: house: logits that differ by 0.001 change a probability by at most 0.1 %.
     """

@@ -24,10 +24,10 @@ class DataNotShuffled(Rule):
 
     Looks at: the entropy of the classes within a batch, or the variance of its targets, against that over all sketched
         batches; the sampler of the data loader.
-    Fires when: within batches of at least 12 rows it is below `share` of that over all, in the mean of at least
-        `min_sketches` sketches. Data loaders that shuffle, one target for each position of a sequence or an image,
-        recurrent models with targets that are no classes, models in turns, labels that differ between the losses of
-        a step, and runs that act before they learn are not judged.
+    Fires when: within batches of at least 12 rows it is below `share` of its value over all batches, in the mean of at
+        least `min_sketches` sketches. The rule skips data loaders that shuffle, targets for each position of a sequence
+        or an image, recurrent models whose targets are not classes, and models in turns. It also skips labels that
+        differ between the losses of a step, and runs that act before they learn.
     Usual causes: a data loader without `shuffle=True`, an index that walks through sorted files, one file per class.
     What to try: shuffle=True in the data loader, or shuffle the file list before each epoch.
     Costs: a copy of at most 32,768 elements of the targets at about 80 of 5,000 steps.
@@ -98,8 +98,8 @@ class DataNotShuffled(Rule):
             value=inside / total,
             limit=self.share,
             message=(
-                f"within a batch of {data['shape'][0]} the {what} is {inside:.3g} in the mean, over "
-                f"{len(self.batches)} sketched batches {total:.3g}{sequential}"
+                f"within a batch of {data['shape'][0]} rows the {what} is {inside:.3g} on average, but {total:.3g} over "
+                f"{len(self.batches)} sketched batches together{sequential}"
             ),
             symptoms=("batches_sorted",),
         )

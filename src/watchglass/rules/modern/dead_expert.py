@@ -20,8 +20,8 @@ class DeadExpert(Rule):
     """Experts of a mixture get no tokens.
 
     Looks at: for each expert of a router, whether it got less than a hundredth of a fair share of the tokens.
-    Fires when: this holds in each of the last `window` captures, in which `least` tokens for each expert were to be
-        expected. It is a `warning` where at least half of the experts of the router are dead, else an `info`.
+    Fires when: this holds in each of the last `window` captures, which together had enough tokens to expect `least` for
+        each expert. It is a `warning` if at least half of the experts of the router are dead, else an `info`.
     Usual causes: no loss for the balance of the experts; a router that has collapsed.
     What to try: a loss for their balance; noise on the router's logits; fewer experts.
     Costs: nothing without a router; one bit for each expert at captured steps.

@@ -12,7 +12,7 @@ from watchglass.tables import StepView
 
 
 class DetachedGraph(Rule):
-    """Trainable parameters run before a point at which the graph is cut, and can get no gradient.
+    """Trainable parameters before a point at which the graph is cut can get no gradient.
 
     Looks at: which parameters the backward can reach, the modules that ran, and what they took; the parameters of the
         optimizers; gradients.

@@ -22,12 +22,12 @@ _NORMALIZING = ModuleKind.NORMALIZATION
 class InputNormalization(Rule):
     """The inputs reach the first weights unnormalised, or have been normalised twice.
 
-    Looks at: moments of the inputs, by channel or feature, and the kinds of the modules that take them as they are.
-        Inputs that the model normalises, divides or embeds first are not judged, nor those of compiled models.
+    Looks at: moments of the inputs, by channel or feature, and the kinds of the modules that take them as they are. The
+        rule skips inputs that the model normalises, divides or embeds first, and those of compiled models.
     Fires when: a linear, convolutional, recurrent or attention layer takes inputs of which a channel has a root mean
         square above `large` (raw 0..255 images), or those of two channels differ by more than `ratio` while the larger
-        one is above `uneven`, or most channels lie further than `offset` standard deviations from zero. Normalised
-        twice are inputs that all lie within `tiny` of zero, and those that hardly vary around a value of order one.
+        one is above `uneven`, or most channels lie further than `offset` standard deviations from zero. Inputs that all
+        lie within `tiny` of zero, or that hardly vary around a value of order one, count as normalised twice.
     Usual causes: images without a division by 255, features in their physical units, a transform that is applied in
         the data set and again in the loop.
     What to try: subtract the mean and divide by the standard deviation of the training data, by channel or feature.

@@ -21,7 +21,7 @@ _MOST_CLASSES = 64
 
 
 class LabelRange(Rule):
-    """The labels of a classification have one class only, lack one of the output's, or lie outside of them.
+    """The labels are all of one class, never use one of the output's classes, or lie outside of them.
 
     Looks at: counts of classes, over the sketched training steps.
     Fires when: a label lies outside the classes of the output (an `error`), all of at least `rows` labels of a
@@ -29,7 +29,7 @@ class LabelRange(Rule):
         `info` if all labels are 0, as in contrastive losses, or if one class at an end of up to 64 is missing.
     Usual causes: labels read from the wrong column, numbered from 1, or filtered to one class; a padding label that
         `ignore_index` does not name.
-    What to try: count the classes of the data set; number them from 0 to the number of outputs less 1.
+    What to try: count the classes of the data set; number them from 0 to the number of outputs minus 1.
     Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
     Source: exact; house: `rows`.
     """
@@ -63,7 +63,7 @@ class LabelRange(Rule):
             if data.get("outside"):
                 yield self._finding(view, Severity.ERROR, "outside", "label_out_of_range", data["outside"], (
                     f"labels go from {data['min']} to {data['max']}, but the output has classes 0 to "
-                    f"{data['columns'] - 1}: {data['outside']} of {data['rows']} labels have none"
+                    f"{data['columns'] - 1}: {data['outside']} of {data['rows']} labels have another one"
                 ))  # fmt: skip
             yield from self._one_class(view, pool)
 

@@ -17,7 +17,7 @@ class LearningRateZero(Rule):
 
     Looks at: the learning rates of all groups.
     Fires when: the highest of them is exactly zero for `zero_steps` training steps in a row. At the end of a schedule
-        that has decayed to zero, it is an `info` where these are less than a tenth of the run.
+        that has decayed to zero, it is an `info` if these steps are less than a tenth of the run.
     Usual causes: a schedule that is over, a warm-up that stays at zero, a rate of 0 in a configuration.
     What to try: check the schedule, and the learning rate that the optimizer was made with.
     Costs: nothing: learning rates are recorded at every step.

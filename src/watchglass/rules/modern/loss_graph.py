@@ -40,7 +40,7 @@ class _Found(NamedTuple):
 
 
 class LossGraph(Rule):
-    """A loss that a script writes with tensor operations does something else than is meant.
+    """A loss that a script writes with tensor operations does not compute what it is meant to.
 
     Looks at: the operations from the last layers to the loss, in autograd's graph; the updates of a summed loss.
     Fires when: one of these holds in training.
@@ -48,16 +48,16 @@ class LossGraph(Rule):
         * A softmax or log-softmax normalises over the samples of the batch, and not over the classes: an `error` if
           nll_loss picks classes from it. Or over positions of a sequence, or over what a reshape has put together from
           the results of several positions.
-        * All paths from a layer lead into a logarithm, with neither softmax nor sigmoid between: raw outputs are taken
-          for probabilities.
+        * All paths from a layer lead into a logarithm, with neither softmax nor sigmoid between: the loss takes raw
+          outputs for probabilities.
         * A softmax is applied to the result of a softmax, or a sigmoid to that of a sigmoid.
         * A clamp limits logits so far that no sample can get a loss below `floor`.
         * Predictions of shape (n, 1) minus targets of shape (n) give differences of shape (n, n): an `error`.
         * The loss is summed over the batch, the optimizer is SGD, and the loss diverged. Or in `patience` captures
-          after `hold` steps the update was more than `large` of the weight, and the loss had not fallen to half of
-          its start. Or at the end of a run of 64 steps or more the loss has fallen by less than a tenth; GANs and
-          resumed runs are left out. A sum that does no harm is an `info`. Adaptive optimizers do not depend on the
-          scale of the loss.
+          after `hold` steps the update was more than `large` of the weight, and the loss had not fallen to half of its
+          start. Or at the end of a run of 64 steps or more the loss has fallen by less than a tenth; the rule skips
+          GANs and resumed runs. A sum that does no harm is an `info`. Adaptive optimizers do not depend on the scale of
+          the loss.
     Usual causes: dim=0 in place of dim=1, a forgotten softmax or squeeze, reduction="sum" with a rate for means.
     What to try: use cross_entropy on raw outputs; give predictions and targets the same shape; average over the batch.
     Costs: the fact loss_graph, read at a few captured steps.
@@ -306,7 +306,7 @@ def _raw_logarithms(terms: list[LossTerm]) -> Iterable[_Found]:
             uses.setdefault(str(each["layer"]), set()).update(known)
     for layer, takers in uses.items():
         if takers == {"log"}:
-            message = f"the loss takes the logarithm of what {layer} gives: these are raw outputs and no probabilities"
+            message = f"the loss takes the logarithm of what {layer} gives: these are raw outputs, not probabilities"
             evidence = {"function": "a logarithm", "operation": "weighted sum"}
             yield _Found(Severity.WARNING, "not_probabilities", message, evidence=evidence)
 

@@ -17,15 +17,16 @@ _LAYERS = (ModuleKind.LINEAR.value, ModuleKind.CONVOLUTION.value)
 
 
 class MisplacedActivation(Rule):
-    """An activation that takes away what the next layer or the loss needs.
+    """An activation removes information that the next layer or the loss needs.
 
     Looks at: the operations between layers, and from the last layer to the loss, in autograd's graph.
     Fires when: a softmax is all that leads from one linear layer or convolution to the next: it passes on positive
-        values that add up to one, and little gradient. Attention, gates, experts and pooling multiply other values by
-        a softmax and are no findings, nor is a softmax with noise or a temperature, nor one that weighs rows of a
-        table. Or a ReLU makes the logits of a softmax loss: a class whose logit is zero gets no gradient.
-    Usual causes: a softmax inside of a model, a loop that puts an activation behind each layer, also the last.
-    What to try: a ReLU, GELU or tanh between layers; no activation behind the last layer.
+        values that add up to one, and little gradient. The rule does not report attention, gates, experts and pooling,
+        which multiply other values by a softmax. Nor does it report a softmax with noise or a temperature, or one that
+        weighs rows of a table. Or a ReLU makes the logits of a softmax loss: a class whose logit is zero gets no
+        gradient.
+    Usual causes: a softmax inside a model, a loop that puts an activation after each layer, the last one included.
+    What to try: a ReLU, GELU or tanh between layers; no activation after the last layer.
     Costs: the facts forward_graph and loss_graph, read at a few captured steps.
     Source: exact.
     """

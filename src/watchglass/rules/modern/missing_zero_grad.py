@@ -18,11 +18,11 @@ class MissingZeroGrad(Rule):
     Looks at: the order of backward, zero_grad and step, and gradients before the first backward of captured steps.
     Fires when: `patience` steps after gradients of an update were found before the next backward, no call has cleared
         those of this optimizer. Or zero_grad comes between the last backward and the step in every recorded order.
-        Accumulation over micro-batches, closures, and gradients that are cleared without zero_grad are no findings.
-    Usual causes: zero_grad was left out, is called on another optimizer, or was put behind backward.
+        Accumulation over micro-batches, closures, and gradients that are cleared without zero_grad are not reported.
+    Usual causes: zero_grad is missing, is called on another optimizer, or comes after backward.
     What to try: zero_grad, backward, step, in this order, once per update.
     Costs: the facts calls (below a microsecond per call) and leftover_gradients (four gradients at captured steps).
-    Source: the order is exact: PyTorch documentation of Optimizer.zero_grad; RULES.md, Modern; house: `patience`.
+    Source: the order is exact: PyTorch documentation of Optimizer.zero_grad; house: `patience`.
     """
 
     default = True

@@ -23,7 +23,7 @@ class MoEImbalance(Rule):
     Looks at: the load of the experts of each router, as shares of the tokens of a step.
     Fires when: in the median of the last `window` captures, at step `start` or later or at the end, the largest load
         exceeds the mean by more than `severe` times the mean, or one expert has 80 percent of all: `warning`. Beyond
-        `large` times it is an `info`. What chance explains with so few tokens is left out.
+        `large` times it is an `info`. The rule ignores an imbalance that chance explains with so few tokens.
     Usual causes: no loss for the balance of the experts, or a small one; a router that learns much faster than experts.
     What to try: a loss for their balance; noise on the router's logits; a capacity for each expert.
     Costs: nothing without a router; else a softmax and a sum over its logits at captured steps.
@@ -32,8 +32,8 @@ class MoEImbalance(Rule):
 
     needs = (Needs(collection="router", statistics=("max", "count"), optional=True, why="to see the load of experts"),)
 
-    large: float = parameter(1.0, help="excess of the largest load over the mean, by the mean", unit="ratio", gt=0)
-    severe: float = parameter(4.0, help="the same from which it is a warning", unit="ratio", gt=0)
+    large: float = parameter(1.0, help="largest load minus the mean, divided by the mean", unit="ratio", gt=0)
+    severe: float = parameter(4.0, help="excess above which the finding is a warning", unit="ratio", gt=0)
     window: int = parameter(8, help="captures for the median", unit="captures", ge=1)
     start: int = parameter(50, help="first step that is judged", unit="steps", ge=0)
 

@@ -33,12 +33,14 @@ class NoBetterThanGuessing(Rule):
     Looks at: the loss of classifications against the logarithm of the number of classes, or the entropy of their
         frequencies, and the accuracy against the most frequent class; the squared error of other predictions against
         the variance of their targets. In training and in evaluations.
-    Fires when: the mean of the last third of the losses is above `share` of what a guess reaches, is known to 2 %, and
-        does not fall any more; from half of the planned steps on, or at the end. Or when three quarters of at least
-        `evaluations` evaluation losses are, and the accuracy is not above the share of the most frequent class. Models
-        in turns (GANs), losses that are masked or weighted by the script, values that another model gives, and runs
-        that act before they learn (reinforcement learning) are not judged. It says so where samples with similar inputs
-        have similar targets: then the inputs say something about the targets, and the fault is elsewhere.
+    Fires when: the mean of the last third of the losses is above `share` of what a guess reaches, is known to within 2
+        %, and no longer falls. The rule judges this from half of the planned steps on, or at the end. Or three quarters
+        of at least `evaluations` evaluation losses are above that share, and the accuracy is not above the share of the
+        most frequent class. In a run of several models, some of which may be meant to fail, it is an `info`. The rule
+        skips models in turns (GANs), losses that the script masks or weights, targets that another model gives, and
+        runs that act before they learn (reinforcement learning). The message
+        says so if samples with similar inputs have similar targets: then the inputs do determine the targets to some
+        extent, and the fault is elsewhere.
     Usual causes: labels that do not belong to their inputs, an augmentation that destroys what they depend on, a model
         that no gradient reaches.
     What to try: overfit one batch. If that works, look at the data; if not, at model and loss.

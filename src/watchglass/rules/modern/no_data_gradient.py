@@ -25,9 +25,9 @@ class NoDataGradient(Rule):
     Looks at: gradients of weights with two or more axes, and the cosine between sampled gradients and weights, which
         is 1 where a squared penalty is all that gives a gradient.
     Fires when: in `patience` captures in a row from the start, the gradients of all weights and biases are zero; or in
-        `samples` samples in a row those of all layers, or of the first ones, are exactly a penalty's.
-        Gradients that are zero only in some layers (dead units) or only at times, embeddings, and steps that a scaler
-        skips are no findings.
+        `samples` samples in a row those of all layers, or of the first ones, are exactly a penalty's. Gradients that
+        are zero only in some layers (dead units) or only at times, embeddings, and steps that a scaler skips are not
+        reported.
     Usual causes: detach(), item(), NumPy or argmax between the weights and the loss, so that only the penalty is left.
     What to try: compute the loss with tensor operations only, from the outputs of the model to the call of backward.
     Costs: statistics of gradients, and the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to

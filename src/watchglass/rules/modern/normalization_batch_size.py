@@ -16,8 +16,8 @@ class NormalizationBatchSize(Rule):
 
     Looks at: the sizes of what batch normalisation takes, in autograd's graph: samples times positions.
     Fires when: at least half of the batch normalisations have at most two values per channel, at the last look in
-        `patience` captured steps, or at the end of a run that was shorter. Of two values, one becomes -1 and the other
-        1 whatever they were.
+        `patience` captured steps, or at the end of a run that was shorter. With two values, one becomes -1 and the
+        other 1, whatever they were.
     Usual causes: a batch size of one or two, a batch that is split over many devices or micro-batches.
     What to try: larger batches, group or layer normalisation; SyncBatchNorm where devices share a batch.
     Costs: the fact forward_graph, read at a few captured steps.

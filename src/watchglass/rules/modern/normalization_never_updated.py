@@ -17,10 +17,10 @@ class NormalizationNeverUpdated(Rule):
 
     Looks at: running means and variances, their momentum, and the moments of what the module normalises.
     Fires when: a module that ran in training still has a running mean of exactly 0 and a variance of exactly 1 after
-        `min_steps` training steps, at an evaluation or at the end of the run. Or, at the end, its momentum lets them
-        follow less than half of the way, and they lie more than one standard deviation, or a factor of `factor` in
-        the variance, off what it normalises. Running statistics that were loaded and are kept (frozen, pretrained)
-        are no findings, nor is a model that as a whole is in evaluation mode: TrainEvalMode reports that.
+        `min_steps` training steps, at an evaluation or at the end of the run. Or, at the end, its momentum has let them
+        follow less than half of the way, and they differ from the data by more than one standard deviation in the mean,
+        or by a factor of `factor` in the variance. Running statistics that were loaded and are kept (frozen,
+        pretrained) are not reported. Nor is a model that is in evaluation mode as a whole: TrainEvalMode reports that.
     Usual causes: a momentum of 0 (PyTorch's momentum is the share of the new batch), fresh normalisation layers that
         are set to eval() in training.
     What to try: momentum 0.1; train() on the normalisation layers while the model is trained.

@@ -15,9 +15,9 @@ class OptimizerForeignParameter(Rule):
     """An optimizer steps, and its parameters belong to no model that is called.
 
     Looks at: the parameters of the optimizer that has just stepped, and whether these have gradients.
-    Fires when: none of its parameters belongs to a model that was called, and none has a gradient. It is an error if
-        at the same time parameters with gradients are in no optimizer, else `info`, and also where this is so for only
-        some of its parameters. Free tensors with gradients (an image, a prompt, weights of losses) are no findings.
+    Fires when: some of its parameters belong to no model that was called, and none of these has a gradient: an `info`.
+        It is an `error` if this holds for all of its parameters, and parameters with gradients are in no optimizer at
+        the same time. Free tensors with gradients (an image, a prompt, weights of losses) are not reported.
     Usual causes: the model was copied, loaded or made again after the optimizer; the optimizer of another model.
     What to try: make the optimizer after the model has its final form.
     Costs: the fact membership, a microsecond per parameter at a handful of steps and when an optimizer changes.

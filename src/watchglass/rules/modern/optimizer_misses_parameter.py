@@ -18,11 +18,12 @@ class OptimizerMissesParameter(Rule):
     Looks at: the parameters of the optimizers, and statistics of weights.
     Fires when: an optimizer holds other parameters of the same model, and a parameter that has a gradient and that no
         optimizer holds did not change in `patience` captures, as far as it is captured. Frozen parameters, models that
-        only pass gradients on (a discriminator, a perceptual loss), and weights that the script updates itself are no
-        findings.
-    Usual causes: layers added after the optimizer was made, lists of modules that are no ModuleList, a wrong filter.
-    What to try: build the optimizer from model.parameters(), after the last change of the model; freeze what is
-        meant to stay with requires_grad=False.
+        only pass gradients on (a discriminator, a perceptual loss), and weights that the script updates itself are not
+        reported.
+    Usual causes: layers added after the optimizer was made, a plain list of modules instead of a ModuleList, a wrong
+        filter.
+    What to try: build the optimizer from model.parameters(), after the last change of the model; with
+        requires_grad=False, freeze parameters that should not change.
     Costs: the fact membership, a microsecond per parameter at a handful of steps; statistics of weights.
     Source: exact; TrainCheck (OSDI 2025); house: `patience`.
     """

@@ -17,13 +17,13 @@ class OptimizerNeverSteps(Rule):
 
     Looks at: the number of backwards without an update, which a process reports at its end, and the optimizers that
         the script uses.
-    Fires when: at least `min_backwards` backwards ran, and no optimizer stepped in the whole process. It is an error
-        if the script has an optimizer, and a warning if it clears gradients of a model in training mode. A script that
-        updates parameters itself, or only computes gradients of a model in evaluation mode, is no finding.
-    Usual causes: optimizer.step() was left out, or is behind a condition that never holds.
-    What to try: call optimizer.step() after backward; with a gradient scaler scaler.step(optimizer).
+    Fires when: at least `min_backwards` backwards ran, and no optimizer stepped in the whole process. It is an error if
+        the script has an optimizer, and a warning if it clears gradients of a model in training mode. A script that
+        updates parameters itself, or only computes gradients of a model in evaluation mode, is not reported.
+    Usual causes: optimizer.step() is missing, or depends on a condition that never holds.
+    What to try: call optimizer.step() after backward; with a gradient scaler, call scaler.step(optimizer).
     Costs: the fact calls, below a microsecond per call; the report at the end costs nothing.
-    Source: exact; RULES.md, Modern; house: `min_backwards`.
+    Source: exact; TrainCheck (OSDI 2025); house: `min_backwards`.
     """
 
     default = True

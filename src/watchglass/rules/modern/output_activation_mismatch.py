@@ -49,7 +49,8 @@ class OutputActivationMismatch(Rule):
         * A softmax or cross_entropy has a single unit for `hold` steps: its output is always 1, without a gradient. An
           `error`.
         * A sigmoid, tanh, ReLU or softplus makes the output of a regression and a part of the targets lies beyond its
-          range, in `patience` samples in a row; or the logits of a classification, which then cannot be certain.
+          range, in `patience` samples in a row; or it makes the logits of a classification, whose probabilities then
+          cannot come near 0 or 1.
     Usual causes: a softmax or sigmoid at the end of the model with a loss that contains it, a loss for probabilities
         after a model that returns raw outputs, targets on another scale than the output layer.
     What to try: return raw outputs and use cross_entropy or binary_cross_entropy_with_logits.
@@ -191,7 +192,7 @@ def _by_operation(call: _Call) -> _Found | None:
     if function == "cross_entropy" and made_by == "softmax":
         return _Found(Severity.WARNING, "softmax_before_loss", f"{what}, which applies another softmax to them")
     if function == "cross_entropy" and made_by == "log_softmax":
-        return _Found(Severity.INFO, "", f"{what}: harmless but superfluous, as that applies a log-softmax itself")
+        return _Found(Severity.INFO, "", f"{what}: harmless, as {function} applies one itself")
     if function in _OF_LOGITS and made_by in ("softmax", "sigmoid"):
         return _Found(Severity.WARNING, "sigmoid_before_loss", f"{what}, which applies a sigmoid to them")
     if function in _LOG_PROBABILITIES and made_by in ("weighted_sum", "softmax", "sigmoid"):

@@ -23,8 +23,8 @@ class PaddingNotMasked(Rule):
         embedding, beside those of other tokens: it is exactly zero if padding is masked everywhere; the share of the
         same label among the targets.
     Fires when: runs of one token fill more than `share` of the inputs in `patience` sketches, and its embedding gets a
-        gradient, or the loss counts it as a label as often. An `info` from `some` on: texts with a little padding train
-        well without a mask.
+        gradient, or the loss counts it as a label as often. From `some` on it is an `info`, because texts with a little
+        padding train well without a mask.
     Usual causes: attention without `key_padding_mask`, a mean over all positions, an LSTM that reads the padding before
         its last state is used, a loss without `ignore_index`.
     What to try: mask padding in attention and pooling, and give the loss ignore_index.

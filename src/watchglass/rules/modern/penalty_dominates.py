@@ -23,11 +23,11 @@ class PenaltyDominates(Rule):
 
     Looks at: the cosine between sampled updates (or gradients) and weights, decay against gradient, the size of the
         weights against their start, and the result of the loss function without penalty where it is recorded.
-    Fires when: for most layers the update points from the weight to zero (cosine below `-towards`), or a penalty
-        makes nearly all of the gradient, in `patience` samples of the first half of those taken; most layers have
-        shrunk below `shrunk` of their start; and the loss without penalty has fallen by less than `learned`.
-        Weights that shrink while the loss falls, decay of a converged model, and decay that a small gradient norm
-        meets late, are no findings.
+    Fires when: for most layers the update points from the weight to zero (cosine below `-towards`), or a penalty makes
+        nearly all of the gradient, in `patience` samples of the first half of those taken; most layers have shrunk
+        below `shrunk` of their start; and the loss without penalty has fallen by less than `learned`. The rule does not
+        report weights that shrink while the loss falls, decay of a converged model, or decay that exceeds the gradient
+        only late in the run, when the gradient has become small.
     Usual causes: a weight decay that is orders of magnitude too large, a penalty that is summed over all weights.
     What to try: divide the weight decay, or the factor of the penalty, by 10 or more.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.

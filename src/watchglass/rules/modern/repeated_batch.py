@@ -20,10 +20,10 @@ class RepeatedBatch(Rule):
 
     Looks at: the hash of the inputs at captured steps, and the length of the data loader that gave them: one with
         the batch size of these inputs.
-    Fires when: at least `min_captures` captured steps had the same inputs in a share of `share` of them and the loader
-        has more than one batch. This is an `error`. Or `repeats` batches came again within one epoch, with others in
-        between (the same batch several times in a row is an inner loop). Training on the whole data set is silent, and
-        where the size of the data set is unknown, as without a data loader, the finding is an `info`.
+    Fires when: a share of `share` of at least `min_captures` captured steps had the same inputs, and the loader has
+        more than one batch. This is an `error`. Or `repeats` batches came again within one epoch, with others in
+        between (the same batch several times in a row is an inner loop). The rule is silent if each step trains on the
+        whole data set. If the size of the data set is unknown, as without a data loader, the finding is an `info`.
     Usual causes: next(iter(loader)) inside or before the loop, a variable of another loop, a sampler that draws the
         same indices.
     What to try: iterate over the loader: for batch in loader.

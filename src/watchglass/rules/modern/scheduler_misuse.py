@@ -17,18 +17,18 @@ _ROUND_TRIP = "CosineAnnealingLR"
 
 
 class SchedulerMisuse(Rule):
-    """The scheduler steps twice per update, never, or per batch with a schedule of epochs.
+    """The scheduler steps twice per update, never, or per batch although its schedule counts epochs.
 
     Looks at: the order of the optimizer's and the scheduler's steps, the learning rate, and the planned steps.
     Fires when: a scheduler that steps with every update brings the learning rate below `low` of its highest value
-        within `early` of the run, for good; or takes a cosine schedule through `rounds` minima. Or it steps twice in
-        a row for each update, in a run of one process. `info`: a scheduler that never steps over `rounds` evaluations,
-        or that steps before the optimizer. Schedules with restarts, warm-up from zero and a decay at the end
-        are no findings.
+        within `early` of the run, for good; or takes a cosine schedule through `rounds` minima. Or it steps twice in a
+        row for each update, in a run of one process. A scheduler that never steps over `rounds` evaluations, or that
+        steps before the optimizer, is an `info`. Schedules with restarts, warm-up from zero and a decay at the end are
+        not reported.
     Usual causes: scheduler.step() in the loop over batches of a schedule that counts epochs, or in both loops.
     What to try: step the schedule once per epoch, or make it for the number of batches.
     Costs: the fact calls, below a microsecond per call; learning rates cost nothing.
-    Source: PyTorch documentation of torch.optim.lr_scheduler; RULES.md, Modern; house: all limits.
+    Source: PyTorch documentation of torch.optim.lr_scheduler; house: all limits.
     """
 
     default = True

@@ -20,7 +20,7 @@ class TooMuchDropout(Rule):
     Looks at: the probabilities of the dropout modules; the training loss beside that of evaluations.
     Fires when: a module drops more than `certain` of its elements in training. Or it drops more than `high`, and the
         mean training loss between two evaluations is more than `gap` times that of the evaluation after it, at the last
-        half of the evaluations. Functional dropout is not known.
+        half of the evaluations. The rule does not see functional dropout.
     Usual causes: the probability to keep given as the one to drop; a value from another library or a search.
     What to try: 0.1 to 0.5; less for convolutions and small models.
     Costs: nothing beyond what is always recorded.

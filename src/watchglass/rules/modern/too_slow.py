@@ -16,21 +16,20 @@ from watchglass.tables import StepView
 
 
 class TooSlow(Rule):
-    """The weights move in one direction for the whole run, in updates that are too small to get anywhere.
+    """The weights move in one direction for the whole run, by updates that are far too small.
 
     Looks at: for sampled weights, the change between two samples against the one before (cosine), its size against
         the weight, the course of the loss, and the learning rate.
-    Fires when: half of the run is over (at the end where its length is not known), the cosine has been above
-        `straight` in all but a quarter of at least `patience` samples, all changes together are less than `far` times
-        the weights, and the loss has fallen by less than `learned`. A run that the
-        learning rate suits turns and slows down; one that is too slow goes on in its first direction. Runs that warm
-        up or decay the rate, resumed ones, and runs whose loss falls are no findings. Where all updates of the run
-        together are less than `nowhere` times the weights, a quarter of the run is enough and the direction does not
-        count.
+    Fires when: half of the run is over (at the end where its length is not known), the cosine has been above `straight`
+        in all but a quarter of at least `patience` samples, all changes together are less than `far` times the weights,
+        and the loss has fallen by less than `learned`. With a suitable learning rate the weights turn and slow down;
+        with one that is far too low they continue in their first direction. Runs that warm up or decay the rate,
+        resumed runs, and runs whose loss falls are not reported. Where all updates of the run together are less than
+        `nowhere` times the weights, a quarter of the run is enough and the direction does not count.
     Usual causes: a learning rate that is one or more orders of magnitude too low.
     What to try: raise the learning rate by a factor of 10, until the loss falls or the updates turn.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.
-    Source: RULES.md, SlowLearning; house: all limits.
+    Source: house: all limits.
     """
 
     default = True

@@ -18,14 +18,14 @@ class TrainEvalMode(Rule):
     Looks at: the training flags of modules that depend on them (dropout, batch normalisation), and losses of
         evaluations.
     Fires when: the whole model is in training mode at the end of an evaluation with a loss, after at least `min_steps`
-        training steps; or the whole model is in evaluation mode at `min_steps` training steps in a row. If only some
-        of its sensitive modules are (Monte Carlo dropout, frozen batch normalisation), that is intended. So is
-        training in evaluation mode from the start with frozen parameters. Forwards without gradients that belong to
-        the training loop (pseudo-labels, the samples of a generator) are no evaluations.
-    Usual causes: model.eval() or model.train() was left out, or is called only once before the loop.
+        training steps; or the whole model is in evaluation mode at `min_steps` training steps in a row. If only some of
+        its sensitive modules are (Monte Carlo dropout, frozen batch normalisation), that is intended. So is training in
+        evaluation mode from the start with frozen parameters. Forwards without gradients that belong to the training
+        loop (pseudo-labels, the samples of a generator) do not count as evaluations.
+    Usual causes: model.eval() or model.train() is missing, or is called only once before the loop.
     What to try: model.eval() before each evaluation, model.train() after it.
     Costs: the fact training_flags, 0.1 microseconds per module at captured steps and at the start of evaluations.
-    Source: exact; RULES.md, Modern; house: `min_steps`.
+    Source: exact; PyTorch documentation of Module.train; house: `min_steps`.
     """
 
     default = True
@@ -87,8 +87,8 @@ class TrainEvalMode(Rule):
             subject="evaluation",
             value=float(sum(counts[0] for counts in flags["sensitive"].values())),
             limit=0.0,
-            message=f"the model is evaluated in training mode: {modules} compute otherwise than in evaluation mode, "
-            f"after training step {view.train_step}",
+            message=f"the model is evaluated in training mode after training step {view.train_step}: {modules} compute "
+            "something else in evaluation mode",
             symptoms=("training_mode_in_evaluation",),
             evidence={"sensitive": modules},
         )
@@ -108,7 +108,7 @@ class TrainEvalMode(Rule):
             value=float(sum(counts[1] for counts in flags["sensitive"].values())),
             limit=0.0,
             message=f"the model is trained in evaluation mode {start}, up to step {view.mode_step}: {modules} compute "
-            "otherwise than in training mode",
+            "something else in training mode",
             symptoms=("evaluation_mode_in_training",),
             evidence={"sensitive": modules},
         )

@@ -23,7 +23,7 @@ _SAME_SHAPE = 0.15
 
 
 class TrainEvalShift(Rule):
-    """The inputs of evaluations are on another scale than those of the training, or their augmentation hides them.
+    """The inputs of evaluations are on a different scale than training inputs, or augmentation hides the latter.
 
     Looks at: mean, standard deviation and quantiles of the first float input, in training and in evaluations that have
         a loss; the training loss against a guess.

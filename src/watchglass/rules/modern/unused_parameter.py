@@ -16,12 +16,12 @@ class UnusedParameter(Rule):
     """Trainable parameters that an optimizer holds, and that never get a gradient.
 
     Looks at: the parameters without a gradient of the optimizer that has just stepped, and captured gradients.
-    Fires when: no gradient of a parameter came in `patience` captures with gradients: `info`. At the end of the run,
-        or after half of the planned steps, it is a warning if these are the first layers of the model: the graph is
-        cut behind them. Other unused parameters (a head that another task trains, a pooler) stay `info`. Frozen
-        parameters, and those that got a gradient at any capture, are no findings.
+    Fires when: no gradient of a parameter came in `patience` captures with gradients: `info`. At the end of the run, or
+        after half of the planned steps, it is a `warning` if these are the first layers of the model: the graph is cut
+        after them. Other unused parameters (a head that another task trains, a pooler) stay `info`. Frozen parameters,
+        and those that got a gradient at any capture, are not reported.
     Usual causes: detach(), no_grad(), .data or NumPy between these layers and the loss; a branch that is not used.
-    What to try: look for these calls behind the first layers; set requires_grad=False where it is intended.
+    What to try: look for these calls after the first layers; set requires_grad=False where it is intended.
     Costs: the fact membership, a microsecond per parameter at a handful of steps; statistics of gradients.
     Source: exact; TrainCheck (OSDI 2025); house: `patience`, and the first layers.
     """
@@ -77,7 +77,7 @@ class UnusedParameter(Rule):
         first = list(takewhile(set(unused).__contains__, self.layers))
         names, total = first or unused, len(unused) + self.unnamed
         others = f" and {total - 1} more" if total > 1 else ""
-        where = "; they are the first layers, so the graph is cut behind them" if first else ""
+        where = "; they are the first layers, so the graph is cut after them" if first else ""
         yield self.finding(
             view,
             severity=Severity.WARNING if first and late else Severity.INFO,

@@ -26,16 +26,16 @@ _SAME = 1e-3
 
 
 class UpdateAgainstGradient(Rule):
-    """The sign of the loss is flipped: what should fall is driven up.
+    """The sign of the loss is flipped: the optimizer drives up what should fall.
 
     Looks at: the loss that backward starts from beside the result of the loss function that it is made of (or the
         operations that make it), the sign of the cosine between sampled updates and gradients, and `maximize`.
-    Fires when: backward starts from a negative multiple of a loss function, or of distances to targets (the same one
-        at `patience` steps), or updates of most layers go along their gradients in `samples` samples in a row, decay
-        left out; and that loss function (or the loss) has risen `rise`-fold over its start. This is an `error`. If it
-        does not rise so far, it is a `warning` at the end of the run where it has not fallen. Models that are trained
-        in turns with others (a generator against its critic), inputs that are trained instead of weights
-        (adversarial examples), rewards, and losses that may be negative by themselves are no findings.
+    Fires when: backward starts from a negative multiple of a loss function, or of distances to targets (the same one at
+        `patience` steps), or updates of most layers go along their gradients in `samples` samples in a row, decay left
+        out; and that loss function (or the loss) has risen `rise`-fold over its start. This is an `error`. If it does
+        not rise so far, it is a `warning` at the end of the run where it has not fallen. Models that are trained in
+        turns with others (a generator against its critic), inputs that are trained instead of weights (adversarial
+        examples), rewards, and losses that may be negative by themselves are not reported.
     Usual causes: a minus sign in front of the loss, `maximize=True`, an update that adds the gradient.
     What to try: remove the minus sign, or `maximize=True`.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.

@@ -21,10 +21,10 @@ class UpdateBelowPrecision(Rule):
     """Updates are smaller than the distance between neighbouring numbers in the dtype of the weights.
 
     Looks at: sampled elements of weights that have a gradient: how many of them an update leaves as they are, bit by
-        bit, and how many nothing has changed since the sample before (8 to 64 updates).
+        bit, and how many are still the same as in the sample before (8 to 64 updates ago).
     Fires when: in `patience` samples in a row, both shares are above `share` for most layers, since the start or while
         the loss has fallen by less than half. Rounding at random, sums in float32 and compensated sums move such
-        weights over several updates and are no findings; nor are a learning rate that is zero, warms up or has
+        weights over several updates and are not reported. Nor are a learning rate that is zero, warms up or has
         decayed, and resumed runs.
     Usual causes: weights in bfloat16 or float16 without a copy in float32; a learning rate that is far too small.
     What to try: keep the weights in float32 and compute under autocast, or raise the learning rate.
@@ -81,9 +81,9 @@ class UpdateBelowPrecision(Rule):
             value=value,
             limit=self.share,
             message=f"{100 * value:.0f} % of the elements of a weight do not change with an update, and "
-            f"{100 * middle(unmoved):.0f} % not in {sample.since} steps, although they have a gradient: at step "
-            f"{view.mode_step} the update is {middle(sample.ratio()):.2g} times the weight, below the precision of "
-            f"{dtype}",
+            f"{100 * middle(unmoved):.0f} % did not change in {sample.since} steps, although they have a gradient: at "
+            f"step {view.mode_step} the update is {middle(sample.ratio()):.2g} times the weight, below the precision "
+            f"of {dtype}",
             symptoms=("update_lost_in_half_precision",) if dtype in _HALF else ("update_lost_in_rounding",),
             evidence={**signals.evidence(view), "update_ratio": middle(sample.ratio()), "dtype": dtype},
         )

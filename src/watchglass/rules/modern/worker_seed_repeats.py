@@ -21,7 +21,7 @@ class WorkerSeedRepeats(Rule):
     Looks at: the hashes of the first batches of an epoch, one from each worker of the data loader, and those of other
         captured steps.
     Fires when: batches of different workers are equal while other steps have other inputs. Without those other steps
-        the data may simply be constant, which is silent here. Equal augmentations of different samples cannot be seen.
+        the data may simply be constant, and the rule is silent. It cannot see equal augmentations of different samples.
     Usual causes: random numbers of NumPy or of a generator in the data set, whose state each worker copies; an
         iterable data set of which every worker reads all.
     What to try: seed by worker in worker_init_fn, or draw with torch; divide an iterable data set by get_worker_info.

@@ -60,4 +60,4 @@ def test_at_a_share_and_for_any_tensor(run_path: Path) -> None:
     found = replay(run, [RuleSpec("AllZero")], calibration="sagemaker").findings
     assert [(finding.tensors, finding.step) for finding in found] == [(("fc.bias",), 0)]
     found = replay(run, [RuleSpec("AllZero", {"threshold": 50, "name_regex": "weight"})], calibration="sagemaker")
-    assert found.findings[0].message == "fc.weight is zero in at least 50 % of their values up to step 0"
+    assert found.findings[0].message == "fc.weight is zero in at least 50 % of its values up to step 0"
