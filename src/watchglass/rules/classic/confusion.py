@@ -81,8 +81,8 @@ class Confusion(Rule):
             worst, most = int(right.argmin()), divmod(int(off.argmax()), classes)
             if right[worst] < self.min_diag or off.max() > self.max_off_diag:
                 message = (
-                    f"{right[worst]:.0%} {names.format(worst)} right; {off.max():.0%} have class {most[0]} and prediction "
-                    f"{most[1]}"
+                    f"{right[worst]:.0%} {names.format(worst)} right; {off.max():.0%} have class {most[0]} and "
+                    f"prediction {most[1]}"
                 )
                 yield self.finding(
                     view, severity=severity, subject=f"axis {axis}", value=float(right[worst]), limit=self.min_diag,

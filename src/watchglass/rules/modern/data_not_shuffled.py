@@ -98,8 +98,8 @@ class DataNotShuffled(Rule):
             value=inside / total,
             limit=self.share,
             message=(
-                f"within a batch of {data['shape'][0]} rows the {what} is {inside:.3g} on average, but {total:.3g} over "
-                f"{len(self.batches)} sketched batches together{sequential}"
+                f"within a batch of {data['shape'][0]} rows the {what} is {inside:.3g} on average, but {total:.3g} "
+                f"over {len(self.batches)} sketched batches together{sequential}"
             ),
             symptoms=("batches_sorted",),
         )

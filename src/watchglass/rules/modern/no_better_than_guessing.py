@@ -39,8 +39,8 @@ class NoBetterThanGuessing(Rule):
         most frequent class. In a run of several models, some of which may be meant to fail, it is an `info`. The rule
         skips models in turns (GANs), losses that the script masks or weights, targets that another model gives, and
         runs that act before they learn (reinforcement learning). The message
-        says so if samples with similar inputs have similar targets: then the inputs do determine the targets to some
-        extent, and the fault is elsewhere.
+        says so if samples with similar inputs have similar targets: then the inputs say something about the targets,
+        and the fault is elsewhere.
     Usual causes: labels that do not belong to their inputs, an augmentation that destroys what they depend on, a model
         that no gradient reaches.
     What to try: overfit one batch. If that works, look at the data; if not, at model and loss.
