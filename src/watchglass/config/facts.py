@@ -112,6 +112,11 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "the same reading",
             "operations with weights, what lies between them, depth, shortcuts and normalisations",
         ),
+        "unheld_parameters": FactKind(
+            "rules",
+            "the same reading, and a copy of 1,024 elements of each of at most 32 such parameters",
+            "parameters that a backward reaches and that no optimizer updates, of modules that none holds anything of",
+        ),
     }
 )
 

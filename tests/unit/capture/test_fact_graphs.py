@@ -234,3 +234,22 @@ def test_functions_of_python_hide_what_may_be_out_of_reach(run_path: Path) -> No
     graphs_of(run_path / "again", Autoencoder(Opaque.apply), lambda model, x, y: F.mse_loss(model(x), x))
     (found,) = facts(run_path / "again", "loss_graph")
     assert (found["opaque"], found["unreached"]) == (["OpaqueBackward"], None)
+
+
+def test_parameters_that_no_optimizer_updates_are_described(run_path: Path) -> None:
+    first, model, idle = nn.Linear(6, 6), perceptron(), nn.Linear(3, 3)
+    with watching(model, run_path, facts=("unheld_parameters",)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        torch.optim.SGD(idle.parameters(), lr=0.01)
+        for step in range(4):
+            if step == 3:
+                optimizer.add_param_group({"params": [*first.parameters(), *idle.parameters()]})
+            F.cross_entropy(idle(model(first(torch.randn(16, 6)))), torch.randint(3, (16,))).backward()
+            optimizer.step()
+    *found, last = facts(run_path, "unheld_parameters")
+    assert [data["count"] for data in found] == [4, 4, 4]
+    assert (last["count"], last["parameters"]) == (0, [])
+    rows = {tuple(row["shape"]): row for row in found[-1]["parameters"]}
+    assert rows[6, 6]["looks"] == 3
+    assert rows[6, 6]["sampled"] == 36
+    assert rows[6, 6]["max"] == pytest.approx(first.weight.max().item(), abs=0.1)

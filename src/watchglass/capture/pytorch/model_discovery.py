@@ -28,11 +28,9 @@ from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.module_hooks import Switch, Unsaved, unsaved
 from watchglass.capture.pytorch.module_tree import is_compiled, parameters_of
-from watchglass.capture.pytorch.public_calls import PublicCall
+from watchglass.capture.pytorch.public_calls import OPTIMIZER_GIVEN
 from watchglass.capture.pytorch.root_calls import RootCalls
 from watchglass.capture.pytorch.training_state import TrainingState
-
-_OPTIMIZER_MADE = PublicCall(lambda: ((Optimizer, "add_param_group"),))
 
 #: TRAIN steps without a new model after which the global hook goes.
 _STEPS = 3
@@ -68,7 +66,7 @@ class Discovery:
         hook.detach_with(register_module_module_registration_hook(note).remove)
         note_parameter = hook.guard.shielded(current.models.parents.note_parameter)
         hook.detach_with(register_module_parameter_registration_hook(note_parameter).remove)
-        hook.detach_with(_OPTIMIZER_MADE.listen(hook.guard, after=hook.guarded(self._optimizer_made)))
+        hook.detach_with(OPTIMIZER_GIVEN.listen(hook.guard, after=hook.guarded(self._optimizer_made)))
         hook.detach_with(self.stop)
         self.start()
 

@@ -157,6 +157,11 @@ class Models:
         """Whether a parameter belongs to a module."""
         return any(tree.parameter(parameter) is not None for tree in (*self._trees, *self._waiting))
 
+    def owner(self, parameter: Tensor) -> nn.Module | None:
+        """The topmost module of the model that a parameter belongs to, with a number or without."""
+        found = (tree for tree in (*self._trees, *self._waiting) if tree.parameter(parameter) is not None)
+        return next((tree.owner for tree in found), None)
+
     def holds(self, module: nn.Module) -> bool:
         """Whether a module belongs to a model, with a number or without."""
         return any(tree.module(module) is not None for tree in (*self._trees, *self._waiting))

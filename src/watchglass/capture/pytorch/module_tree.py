@@ -180,6 +180,17 @@ class Parents:
         tops = {id(top): top for top in (self.owner(each, known) for each in [*self._parents, *held])}
         return [top for top in tops.values() if any(id(parameter) in wanted for parameter in top.parameters())]
 
+    def holders(self, parameters: Iterable[Tensor]) -> dict[int, nn.Module]:
+        """The module that each of these parameters was registered under, by identity of the parameter."""
+        wanted = {id(parameter) for parameter in parameters}
+        living = [module for each in self._holders.values() if (module := each()) is not None]
+        return {
+            id(parameter): module
+            for module in living
+            for parameter in module.parameters(recurse=False)
+            if id(parameter) in wanted
+        }
+
 
 def _holds(parent: nn.Module, name: str, module: nn.Module) -> bool:
     """Whether a module is a child of another, where it was put or, which takes a look at all children, elsewhere."""

@@ -246,6 +246,8 @@ _SCHEDULER, _SCALER = Nest(), Nest()
 
 EVERY_BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), inner=True)
 BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), active=FACTS)
+#: As an optimizer is made, and later.
+OPTIMIZER_GIVEN = PublicCall(lambda: ((Optimizer, "add_param_group"),))
 OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), active=FACTS)
 MODULE_ZERO_GRAD = PublicCall(lambda: ((nn.Module, "zero_grad"),), active=FACTS)
 #: Constructors step their scheduler once; the training did not call that.

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo
+from watchglass.records import Finding, Mode, Role, Severity, TensorInfo
 from watchglass.rules import signals
+from watchglass.rules.fresh_weights import initialization_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Statistics, StepView
@@ -122,38 +123,10 @@ class FrozenByMistake(Rule):
 
     def _fits(self, view: StepView, info: TensorInfo, least: float, most: float, std: float) -> str:
         """The initialisation that the values of a weight look like; "" for none."""
-        size, shape = math.prod(info.shape), info.shape
-        if size < 64 or std <= 0 or self._is_copy(view, info, std):
+        if self._is_copy(view, info, std):
             return ""
-        fan_in, fan_out = math.prod(shape[1:]), shape[0] * math.prod(shape[2:])
-        tolerance = max(self.tolerance, 2 / math.sqrt(size))
-        edge = max(-least, most)
-        # A uniform distribution: the range is full on both sides, and its spread is a root of three smaller.
-        if abs(edge / std / math.sqrt(3) - 1) < tolerance and min(-least, most) > edge * (1 - max(0.02, 16 / size)):
-            hidden = shape[0] // 4, shape[0] // 3, shape[0], shape[1]
-            bounds = {
-                "PyTorch's default, uniform": 1 / fan_in, "Xavier uniform": 6 / (fan_in + fan_out),
-                "Kaiming uniform": 6 / fan_in, "Kaiming uniform of the outputs": 6 / fan_out,
-                "LeCun uniform": 3 / fan_in,
-            } | (
-                {f"PyTorch's default, uniform, {h} units": 1 / h for h in hidden if h}
-                if info.module_kind is ModuleKind.RECURRENT else {}
-            )  # fmt: skip
-            for name, square in bounds.items():
-                bound = math.sqrt(square)
-                if bound * (1 - max(0.01, 16 / size)) < edge <= bound * 1.0001:
-                    return name
-            return ""
-        reach = edge / std
-        expected = math.sqrt(2 * math.log(2 * size))
-        if abs(reach / expected - 1) > 0.3:
-            return ""
-        spreads = {
-            "Kaiming normal": 2 / fan_in, "Kaiming normal of the outputs": 2 / fan_out,
-            "Xavier normal": 2 / (fan_in + fan_out), "LeCun normal": 1 / fan_in, "normal, 0.02": 0.0004,
-        }  # fmt: skip
-        spreads |= {"normal, 1": 1.0} if info.module_kind is ModuleKind.EMBEDDING else {}
-        return next((name for name, square in spreads.items() if abs(std / math.sqrt(square) - 1) < tolerance), "")
+        size = math.prod(info.shape)
+        return initialization_of(info.shape, info.module_kind, size, least, most, std, self.tolerance)
 
     def _is_copy(self, view: StepView, info: TensorInfo, std: float) -> bool:
         """Whether a trained weight began with the same shape and spread."""

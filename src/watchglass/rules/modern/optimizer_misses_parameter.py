@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
+from watchglass.rules.fresh_weights import initialization_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -15,13 +16,14 @@ from watchglass.tables import StepView
 class OptimizerMissesParameter(Rule):
     """Trainable parameters that get gradients, and that no optimizer holds.
 
-    Looks at: the parameters of the optimizers, and statistics of weights.
+    Looks at: the parameters of the optimizers, statistics of weights, and the parameters that backwards reach.
     Fires when: an optimizer holds other parameters of the same model, and a parameter that has a gradient and that no
-        optimizer holds did not change in `patience` captures, as far as it is captured. Frozen parameters, models that
-        only pass gradients on (a discriminator, a perceptual loss), and weights that the script updates itself are not
-        reported.
+        optimizer holds did not change in `patience` captures, as far as it is captured. In other modules in training
+        mode: a parameter with the same values in `looks` readings of the graph, if most weights of its module look
+        freshly initialised. Frozen parameters, pretrained modules, models that only pass gradients on (a discriminator,
+        a perceptual loss), and weights that the script updates itself are not reported.
     Usual causes: layers added after the optimizer was made, a plain list of modules instead of a ModuleList, a wrong
-        filter.
+        filter, a second module or parameters of the loss that were forgotten.
     What to try: build the optimizer from model.parameters(), after the last change of the model; with
         requires_grad=False, freeze parameters that should not change.
     Costs: the fact membership, a microsecond per parameter at a handful of steps; statistics of weights.
@@ -32,9 +34,11 @@ class OptimizerMissesParameter(Rule):
     needs = (
         Needs(facts=("membership",), why="to see which parameters the optimizers hold"),
         Needs(role=Role.WEIGHT, statistics=("l2", "sum"), why="to see that they do not change"),
+        Needs(facts=("unheld_parameters",), optional=True, why="to see parameters that are no part of a trained model"),
     )
 
     patience: int = parameter(4, help="captures in which such a weight is the same", unit="captures", ge=1)
+    looks: int = parameter(3, help="readings of the graph that find such parameters with the same values", ge=2)
 
     #: Of the latest record: names, and how many there are.
     names: list[str] = state(list)
@@ -46,6 +50,8 @@ class OptimizerMissesParameter(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""
+        for fact in view.facts("unheld_parameters"):
+            yield from self._beyond(view, fact.data["parameters"], fact.data["count"])
         for fact in view.facts("membership"):
             self._take(fact.data.get("left_out_beside"))
         if view.mode is not Mode.TRAIN or not self.names or not view.captured:
@@ -85,8 +91,51 @@ class OptimizerMissesParameter(Rule):
             symptoms=("parameter_without_optimizer",),
         )
 
+    def _beyond(self, view: StepView, rows: list[dict[str, Any]], count: int) -> Iterable[Finding]:
+        """A finding about parameters of modules of which no optimizer holds anything."""
+        still = [row for row in rows if row["optimizer"] is None and row["training"] and row["looks"] >= self.looks]
+        # The layers of a plain list are modules of one class each.
+        fresh = [row for row in still if _is_fresh([each for each in still if each["owner"] == row["owner"]])]
+        if not fresh:
+            return
+        first, total = fresh[0], count if len(fresh) == len(rows) else len(fresh)
+        what = ".".join(filter(None, (first["owner"], first["name"]))) or "a parameter"
+        others = f" and {total - 1} more" if total > 1 else ""
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="in no trained model",
+            tensors=[what] if first["owner"] else [],
+            value=float(total),
+            limit=0.0,
+            message=f"no optimizer holds {what} of shape {first['shape']}{others}, although backward computes "
+            f"gradients of {'them' if total > 1 else 'it'}: the same values in {first['looks']} readings of the graph "
+            f"up to step {view.mode_step}",
+            symptoms=("parameter_without_optimizer",),
+        )
+
     def _take(self, left_out: Any) -> None:
         if isinstance(left_out, dict):
             self.names, self.total = list(left_out["names"]), left_out["count"]
             self.seen = {name: seen for name, seen in self.seen.items() if name in self.names}
             self.moved = [name for name in self.moved if name in self.names]
+
+
+def _is_fresh(rows: list[dict[str, Any]]) -> bool:
+    """Whether most weights of a module look freshly initialised; a parameter of no module always does."""
+    large = [row for row in rows if len(row["shape"]) > 1 and row["sampled"] >= 64]
+    if not large or (len(rows) == 1 and not rows[0]["owner"]):
+        return not rows[0]["owner"] or all(row["std"] == 0 for row in rows)
+    looks = [
+        initialization_of(
+            row["shape"], _kind(row), row["sampled"], row["min"], row["max"], row["std"], tolerance=0.02
+        ) or row["std"] == 0
+        for row in large
+    ]  # fmt: skip
+    return 2 * sum(map(bool, looks)) >= len(large)
+
+
+def _kind(row: dict[str, Any]) -> ModuleKind:
+    """The kind of the module of a parameter; a table of vectors that a loss holds is like an embedding."""
+    kind = ModuleKind(row["kind"])
+    return ModuleKind.EMBEDDING if kind is ModuleKind.OTHER else kind

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+import synthetic_steps
 from real_runs import RealRuns, Watch, batch, classifier, update
-from synthetic_steps import LAYERS, MODULES, training
+from synthetic_steps import LAYERS, MODULES
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
 from watchglass.rules import find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 
 def run(*names: str, ratio: float) -> list[Step]:
     """A run in which no optimizer holds these weights, and updates of this size."""
     fact = {"left_out_beside": {"count": len(names), "names": list(names)}}
-    return training(30, ratio=lambda n, i: ratio if i == 0 else 1e-3, facts={0: {"membership": fact}})
+    return synthetic_steps.training(30, ratio=lambda n, i: ratio if i == 0 else 1e-3, facts={0: {"membership": fact}})
+
+
+def beyond(
+    *, looks: int, sampled: int = 512, least: float = -0.25, most: float = 0.25, training: bool = True,
+    optimizer: str | None = None,
+) -> list[Step]:  # fmt: skip
+    """A run in which no optimizer holds a linear layer of a second module, with uniform weights."""
+    row = {
+        "owner": "Encoder", "name": "fc.weight", "shape": [32, 16] if sampled > 2 else [2], "kind": "linear",
+        "training": training, "optimizer": optimizer, "sampled": sampled, "min": least, "max": most,
+        "std": (most - least) / 12**0.5,
+    }  # fmt: skip
+    fact = {"backward": 1, "count": 1}
+    facts = {n: {"unheld_parameters": {**fact, "parameters": [{**row, "looks": n + 1}]}} for n in range(looks)}
+    return synthetic_steps.training(30, facts=facts)
 
 
 class TestOptimizerMissesParameter(RuleSuite):
@@ -29,11 +50,25 @@ class TestOptimizerMissesParameter(RuleSuite):
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
         # A bias, of which nothing is captured.
-        return (run(f"{LAYERS[0]}.bias", ratio=1e-3),)
+        return (run(f"{LAYERS[0]}.bias", ratio=1e-3), beyond(looks=3), beyond(looks=3, sampled=2, least=0.0, most=0.0))
 
     def healthy(self) -> Sequence[Step]:
         # The script updates both itself.
         return run(f"{LAYERS[0]}.weight", f"{LAYERS[0]}.bias", ratio=1e-3)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        # Values that change, a pretrained module, one in evaluation mode, one of another optimizer.
+        beyond(looks=1),
+        beyond(looks=4, most=0.5),
+        beyond(looks=4, training=False),
+        beyond(looks=4, optimizer="optimizer_2"),
+    ],
+)
+def test_modules_that_are_trained_elsewhere_are_no_findings(run_path: Path, steps: list[Step]) -> None:
+    assert replay(build_run(run_path, steps), [RuleSpec("OptimizerMissesParameter")]).findings == ()
 
 
 class TestOptimizerMissesParameterInRealRuns(RealRuns):
@@ -50,3 +85,25 @@ class TestOptimizerMissesParameterInRealRuns(RealRuns):
         watch(model)
         for _ in range(20):
             update(model, optimizer, *batch())
+
+
+class TestOptimizerMissesASecondModuleInRealRuns(RealRuns):
+    rule = "OptimizerMissesParameter"
+    cause = "parameter_not_in_optimizer"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The twin keeps its first layers fixed, with weights that are no fresh ones."""
+        layers, model = [nn.Linear(16, 16) for _ in range(2)], classifier(depth=1)
+        for layer in layers:
+            if not sick:
+                nn.init.uniform_(layer.weight, -0.1, 0.3)
+        watch(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(20):
+            inputs, labels = batch()
+            for layer in layers:
+                inputs = inputs + layer(inputs).relu() / 4
+            loss = F.cross_entropy(model(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()

@@ -21,6 +21,7 @@ from watchglass.capture.pytorch.facts.loss_scales import LossScales
 from watchglass.capture.pytorch.facts.model_structure import Membership, TrainingFlags
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.facts.running_statistics import RunningStatistics
+from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.facts.update_samples import UpdateSampleFact
 from watchglass.capture.pytorch.models import Models
 from watchglass.config import chosen_facts
@@ -116,7 +117,11 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     ),
     frozenset({"update_sample"}): lambda hook, models, subjects, leave, kinds: UpdateSampleFact(),
     frozenset({"running_statistics"}): lambda hook, models, subjects, leave, kinds: RunningStatistics(models),
-    frozenset({"loss_graph", "forward_graph"}): lambda hook, models, subjects, leave, kinds: GraphLooks(models, kinds),
+    frozenset({"loss_graph", "forward_graph", "unheld_parameters"}): (
+        lambda hook, models, subjects, leave, kinds: GraphLooks(
+            models, kinds, UnheldParameters(hook, models, subjects, leave)
+        )
+    ),
     frozenset({"batch", "data_loader", "input_sketch"}): (
         lambda hook, models, subjects, leave, kinds: Batches(hook, models, kinds, leave)
     ),

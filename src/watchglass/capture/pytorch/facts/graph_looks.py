@@ -1,4 +1,4 @@
-"""Reads autograd's graph at a few captured backwards, for the facts ``loss_graph`` and ``forward_graph``."""
+"""Reads autograd's graph at a few captured backwards, for the facts that follow from it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.pytorch import autograd_graph as graphs
 from watchglass.capture.pytorch.autograd_graph import Graph, Operand
-from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall
+from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts import forward_graphs, loss_graphs
+from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.loss_outputs import output_path
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.nested_tensors import tensors_in
@@ -33,11 +34,18 @@ class GraphLooks:
     """Reads the graph as a backward begins: the first captured ones of each model, then ever more rarely.
 
     A later look is for what changes: a loss that is added, layers that are no longer frozen.
+
+    Args:
+        models: The models that are watched.
+        kinds: The facts that are recorded.
+        unheld: Records parameters that no optimizer updates.
     """
 
-    def __init__(self, models: Models, kinds: frozenset[str]) -> None:
+    def __init__(self, models: Models, kinds: frozenset[str], unheld: UnheldParameters) -> None:
         self._models = models
-        self._kinds = kinds
+        self._kinds = kinds & {"loss_graph", "forward_graph"}
+        self._unheld = unheld
+        self._looks_for_unheld = "unheld_parameters" in kinds
         # By model: captured steps so far, and models with a large graph, and with one that cannot be read.
         self._captures: dict[int, int] = {}
         self._large: set[int] = set()
@@ -48,7 +56,7 @@ class GraphLooks:
         self._calls: list[_Call] = []
         self._given: frozenset[int] = frozenset()
         self._reported: dict[tuple[str, int, int], Any] = {}
-        self._records = dict.fromkeys(kinds, 0)
+        self._records = dict.fromkeys(self._kinds, 0)
         #: Listens to modules in the forwards that are read, see :class:`~watchglass.capture.pytorch.events.Events`.
         self.module_listeners = (lambda: self._looking and "loss_graph" in self._kinds, self._called)
 
@@ -78,10 +86,16 @@ class GraphLooks:
             if len(graph) > _LARGE:
                 self._large.add(call.step.model)
             self._record(call, (call.step.model, self._backwards), graph)
+            if self._looks_for_unheld and graph.complete:
+                self._unheld.look(call.forward.records, self._backwards, list(graph.parameters.values()))
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             # Nodes belong to PyTorch and to other libraries: one that is not as expected ends these facts alone.
             _log.debug("watchglass: autograd's graph was not read: %s: %s", type(error).__name__, error)
             self._unreadable.add(call.step.model)
+
+    def update_ended(self, update: Update) -> None:
+        """A captured step's update is over."""
+        self._unheld.updated(update.optimizer)
 
     def _called(self, call: ModuleCall) -> None:
         """A module has returned."""

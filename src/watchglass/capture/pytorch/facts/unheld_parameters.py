@@ -1,0 +1,129 @@
+"""Fact ``unheld_parameters``: parameters that a backward reaches and that no optimizer updates.
+
+``membership`` compares the optimizers with the models. Layers in a plain list, a second module of the loop and
+parameters of a loss are no part of a model that is trained. Autograd's graph shows them all.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
+from watchglass.capture.pytorch.facts.object_names import ObjectNames
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_tree import kind_of, parameters_of, type_name
+from watchglass.capture.update_samples import ELEMENTS
+from watchglass.record import CapturedRecords
+from watchglass.records import ModuleKind
+
+#: Parameters that are described, and whose values are remembered.
+_MOST, _MOST_REMEMBERED = 32, 4096
+
+
+class _Seen(NamedTuple):
+    """The sum of the sampled elements of a parameter, and how many looks in a row have found it."""
+
+    parameter: weakref.ref[Tensor]
+    total: float
+    looks: int
+
+
+class UnheldParameters:
+    """Compares the parameters that a backward reaches with those of the optimizers.
+
+    Args:
+        hook: The hook that records.
+        models: The models that are watched.
+        subjects: Names of the optimizers that are called.
+        leave: Collects the functions that end the listening.
+    """
+
+    def __init__(self, hook: Hook, models: Models, subjects: ObjectNames, leave: ExitStack) -> None:
+        self._models = models
+        self._subjects = subjects
+        self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._updating: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # Backwards of a step of which parameters were reported; the recorder's thread remembers their values.
+        self._reported: set[int] = set()
+        self._seen: dict[int, _Seen] = {}
+        leave.callback(calls.OPTIMIZER_GIVEN.listen(hook.guard, after=self._optimizer_made))
+
+    def _optimizer_made(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._made.add(arguments[0])
+
+    def updated(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped at a captured step."""
+        self._updating.add(optimizer)
+
+    def look(self, records: CapturedRecords, backward: int, reached: Sequence[Tensor]) -> None:
+        """A backward is about to reach these parameters."""
+        optimizers = {id(each): each for each in (*self._made, *self._subjects.optimizers())}.values()
+        holding = {id(each): optimizer for optimizer in optimizers for each in parameters_of(optimizer)}
+        # Ahead of the first update all may update.
+        updating = [optimizer for optimizer in optimizers if optimizer in self._updating] or optimizers
+        updated = {id(each) for optimizer in updating for each in parameters_of(optimizer)}
+        if updated.isdisjoint(map(id, reached)):
+            return  # an optimizer that was made before watching began is known once it has stepped
+        idle = [each for each in reached if id(each) not in updated]
+        holders = self._models.parents.holders(idle)
+        rows: list[tuple[dict[str, Any], weakref.ref[Tensor], CopyPlace]] = []
+        copies, count = Copies(), 0
+        for parameter in idle:
+            holder, optimizer = holders.get(id(parameter)), holding.get(id(parameter))
+            owner = self._models.owner(parameter)
+            if owner is None and holder is not None:
+                owner = self._models.parents.owner(holder)
+            if owner is not None and any(id(each) in updated for each in owner.parameters()):
+                continue  # the fact membership has those of models of which others are updated
+            count += 1
+            values = some(parameter, ELEMENTS) if len(rows) < _MOST else None
+            if values is None:
+                continue
+            row = _described(parameter, holder, owner)
+            row["optimizer"] = self._subjects.name("optimizer", optimizer) if optimizer is not None else None
+            rows.append((row, weakref.ref(parameter), copies.add(values)))
+        if not rows and backward not in self._reported:
+            return
+        (self._reported.add if rows else self._reported.discard)(backward)
+        copies.send()
+        make = functools.partial(self._data, {"backward": backward, "count": count}, rows, copies)
+        records.facts.append(("unheld_parameters", "autograd", DeferredFact(make)))
+
+    def _data(self, data: dict[str, Any], rows: Sequence[Any], copies: Copies) -> dict[str, Any]:
+        values = copies.values()
+        if len(self._seen) > _MOST_REMEMBERED:
+            self._seen.clear()
+        parameters = []
+        for row, reference, place in rows:
+            taken = values[place].astype(float)
+            parameter, total = reference(), float(taken.sum())
+            known = self._seen.get(id(parameter))
+            again = known is not None and known.parameter() is parameter and known.total == total
+            looks = known.looks + 1 if known is not None and again else 1
+            if parameter is not None:
+                self._seen[id(parameter)] = _Seen(reference, total, looks)
+            spread = {"min": float(taken.min()), "max": float(taken.max()), "std": float(taken.std())}
+            parameters.append({**row, "looks": looks, "sampled": taken.size, **spread})
+        return {**data, "parameters": parameters}
+
+
+def _described(parameter: Tensor, holder: nn.Module | None, owner: nn.Module | None) -> dict[str, Any]:
+    """The name of a parameter within the outermost module that holds it, and what that is."""
+    names = owner.named_parameters() if owner is not None else ()
+    return {
+        "owner": type_name(owner) if owner is not None else "",
+        "name": next((name for name, each in names if each is parameter), ""),
+        "shape": list(parameter.shape),
+        "kind": (kind_of(holder) if holder is not None else ModuleKind.OTHER).value,
+        "training": owner is None or owner.training,
+    }
