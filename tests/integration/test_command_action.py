@@ -101,7 +101,7 @@ def test_a_program_that_has_gone_meanwhile_makes_no_sense_to_try_again(tmp_path:
 
 def test_an_argument_that_none_can_be_is_reported() -> None:
     outcome = call(sys.executable, "-c", "pass", "{message}", message="a\0b")
-    assert (outcome.again, outcome.reason) == (False, "an argument holds a character that no argument can hold")
+    assert (outcome.again, outcome.reason) == (False, "an argument contains a character that arguments cannot contain")
 
 
 @pytest.mark.parametrize(

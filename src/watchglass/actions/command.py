@@ -75,7 +75,7 @@ class Command(Action):
             except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
                 raise UndeliverableError(f"{self._concealed(words[0])} cannot be called: {error.strerror}") from None
             except ValueError:
-                raise UndeliverableError("an argument holds a character that no argument can hold") from None
+                raise UndeliverableError("an argument contains a character that arguments cannot contain") from None
         last = self._concealed(_last_words(process))
         if process.returncode != 0:
             how = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"

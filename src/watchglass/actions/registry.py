@@ -132,7 +132,7 @@ def parse_action(text: str) -> ActionSpec:
         if not equals or not key.isidentifier():
             raise InvalidValueError(f"a parameter of action {name} must read PARAM=VALUE but got {part!r}")
         if key in given:
-            raise InvalidValueError(f"action {name} was given {key} twice; several values are one list, {key}=A,B")
+            raise InvalidValueError(f"action {name} has {key} twice; write several values as one list, {key}=A,B")
         given[key] = value.strip()
     return ActionSpec(name, dict(given))
 

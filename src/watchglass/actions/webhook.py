@@ -141,7 +141,7 @@ def _post(url: str, headers: dict[str, str], body: bytes, timeout_s: float) -> N
             status, after_s = error.code, _after_s(error.headers.get("Retry-After"))
         said = f"answered with {status} {http.client.responses.get(status, '')}".rstrip()
         if 300 <= status < 400:
-            raise UndeliverableError(f"{said}; give the address that it leads to, redirects are not followed") from None
+            raise UndeliverableError(f"{said}; give the final address, because redirects are not followed") from None
         if status in _LATER or status >= 500:
             raise DeliverLater(said, after_s) from None
         raise UndeliverableError(said) from None
@@ -172,7 +172,7 @@ def _check_url(url: str) -> None:
         host = parts.hostname
         _ = parts.port
     except ValueError:
-        raise InvalidValueError("Webhook: url is no address; it must look like https://example.org/hook") from None
+        raise InvalidValueError("Webhook: url is not an address; it must look like https://example.org/hook") from None
     if parts.scheme not in ("http", "https") or not host:
         # The message does not quote the url: it may hold a secret.
         got = f"begins with {parts.scheme}://" if "://" in url else "has no ://"
@@ -184,7 +184,7 @@ def _check_url(url: str) -> None:
     if any(ord(letter) <= 32 or ord(letter) == 127 for letter in url):
         raise InvalidValueError("Webhook: url must be one word without spaces")
     if not f"{parts.path}{parts.query}".isascii():
-        raise InvalidValueError("Webhook: url must be percent-encoded behind its host, as %C3%A4 for \u00e4")
+        raise InvalidValueError("Webhook: url must be percent-encoded after its host, as %C3%A4 for \u00e4")
 
 
 def _key(secret: str) -> bytes:
@@ -195,7 +195,7 @@ def _key(secret: str) -> bytes:
     except binascii.Error:
         key = b""
     if not key:
-        raise InvalidValueError("Webhook: a secret that begins with whsec_ must go on in base64")
+        raise InvalidValueError("Webhook: a secret that begins with whsec_ must continue in base64")
     return key
 
 

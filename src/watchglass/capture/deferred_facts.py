@@ -46,5 +46,5 @@ class DeferredFact:
             try:
                 self._data = make()
             except Exception as error:
-                _log.debug("watchglass: a fact was left out: %s: %s", type(error).__name__, error)
+                _log.debug("watchglass: a fact is not recorded: %s: %s", type(error).__name__, error)
         return self._data

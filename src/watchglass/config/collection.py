@@ -34,7 +34,7 @@ class BuiltInCollection(NamedTuple):
 BUILT_IN_COLLECTIONS: dict[str, BuiltInCollection] = {
     "all": BuiltInCollection("every tensor the run produces"),
     "default": BuiltInCollection("what a script saves under no other collection", (Role.CUSTOM,)),
-    "weights": BuiltInCollection("parameters that are no biases, before the update", (Role.WEIGHT,)),
+    "weights": BuiltInCollection("parameters other than biases, before the update", (Role.WEIGHT,)),
     "biases": BuiltInCollection("biases, before the update", (Role.BIAS,)),
     "gradients": BuiltInCollection("gradients as the optimizer sees them", (Role.GRADIENT,)),
     "updates": BuiltInCollection("what an update changed in each parameter", (Role.UPDATE,)),
@@ -42,8 +42,8 @@ BUILT_IN_COLLECTIONS: dict[str, BuiltInCollection] = {
     "inputs": BuiltInCollection("inputs of modules", (Role.INPUT,)),
     "outputs": BuiltInCollection("outputs of modules", (Role.OUTPUT,)),
     "layers": BuiltInCollection("inputs and outputs of modules", (Role.INPUT, Role.OUTPUT)),
-    "labels": BuiltInCollection("what a loss compares with", (Role.LABEL,)),
-    "predictions": BuiltInCollection("what a loss judges", (Role.PREDICTION,)),
+    "labels": BuiltInCollection("targets of loss functions", (Role.LABEL,)),
+    "predictions": BuiltInCollection("predictions that loss functions get", (Role.PREDICTION,)),
     "losses": BuiltInCollection("losses", (Role.LOSS,), every_step=True),
     "metrics": BuiltInCollection(
         "accuracy, norms, learning rates and what a script saves", (Role.METRIC,), every_step=True
@@ -60,7 +60,7 @@ BUILT_IN_COLLECTIONS: dict[str, BuiltInCollection] = {
     "sigmoid_input": BuiltInCollection("inputs of sigmoid", (), ("sigmoid_input",)),
     "attention": BuiltInCollection("largest logit and entropy of each attention head", (), ("attention",)),
     "router": BuiltInCollection("load and logits of routers in mixtures of experts", (), ("router",)),
-    "logsumexp": BuiltInCollection("log-sum-exp of the logits that a loss judges", (), ("logsumexp",)),
+    "logsumexp": BuiltInCollection("log-sum-exp of the logits that a loss function gets", (), ("logsumexp",)),
     "feature_importance": BuiltInCollection("importance of each feature to boosted trees", (), ("feature_importance",)),
     "trees": BuiltInCollection("depth and largest node number of boosted trees", (), ("trees",)),
 }

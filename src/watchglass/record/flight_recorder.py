@@ -256,7 +256,7 @@ def _step(content: bytes) -> OpenStep:
     number, mode, mode_step, train_step, start_ns, end_ns = head["step"]
     for count in (number, mode_step, train_step, start_ns, end_ns):
         if type(count) is not int or not -1 <= count < 1 << 63:
-            raise ValueError(f"{count!r} is no number of a step and no time")
+            raise ValueError(f"{count!r} is neither the number of a step nor a time")
     records = CapturedRecords(
         scalars=[(_id(tensor_id), float(weight), float(value)) for tensor_id, weight, value in head["scalars"]],
         statistics=[_captured(arrays, bool(sampled), binned) for sampled, binned in head["statistics"]],
@@ -273,7 +273,7 @@ def _step(content: bytes) -> OpenStep:
 
 def _id(tensor_id: Any) -> int:
     if type(tensor_id) is not int or not 0 <= tensor_id < 1 << 32:
-        raise ValueError(f"{tensor_id!r} is no id of a tensor")
+        raise ValueError(f"{tensor_id!r} is not the id of a tensor")
     return tensor_id
 
 

@@ -50,7 +50,7 @@ class Windows:
         known = [kind.name for kind in ROW_KINDS.values() if kind.key is RowKey.TIME]
         kinds: Any = self.kinds
         if not isinstance(kinds, (tuple, list)) or not kinds or not all(each in known for each in kinds):
-            one = f"; for one write kinds=({kinds!r},)" if kinds in known else ""
+            one = f"; for a single kind write kinds=({kinds!r},)" if kinds in known else ""
             raise InvalidValueError(
                 f"kinds of Windows must be a tuple of kinds of rows by time ({', '.join(known) or 'there are none'}) "
                 f"but got {kinds!r:.80}{one}"

@@ -148,7 +148,8 @@ def _check_declared(rule: Rule, name: str) -> None:
     needs: object = rule.needs
     if not isinstance(needs, (tuple, list)) or not all(isinstance(need, Needs) for need in needs):
         raise PluginFileError(
-            f"needs of {name} must be a tuple of Needs but is {needs!r:.80}; for one need write needs = (Needs(...),)"
+            f"needs of {name} must be a tuple of Needs but is {needs!r:.80}; "
+            "for a single need write needs = (Needs(...),)"
         )
     default: object = rule.default
     if not isinstance(default, bool):
@@ -165,7 +166,7 @@ def _check_declared(rule: Rule, name: str) -> None:
     if not isinstance(compares, (tuple, list)) or not all(each in parameters for each in compares):
         raise PluginFileError(
             f"compares of {name} must be a tuple of names of its parameters but is {compares!r:.80}; "
-            'for one name write ("other_run",)'
+            'for a single name write ("other_run",)'
         )
 
 
@@ -236,7 +237,7 @@ def expand(specs: Iterable[RuleSpec]) -> tuple[RuleSpec, ...]:
         if spec.parameters:
             raise InvalidValueError(
                 f'"{spec.name}" is a rule set and has no parameters, but got {", ".join(spec.parameters)}; '
-                f"name the rule as well: {spec.name},RULE:{next(iter(spec.parameters))}=VALUE"
+                f"also name the rule: {spec.name},RULE:{next(iter(spec.parameters))}=VALUE"
             )
         before = {each.name for each in result}
         taken = [name for name in rules_of_set(spec.name) if name not in before]

@@ -259,7 +259,9 @@ def _decode(data: bytes, path: str) -> Claim:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DamagedDataError(f"{path} is no claim (it is not JSON); remove it once its process has ended") from error
+        raise DamagedDataError(
+            f"{path} is not a claim (it is not JSON); remove it once its process has ended"
+        ) from error
     return Claim.from_json(value)
 
 

@@ -97,7 +97,7 @@ def read_generation(store: Store, number: int) -> Generation:
             raise DamagedDataError("it is of another generation")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedDataError(
-            f"{path} in {store.location} is no manifest of compacted data ({ascii(str(error))[:120]})"
+            f"{path} in {store.location} is not a manifest of compacted data ({ascii(str(error))[:120]})"
         ) from error
     if len({(each.attempt, each.worker) for each in covers}) != len(covers):
         raise DamagedDataError(f"{path} in {store.location} names a worker twice")

@@ -44,7 +44,7 @@ class MemoryBudget:
             if self._used + size > self.limit_bytes:
                 raise MemoryBudgetError(
                     f"reading this run takes {(self._used + size) >> 20:,} MiB of memory but at most "
-                    f"{self.limit_bytes >> 20:,} MiB are allowed; if you trust the run, allow more with "
+                    f"{self.limit_bytes >> 20:,} MiB are allowed; if you trust the run, raise the limit with "
                     f"{environment.READ_MEMORY}, in bytes, or read a part of it"
                 )
             self._used += size

@@ -187,7 +187,7 @@ def test_causes_of_users_and_rules_that_are_evaluated_again(
     assert "symptom cup_is_cold: the cup is cold for the coffee is cold (0.8)" in text
     mine.write_text("[links]\nloss_flat = { coffee = 0.8 }\n")
     (line,) = watchglass("explain", run, "--causes", mine).err.splitlines()
-    assert f'{mine}: links.loss_flat names "coffee", which is no cause that is known' in line
+    assert f'{mine}: links.loss_flat names "coffee", which is not a known cause' in line
     text = watchglass("explain", broken, "--rules", "ExplodingTensor").out
     assert "ExplodingTensor" in text
     assert "LossNotDecreasing" not in text

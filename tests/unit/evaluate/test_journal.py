@@ -132,7 +132,7 @@ def test_what_waits_is_bounded_and_reported(store: Objects) -> None:
     journal.write([replace(FINDING, count=2)])
     store.unreachable = False
     journal.flush()
-    assert said[-1] == "findings are being written again, 1 were too many and are left out"
+    assert said[-1] == "findings are being written again, 1 were too many and are omitted"
     assert open_run(store.location).journal.findings[0].count == 2
     journal.close()
 

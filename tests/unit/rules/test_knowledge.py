@@ -203,7 +203,7 @@ def test_a_later_file_builds_on_an_earlier_one(mine: Path, tmp_path: Path) -> No
     more = tmp_path / "more.toml"
     more.write_text("[links]\nyawning = { cold_coffee = 0.5 }\n")
     assert load_knowledge([mine, more]).likely(["yawning"]) == ("cold_coffee",)
-    with pytest.raises(InvalidValueError, match=r'more\.toml: links names "yawning", which is no symptom'):
+    with pytest.raises(InvalidValueError, match=r'more\.toml: links names "yawning", which is not a known symptom'):
         load_knowledge([more])
 
 
@@ -270,9 +270,9 @@ CAUSE = '[causes.mine]\ntitle = "a"\nexplanation = "b"\nwhat_to_try = ["c"]\n'
         (CAUSE.replace("mine", '"my cause"'), "causes.my cause must be named by small letters, digits and underscores"),
         (CAUSE.replace("mine", "overfitting"), "causes.overfitting is known already; choose another name"),
         (CAUSE + 'leads_to = ["loss_flatt"]\n',
-         'causes.mine.leads_to names "loss_flatt", which is no symptom that is known (did you mean "loss_flat"?)'),
+         'causes.mine.leads_to names "loss_flatt", which is not a known symptom (did you mean "loss_flat"?)'),
         (CAUSE + 'advice = ["try {learning_rat:g}"]\n',
-         "causes.mine.advice[0] mentions {learning_rat}, which is no placeholder (did you mean \"learning_rate\"?)"),
+         "causes.mine.advice[0] mentions {learning_rat}, which is not a placeholder (did you mean \"learning_rate\"?)"),
         (CAUSE + 'advice = ["ok", "{optimizer.__class__}"]\n', "causes.mine.advice[1] must mention placeholders"),
         (CAUSE + 'advice = ["{optimizer[0]}"]\n', "attributes and elements are not allowed"),
         (CAUSE + 'advice = ["{}"]\n', 'must mention placeholders by name alone but got "{}"'),
@@ -286,14 +286,14 @@ CAUSE = '[causes.mine]\ntitle = "a"\nexplanation = "b"\nwhat_to_try = ["c"]\n'
         ('[symptoms.mine]\nmeans = "a"\nbreaks = 1\n', "symptoms.mine.breaks must be true or false but got 1"),
         ('[symptoms.loss_flat]\nmeans = "a"\n', "symptoms.loss_flat is known already"),
         ('[groups]\nloss_flat = ["dead_units"]\n', "groups.loss_flat is known already"),
-        ('[groups]\nmine = ["dead"]\n', 'groups.mine names "dead", which is no symptom'),
+        ('[groups]\nmine = ["dead"]\n', 'groups.mine names "dead", which is not a known symptom'),
         ("[links]\nloss_flatt = { overfitting = 0.5 }\n",
-         'links names "loss_flatt", which is no symptom that is known (did you mean "loss_flat"?); declare it under '
+         'links names "loss_flatt", which is not a known symptom (did you mean "loss_flat"?); declare it under '
          "[symptoms], with what it means"),
         ("[links]\nloss_flat = { overfiting = 0.5 }\n",
-         'links.loss_flat names "overfiting", which is no cause that is known (did you mean "overfitting"?)'),
+         'links.loss_flat names "overfiting", which is not a known cause (did you mean "overfitting"?)'),
         ("[links]\nloss_flat = { nothing_to_learn = 0.5 }\n",
-         "links.loss_flat.nothing_to_learn is there already, with weight 0.4; links are only added"),
+         "links.loss_flat.nothing_to_learn exists already, with weight 0.4; links are only added"),
         *((f"[links]\nloss_flat = {{ overfitting = {weight} }}\n",
            "links.loss_flat.overfitting must be a weight between -1 and 1, and not 0, but got ")
           for weight in ("1.0", "-1", "0", "0.0", "nan", "inf", "true", '"0.5"')),
@@ -302,7 +302,7 @@ CAUSE = '[causes.mine]\ntitle = "a"\nexplanation = "b"\nwhat_to_try = ["c"]\n'
         ('[placeholders]\nlearning_rate = { kind = "number", means = "a" }\n', "placeholders.learning_rate is known"),
         ('[placeholders]\nmine = { kind = "number", means = "a", otherwise = "b" }\n', "is only for texts"),
         ('[placeholders]\nmine = { kind = "number", means = "a", log10_of = "b" }\n',
-         'placeholders.mine follows from "b", which is no placeholder'),
+         'placeholders.mine follows from "b", which is not a placeholder'),
         ('[placeholders]\nmine = { kind = "number", means = "a", log10_of = "mine" }\n',
          'must be a number that follows from plain numbers but follows from "mine"'),
         ('[placeholders]\nmine = { kind = "number", means = "a", log10_of = "optimizer" }\n',

@@ -156,7 +156,7 @@ def test_a_file_that_fails_to_import(tmp_path: Path, text: str, message: str) ->
     [
         (
             'needs = (Needs(scalars=("loss",)))',
-            r"needs of .*:Mine must be a tuple of Needs but is Needs\(.*one need write",
+            r"needs of .*:Mine must be a tuple of Needs but is Needs\(.*a single need write",
         ),
         ("needs = (Needs(scalars=5),)", "Needs: scalars must be a list of text but got 5"),
         (

@@ -134,7 +134,7 @@ def test_a_profile_that_is_not_there(home: dict[str, str]) -> None:
 
 def test_a_broken_file_is_named_and_not_quoted(home: dict[str, str]) -> None:
     write(home, credentials="aws_secret_access_key secret-value\n")
-    with pytest.raises(InvalidValueError, match="is no configuration file of AWS") as caught:
+    with pytest.raises(InvalidValueError, match="is not a configuration file of AWS") as caught:
         s3_settings(home)
     assert "secret-value" not in str(caught.value)
     assert not isinstance(caught.value.__cause__, configparser.Error)

@@ -286,7 +286,7 @@ class HandwrittenUpdates:
         self._past = replace(first, steps=1)
         _log.warning(
             "watchglass: %s: since step %d its steps are recognised by the weights that they change, and recorded "
-            "without learning rates; put back what was there, or replace it before the first optimizer is made",
+            "without learning rates; restore the original step, or replace it before the first optimizer is made",
             reason,
             step,
         )

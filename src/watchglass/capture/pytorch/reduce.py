@@ -191,7 +191,7 @@ def symmetry_of(weight: Tensor) -> Symmetry | None:
     try:
         return _computed(plain(weight))
     except Exception as error:  # an unusual class of weight, or out of memory: the other weights are not affected
-        _log.debug("watchglass: how a weight was initialized is left out: %s: %s", type(error).__name__, error)
+        _log.debug("watchglass: the initialization of a weight is not recorded: %s: %s", type(error).__name__, error)
         return None
 
 

@@ -131,7 +131,7 @@ class Rounds:
         else:
             missing = f"none of the metrics of {train} ({', '.join(self.evaluations[train])}) is known to be "
             cure = 'a loss; add one to eval_metric, or give loss="..."'
-        _log.warning("watchglass: whether the training loss falls cannot be judged: %s%s", missing, cure)
+        _log.warning("watchglass: rules cannot judge whether the training loss falls: %s%s", missing, cure)
 
 
 def _first(names: Iterable[str], wanted: str, known: Callable[[str], bool]) -> str | None:

@@ -120,7 +120,7 @@ def labels_of_runs(labels: Sequence[Label], runs: Sequence[str]) -> tuple[dict[s
         found[fitting[0]] = label
     if others and not found:
         raise UnknownNameError(
-            f"no label is of a run that is given: the first is of {others[0]}, the first run is "
+            f"no label names a run that is given: the first is of {others[0]}, the first run is "
             f"{runs[0] if runs else 'missing'}"
         )
     return found, others
@@ -134,7 +134,7 @@ def _from_csv(path: Path) -> list[tuple[str, dict[str, Any]]]:
         for row in reader:
             place = f"line {reader.line_num}"
             if None in row or None in row.values():
-                raise InvalidValueError(f"{path}, {place}: has another number of columns than the first line")
+                raise InvalidValueError(f"{path}, {place}: does not have as many columns as the first line")
             # An empty cell says nothing; the others are read as their column says.
             rows.append((place, {name.strip(): cell.strip() for name, cell in row.items() if cell.strip()}))
     except csv.Error as error:

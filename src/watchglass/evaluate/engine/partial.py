@@ -25,7 +25,7 @@ def merge(parts: Sequence[PartialEvaluation], rules: Sequence[RuleSpec]) -> Eval
         InvalidValueError: There is no part, or one rule is in none of them.
     """
     if not parts:
-        raise InvalidValueError("an evaluation is put together from at least one part but got none")
+        raise InvalidValueError("an evaluation needs at least one part but got none")
     by_rule: dict[int, list[RuleFacts]] = {number: [] for number in range(len(rules))}
     for part in parts:
         for number, facts in part.rules.items():

@@ -198,7 +198,7 @@ class Acting:
             else:
                 line.leave()
                 if line.waiting:
-                    report(f"{line.key}: {line.waiting} not delivered yet; the next evaluator goes on with it")
+                    report(f"{line.key}: {line.waiting} not delivered yet; the next evaluator continues with it")
 
     def leave(self) -> None:
         """End deliveries that are under way; they and those that wait stay due."""

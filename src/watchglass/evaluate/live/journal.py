@@ -134,7 +134,7 @@ class BufferedJournal:
             self._check_lease()
             return False  # it is ours, and an answer to an earlier write was lost: the next one counts on
         if self._refused:
-            dropped = f", {self.dropped} were too many and are left out" if self.dropped else ""
+            dropped = f", {self.dropped} were too many and are omitted" if self.dropped else ""
             self._report(f"findings are being written again{dropped}")
         self._refused = False
         self._written.update(self._waiting)
@@ -185,7 +185,7 @@ class BufferedJournal:
             by = f" by process {holder.pid} on {holder.host}" if holder is not None else ""
             raise RunExistsError(
                 f"the journal of {self._store.location} was taken over{by} while this evaluator could not reach the "
-                "store; it goes on there"
+                "store; that process evaluates the run now"
             )
 
 

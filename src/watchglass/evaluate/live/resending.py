@@ -142,5 +142,5 @@ def _letters(store: Store, report: Callable[[str], None]) -> list[DeadLetter]:
                 raise ValueError
             letters.append(letter)
         except (MissingFileError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
-            report(f"{entry.path} is no dead letter that could be sent, and is left as it is")
+            report(f"{entry.path} is not a valid dead letter; it is not sent and stays in the run")
     return sorted(letters, key=lambda letter: (letter.action, letter.event.time_ns, letter.event.id))

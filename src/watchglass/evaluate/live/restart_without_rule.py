@@ -89,7 +89,7 @@ def left_out(run_id: str) -> list[Observation]:
 def start_without(run_id: str, seen: Observation) -> None:
     """Restarts this process without the rule, where that is allowed; else reports the reason. For any thread."""
     what = f"{seen.data.get('rule')} is stuck on {seen.data.get('worker')} in code that cannot be interrupted"
-    then = "the evaluator starts again without it" if _process.allowed else "nothing goes on until it returns"
+    then = "the evaluator starts again without it" if _process.allowed else "nothing continues until it returns"
     with suppress(OSError):
         os.write(2, f"watchglass: {what}; {then}\n".encode())
     if not _process.allowed:

@@ -228,7 +228,7 @@ class Fleet:
                 raise
             self._notify_once("too many", f"new runs cannot be found any more: {error}")
         for folder, reason in self._search.unreadable.items():
-            self._notify_once(f"folder {folder}", f"[{printable(folder)}] is left out: {reason}")
+            self._notify_once(f"folder {folder}", f"[{printable(folder)}] is skipped: {reason}")
         self._wake()
         took_s = self._clock() - now_s
         requests_s = self._timing.search_request_s[0] * self._search.requests

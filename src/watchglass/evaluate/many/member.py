@@ -342,6 +342,6 @@ class Member:
                 following.evaluator.close()
         except Exception:
             if state is not State.SKIPPED:  # else the fault is reported already
-                self._common.audience.notified(f"[{self.name}] could not be closed in order; its lease ends by itself")
+                self._common.audience.notified(f"[{self.name}] could not be closed in order; its lease expires")
         if state in (State.ASLEEP, State.SKIPPED):
             self._store.close()

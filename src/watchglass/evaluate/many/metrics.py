@@ -81,7 +81,7 @@ class MetricsServer(AbstractContextManager["MetricsServer"]):
 
         snapshots = self._snapshots()
         yield InfoMetricFamily("watchglass_build", "The release that evaluates.", value={"version": __version__})
-        runs = GaugeMetricFamily("watchglass_runs", "Runs that are known, by whether they go on.", labels=("state",))
+        runs = GaugeMetricFamily("watchglass_runs", "Known runs, by state.", labels=("state",))
         ended = sum(bool(snapshot.ended) for snapshot in snapshots)
         runs.add_metric(("running",), len(snapshots) - ended)
         runs.add_metric(("ended",), ended)
@@ -90,7 +90,7 @@ class MetricsServer(AbstractContextManager["MetricsServer"]):
         shown = _shown(snapshots, left_out)
         yield from _families(shown, time.monotonic(), left_out)
         missing = GaugeMetricFamily(
-            "watchglass_left_out", "What these metrics leave out, so that they stay few.", labels=("what",)
+            "watchglass_left_out", "What these metrics omit, to limit their number.", labels=("what",)
         )
         for what, amount in left_out.items():
             missing.add_metric((what,), amount)
@@ -112,7 +112,7 @@ def _families(shown: Mapping[str, RunSnapshot], now_s: float, left_out: Counter[
     steps = gauge("train_step", "Training steps evaluated.", "worker")
     scalars = gauge("scalar", "Last value of a scalar at a training step.", "name")
     news = gauge("last_news_seconds", "Seconds since something new was read of the run.")
-    ends = gauge("run_ended", "1 for how the run ended; no sample while it goes on.", "status")
+    ends = gauge("run_ended", "1 for how the run ended; no sample while it is active.", "status")
     waiting = gauge("deliveries_waiting", "Deliveries of actions that are still to be made.", "action")
     deliveries = CounterMetricFamily(
         "watchglass_deliveries", "What actions did, by action and outcome.", labels=("run", "action", "outcome")

@@ -28,7 +28,7 @@ class CheckNaN(Rule):
     needs = (
         Needs(scalars=("loss",), why="to see a loss that is NaN"),
         Needs(statistics=("nan", "nonfinite"), optional=True, why="to see which tensor is NaN"),
-        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
+        Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
 
     def check(self, view: StepView) -> Iterable[Finding]:

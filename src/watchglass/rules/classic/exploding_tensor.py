@@ -40,7 +40,7 @@ class ExplodingTensor(Rule):
     needs = (
         Needs(scalars=("loss",), why="to see a loss that is not finite"),
         Needs(statistics=("nan", "nonfinite"), optional=True, why="to see which tensor was hit"),
-        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
+        Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
         Needs(facts=("clip",), optional=True, why="to know whether anything clips gradients"),
         Needs(facts=("loss_scale",), optional=True, why="to know whether a scaler is used"),
     )

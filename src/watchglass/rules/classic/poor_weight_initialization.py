@@ -77,7 +77,7 @@ class PoorWeightInitialization(Rule):
     def applicable(self, view: StepView) -> str:
         """Not for models without layers, nor for an attempt that continues a run."""
         if signals.resumed(view) and not self.weights:
-            return "this attempt continues a run, so that its weights are no initial ones"
+            return "this attempt continues a run, so its weights are not initial ones"
         return signals.without_layers(view)
 
     def _identical(self, view: StepView) -> Iterable[Finding]:

@@ -42,7 +42,7 @@ class UnchangedTensor(Rule):
     needs = (
         Needs(role=Role.WEIGHT, statistics=("nonfinite", *_FINGERPRINT), why="to see whether weights change"),
         Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see why one does not"),
-        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
+        Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
     calibrations: ClassVar = {"sagemaker": unchanged_tensor.UnchangedTensor}
 

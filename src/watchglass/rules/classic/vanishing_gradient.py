@@ -52,7 +52,7 @@ class VanishingGradient(Rule):
         Needs(scalars=("loss",), optional=True, why="to tell vanishing from convergence"),
         Needs(role=Role.WEIGHT, statistics=OF_SATURATION, optional=True, why="to see how activations shrink gradients"),
         Needs(units=(UnitKind.INACTIVE,), optional=True, why="to tell ReLU from activations that saturate"),
-        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
+        Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
     calibrations: ClassVar = {"sagemaker": vanishing_gradient.VanishingGradient}
 

@@ -154,7 +154,7 @@ def _links(
             key = f"links.{symptom}"
             _check_known(key, cause, causes, "cause", cure="; declare it under [causes]")
             if cause in own:
-                raise _Wrong(f"{key}.{cause}", f"is there already, with weight {own[cause]:g}; links are only added")
+                raise _Wrong(f"{key}.{cause}", f"exists already, with weight {own[cause]:g}; links are only added")
             own[cause] = _weight(f"{key}.{cause}", weight)
     return links
 
@@ -185,7 +185,7 @@ def _scaling(key: str, row: Mapping[str, Any]) -> Scaling | None:
 def _check_sources(key: str, placeholder: Placeholder, known: Mapping[str, Placeholder]) -> None:
     for source in placeholder.sources:
         if source not in known:
-            raise _Wrong(key, f'follows from "{source}", which is no placeholder{suggest(source, known)}')
+            raise _Wrong(key, f'follows from "{source}", which is not a placeholder{suggest(source, known)}')
         if not known[source].is_number or known[source].sources or not placeholder.is_number:
             raise _Wrong(key, f'must be a number that follows from plain numbers but follows from "{source}"')
 
@@ -278,7 +278,7 @@ def _check_known(
 ) -> None:
     if name not in known:
         near = suggest(name, [*known, *also])
-        raise _Wrong(key, f'names "{name}", which is no {what} that is known{near}{cure}')
+        raise _Wrong(key, f'names "{name}", which is not a known {what}{near}{cure}')
 
 
 #: Readers of the values of an entry, by section: for required keys, then for optional keys.

@@ -165,8 +165,8 @@ def _unknown(name: str, placeholders: Iterable[str]) -> str:
     if not name.isidentifier():
         return f'must mention placeholders by name alone but got "{{{name}}}"; attributes and elements are not allowed'
     return (
-        f"mentions {{{name}}}, which is no placeholder{suggest(name, placeholders)}; declare it under [placeholders], "
-        "with kind and means"
+        f"mentions {{{name}}}, which is not a placeholder{suggest(name, placeholders)}; declare it under "
+        "[placeholders], with kind and means"
     )
 
 

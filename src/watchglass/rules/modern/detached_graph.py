@@ -29,7 +29,7 @@ class DetachedGraph(Rule):
     needs = (
         Needs(facts=("loss_graph",), why="to see what the backward can reach"),
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to see that nothing else reaches it"),
-        Needs(facts=("membership",), optional=True, why="to leave out what no optimizer trains"),
+        Needs(facts=("membership",), optional=True, why="to omit what no optimizer trains"),
     )
 
     patience: int = parameter(4, help="captures with gradients of other parameters", unit="captures", ge=1)

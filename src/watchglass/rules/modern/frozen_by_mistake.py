@@ -39,7 +39,7 @@ class FrozenByMistake(Rule):
     needs = (
         Needs(role=Role.WEIGHT, statistics=("min", "max", "std", "sum", "l2"), why="to see frozen weights"),
         Needs(facts=("membership",), optional=True, why="to know frozen weights that the optimizer holds"),
-        Needs(facts=("initialization",), optional=True, why="to leave out copies of trained weights"),
+        Needs(facts=("initialization",), optional=True, why="to omit copies of trained weights"),
     )
 
     patience: int = parameter(3, help="captures with the same values", unit="captures", ge=2)

@@ -67,7 +67,7 @@ class LossGraph(Rule):
     default = True
     needs = (
         Needs(facts=("loss_graph",), why="to see how the loss is made"),
-        Needs(facts=("loss_call",), optional=True, why="to leave out what a loss function does by itself"),
+        Needs(facts=("loss_call",), optional=True, why="to omit what a loss function does itself"),
         Needs(scalars=("loss",), optional=True, why="to see whether a summed loss does harm"),
         Needs(role=Role.WEIGHT, statistics=("rms",), optional=True, why="to compare updates with weights"),
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to compare updates with weights"),

@@ -38,7 +38,7 @@ class NoDataGradient(Rule):
     default = True
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2", "nonfinite"), why="to see gradients that are zero"),
-        Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to leave out what clipping by infinity left"),
+        Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to omit what clipping by infinity caused"),
         Needs(facts=("update_sample",), optional=True, why="to see gradients that only a penalty gives"),
     )
 

@@ -36,7 +36,7 @@ class UpdateBelowPrecision(Rule):
     needs = (
         Needs(facts=("update_sample",), why="to see which elements of weights an update changes"),
         Needs(scalars=("loss",), optional=True, why="to tell lost updates from convergence"),
-        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
+        Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
 
     share: float = parameter(0.8, help="share of elements that an update does not change", unit="ratio", gt=0, le=1)

@@ -32,8 +32,8 @@ class UnchangedTensor(Rule):
     needs = (Needs(role=Role.WEIGHT, statistics=("nonfinite", *_COMPARED), why="to see whether weights change"),)
 
     num_steps: int = parameter(3, help="captures in a row without a change", unit="captures", ge=2)
-    rtol: float = parameter(1e-5, help="relative difference that is no change", ge=0)
-    atol: float = parameter(1e-8, help="absolute difference that is no change", ge=0)
+    rtol: float = parameter(1e-5, help="relative difference that does not count as a change", ge=0)
+    atol: float = parameter(1e-8, help="absolute difference that does not count as a change", ge=0)
     equal_nan: bool = parameter(False, help="whether tensors with NaN or infinite values are compared")
 
     #: By weight, its last statistics, and for how many captures it has been equal.

@@ -314,7 +314,7 @@ def _column_names(payload: bytes) -> list[str]:
         with pa.ipc.open_stream(payload) as stream:
             return list(stream.schema.names)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DamagedDataError(f"a batch of statistics is no Arrow stream ({str(error)[:120]})") from error
+        raise DamagedDataError(f"a batch of statistics is not an Arrow stream ({str(error)[:120]})") from error
 
 
 def _check_written(store: Store, path: str, size: int, crc: int) -> None:

@@ -190,7 +190,7 @@ def _table(payload: bytes | memoryview, names: list[str]) -> Any:
         table.validate()
         return table
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        raise DamagedDataError(f"a batch of statistics is no Arrow stream ({str(error)[:120]})") from error
+        raise DamagedDataError(f"a batch of statistics is not an Arrow stream ({str(error)[:120]})") from error
 
 
 def _histograms(table: Any) -> Histograms | None:

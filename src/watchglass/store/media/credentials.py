@@ -223,7 +223,9 @@ def _parsed(path: str) -> configparser.RawConfigParser:
         parser.read(os.path.expanduser(path), encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError) as error:
         # The error itself may quote a line, and a line may be a key.
-        raise InvalidValueError(f"{path} is no configuration file of AWS ({type(error).__name__}); repair it") from None
+        raise InvalidValueError(
+            f"{path} is not a configuration file of AWS ({type(error).__name__}); repair it"
+        ) from None
     return parser
 
 

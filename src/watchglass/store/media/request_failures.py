@@ -126,7 +126,7 @@ def understood(error: Exception) -> RequestFailure:
     if name == "AlreadyExistsError":
         return RequestFailure(FailureKind.EXISTS, "it exists")
     if status == 416 or _OUT_OF_RANGE.search(text):
-        return RequestFailure(FailureKind.OUT_OF_RANGE, "the range begins behind its end")
+        return RequestFailure(FailureKind.OUT_OF_RANGE, "the range begins after its end")
     return _of_status(status, code) or _of_no_answer(text, name)
 
 

@@ -74,7 +74,7 @@ def end_bytes(tail: bytes, size: int) -> int:
         DamagedDataError: It is no file of compacted statistics.
     """
     if len(tail) < _END or tail[-4:] != _PARQUET:
-        raise DamagedDataError(f"a file of {size} bytes is no Parquet file, or is cut off")
+        raise DamagedDataError(f"a file of {size} bytes is not a Parquet file, or is cut off")
     footer = _footer_bytes(tail)
     if footer + _END > min(size, MAX_END):
         raise DamagedDataError(f"a footer of {footer} bytes does not fit a file of {size}")
@@ -83,7 +83,7 @@ def end_bytes(tail: bytes, size: int) -> int:
     head = tail[len(tail) - footer - _END : len(tail) - footer]
     index = int.from_bytes(head[:4], "little")
     if head[4:] != _MAGIC or footer + _END + index > min(size, MAX_END):
-        raise DamagedDataError("it is no file of compacted statistics: it has no index")
+        raise DamagedDataError("it is not a file of compacted statistics: it has no index")
     return footer + _END + index
 
 

@@ -244,7 +244,7 @@ def _damage(path: str) -> Iterator[None]:
             raise
         raise DamagedDataError(f"{path}: {error}") from error
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, OverflowError, MemoryError) as error:
-        raise DamagedDataError(f"{path} is no valid Parquet file ({str(error)[:120]})") from error
+        raise DamagedDataError(f"{path} is not a valid Parquet file ({str(error)[:120]})") from error
 
 
 def _columns_of(fields: tuple[str, ...], histograms: bool) -> list[str]:

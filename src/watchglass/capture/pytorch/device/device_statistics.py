@@ -181,7 +181,10 @@ class DeviceStatistics:
             self._failed = True
             reason = (str(error).splitlines() or [""])[0]
             _log.warning(
-                "watchglass: statistics on %s go without Triton, slower: %s: %s", device, type(error).__name__, reason
+                "watchglass: statistics on %s are computed without Triton, which is slower: %s: %s",
+                device,
+                type(error).__name__,
+                reason,
             )
 
     def _holder(self, device: torch.device) -> Callable[[int], None]:

@@ -51,7 +51,7 @@ def why_not_alone(root: nn.Module) -> str:
     if any(hasattr(parameter, "to_local") for parameter in root.parameters()):
         return "the parameters are sharded over ranks"
     if _is_stage(root):
-        return "the model is a stage of a pipeline: what it is given comes from other ranks"
+        return "the model is a stage of a pipeline: its inputs come from other ranks"
     return ""
 
 
