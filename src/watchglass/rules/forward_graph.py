@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -85,6 +86,41 @@ class ForwardGraph:
         if first.operation not in WEIGHTED_SUMS or second.operation not in WEIGHTED_SUMS or not pair.linear:
             return False
         return 0 < min(first.inputs, second.outputs) <= first.outputs and first.name != second.name
+
+    def narrowest(self) -> float:
+        """Units of the narrowest place that everything goes through to the last layers; infinite for none.
+
+        A convolution has as many units as the linear layer behind it takes, for its channels are at many positions.
+        """
+        after: list[list[int]] = [[] for _ in self.layers]
+        for pair in self.pairs:
+            after[pair.first].append(pair.second)
+        first = set(range(len(self.layers))) - {pair.second for pair in self.pairs}
+        widths = [self._width(at, after[at]) for at in range(len(self.layers)) if after[at]]
+        inner = [at for at in range(len(self.layers)) if after[at]]
+        narrow = sorted(zip(widths, inner, strict=True))
+        return next((width for width, at in narrow if not self._around(at, first, after)), math.inf)
+
+    def _width(self, at: int, takers: list[int]) -> float:
+        """Units by which the takers of a layer see it; infinite for a convolution that another one takes."""
+        seen = [self.layers[taker] for taker in takers]
+        if any(each.operation == "convolution" for each in seen):
+            return math.inf
+        # What takes more than the layer gives takes something else too.
+        return float(max(each.inputs or self.layers[at].outputs for each in seen))
+
+    def _around(self, at: int, first: set[int], after: list[list[int]]) -> bool:
+        """Whether a way leads to a last layer around one."""
+        waiting, seen = [each for each in first if each != at], {at}
+        while waiting:
+            now = waiting.pop()
+            if now in seen:
+                continue
+            seen.add(now)
+            if not after[now]:
+                return True
+            waiting += after[now]
+        return False
 
 
 def at(view: StepView) -> ForwardGraph | None:

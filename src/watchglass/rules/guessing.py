@@ -77,6 +77,17 @@ def guess(pool: Pool) -> float | None:
     return None
 
 
+def shares_of(pool: Pool) -> list[float] | None:
+    """Frequencies of the classes of a loss on classes, or on one label that is 0 or 1; None for others."""
+    columns = pool.get("columns") or 0
+    if pool["function"] in OF_CLASSES and columns > 1:
+        return _shares(pool, columns) or [1 / columns] * columns
+    if pool["function"] in OF_LABELS and columns == 1 and pool["kind"] == "labels" and pool.get("mean_rows"):
+        mean = pool["means"][0] / pool["mean_rows"]
+        return [mean, 1 - mean]
+    return None
+
+
 def knows_frequencies(pool: Pool) -> bool:
     """Whether enough rows were sampled to know how frequent each class is."""
     counted = sum(pool["counts"].values())

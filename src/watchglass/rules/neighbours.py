@@ -1,8 +1,7 @@
-"""What samples with similar inputs say of a task and of a model: see ``neighbours`` of the fact ``output_sketch``.
+"""What samples with similar inputs say of a task: see ``neighbours`` of the fact ``output_sketch``.
 
-Where neighbours have similar targets, the inputs say something about the targets, whatever the model makes of them.
-Where the errors of neighbours are alike in the end, the model has not learned what its inputs tell: errors of one that
-has learned it are noise. The reverse proves nothing, because pixels and tokens of samples of one kind can be far apart.
+Where neighbours have similar targets, the inputs say something about the targets, whatever the model makes of them. The
+reverse proves nothing, because pixels and tokens of samples of one kind can be far apart.
 """
 
 from __future__ import annotations
@@ -11,15 +10,19 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from watchglass.rules import guessing
 from watchglass.tables import StepView
 
 #: Sketches and rows of them all together from which on neighbours count.
 _SKETCHES, _ROWS = 2, 64
+#: Sketches whose scatter is known well enough.
+_MANY = 8
 #: Agreement that counts, and by how many standard errors it must be above zero.
 _AGREE, _CERTAIN = 0.2, 4.0
 
-#: Of each sketch: rows, agreement of targets, agreement of errors.
+#: Of each sketch: rows, agreement of targets, agreement of errors, variance of targets (0 for classes).
 Compared = list[list[float]]
 
 
@@ -28,7 +31,9 @@ def remember(compared: Compared, view: StepView) -> None:
     for fact in view.facts("output_sketch"):
         found: Any = fact.data.get("neighbours")
         if found and fact.data.get("number") == 1:
-            compared.append([found["rows"], found["targets"], found["errors"]])
+            rows, spread = fact.data.get("rows", 0), float(fact.data.get("constant_error") or 0.0)
+            variance = spread * rows / (rows - 1) if rows > 1 else 0.0
+            compared.append([found["rows"], found["targets"], found["errors"], variance])
 
 
 def targets_agree(compared: Compared) -> float | None:
@@ -44,18 +49,47 @@ def symptoms(compared: Compared) -> tuple[str, ...]:
     return tuple(symptom_ids)
 
 
-def errors_agree(compared: Compared) -> float | None:
-    """How alike the errors of neighbours are in the last third of the sketches; None where they are not for certain."""
-    return _certain(compared[-max(_SKETCHES, len(compared) // 3) :], 2)
+def loss_of_lookup(compared: Compared, pool: guessing.Pool) -> float | None:
+    """The loss of a prediction that knows the targets of the most similar sample of the same batch and nothing else.
+
+    No certain bound of what is possible, but one that a model should beat that has many batches. Of classes it says
+    how often neighbours are of one class; of values its error is ``1 - agreement ** 2`` of the variance.
+
+    Args:
+        compared: Sketches of the run.
+        pool: Targets of its only loss.
+
+    Returns:
+        None where neighbours do not agree, or the loss is another one than the mean of a known function.
+    """
+    mean = targets_agree(compared)
+    if mean is None or pool.get("smoothing") or pool.get("weighted") or pool.get("positive_weight", 1.0) != 1.0:
+        return None
+    # What is known of it for certain.
+    agree = mean - 2 * _error(np.asarray(compared), 1)
+    shares = guessing.shares_of(pool)
+    if shares is not None:
+        alike = sum(share * share for share in shares)
+        same = alike + agree * (1 - alike)
+        return -same * math.log(same) - (1 - same) * math.log((1 - same) / (len(shares) - 1)) if same < 1 else 0.0
+    variances = [each[3] for each in compared if each[3] > 0]
+    if pool["function"] != "mse_loss" or not variances:
+        return None
+    return (1 - agree**2) * float(np.mean(variances))
 
 
 def _certain(compared: Compared, column: int) -> float | None:
     if len(compared) < _SKETCHES:
         return None
     table = np.asarray(compared)
+    mean = float(np.average(table[:, column], weights=table[:, 0]))
+    enough = table[:, 0].sum() >= _ROWS and mean > _AGREE
+    return mean if enough and mean > _CERTAIN * _error(table, column) else None
+
+
+def _error(table: NDArray[np.float64], column: int) -> float:
+    """Standard error of the mean: from the scatter of sketches, of few at least that of pairs that differ at random."""
     rows, values = table[:, 0], table[:, column]
-    mean = float(np.average(values, weights=rows))
-    # Of n pairs that have nothing in common the mean product has about this error, and no less if sketches differ more.
-    scatter = math.sqrt(float(np.average((values - mean) ** 2, weights=rows)) / (len(values) - 1))
-    error = max(1 / math.sqrt(rows.sum()), scatter)
-    return mean if rows.sum() >= _ROWS and mean > _AGREE and mean > _CERTAIN * error else None
+    apart = (values - np.average(values, weights=rows)) ** 2
+    scatter = math.sqrt(float(np.average(apart, weights=rows)) / (len(values) - 1))
+    return scatter if len(values) >= _MANY else max(1 / math.sqrt(float(rows.sum())), scatter)

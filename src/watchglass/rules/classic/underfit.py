@@ -8,105 +8,177 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
-from watchglass.rules import course, levels, signals
+from watchglass.rules import course, guessing, learning_rates, levels, neighbours, signals
+from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.stats import median
 from watchglass.tables import Selection, StepView
+
+#: Update over weight from which on weights move: without that, a loss that stays says nothing about the model.
+_MOVES = 1e-4
+#: Units of a bottleneck that are too few for this many classes, whatever the inputs are.
+_NO_MORE, _CLASSES = 2, 4
 
 
 class Underfit(Rule):
-    """Training and validation loss have both stopped falling at a high level, in a model of few units.
+    """Training and validation loss have both stopped falling at a high level, in a small model.
 
-    Looks at: the training loss in windows that widen with the length of the run, the last validation loss, and the
-        widths of the layers between inputs and outputs.
-    Fires when: over the second half of at least `windows` windows the training loss has not fallen by `fall` with any
-        certainty; it is below `learned` times its start, so that the model learns, and above `high` times it; the last
-        validation loss is at most `gap` above it; and no hidden layer has more than `units` units, or more than there
-        are classes. A model without hidden layers is a choice and not reported.
-    Usual causes: layers that are too narrow, a bottleneck between them.
+    Looks at: the training loss in windows that widen with the length of the run, the last validation loss, the widths
+        of the layers between inputs and outputs, and how similar the targets of samples with similar inputs are.
+    Fires when: at the end of a run of at least `windows` windows the training loss has not fallen by `fall` over the
+        second half with any certainty; the last validation loss is at most `gap` above it; the learning rate is a usual
+        one and moves the weights; and the loss is above that of looking up the target of the most similar sample of the
+        same batch. The model must be small: linear, or everything goes through one or two units; if it has learned
+        something, also through `units` units, or its widest hidden layer has at most `widest`. Or everything goes
+        through one or two units to four or more classes, the loss is between `high` and `learned` times its start, and
+        has fallen by less than `slow`. Where inputs are far from each other (tokens), only the latter is judged.
+    Usual causes: layers that are too narrow, a bottleneck between them, a linear model of what is not linear.
     What to try: wider layers, or more of them.
-    Costs: nothing in addition to losses and the shapes of weights.
-    Source: Goodfellow et al., Deep Learning, 5.2; house: the limits, from runs of narrow and of wide networks.
+    Costs: nothing in addition to losses, the shapes of weights, and the facts output_sketch, target_sketch and
+        forward_graph.
+    Source: Goodfellow et al., Deep Learning, 5.2; Cover and Hart, Nearest Neighbor Pattern Classification, 1967: no
+        better prediction has a larger error than the nearest sample; house: the limits.
     """
 
+    default = True
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
-        Needs(role=Role.WEIGHT, statistics=("count",), why="to know the widths of layers"),
+        Needs(role=Role.WEIGHT, statistics=("rms",), why="to know the widths of layers"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), optional=True, why="to compare it with the validation loss"),
+        Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see whether weights move"),
+        Needs(facts=("forward_graph",), optional=True, why="to find layers through which everything goes"),
+        Needs(facts=("output_sketch", "target_sketch"), optional=True, why="to know what similar samples tell"),
     )
 
     windows: int = parameter(8, help="windows before a plateau counts", unit="windows", ge=4)
     fall: float = parameter(0.03, help="decrease over the second half, as a share of the start", unit="ratio", ge=0)
+    slow: float = parameter(0.08, help="the same in a model that goes through one or two units", unit="ratio", ge=0)
     learned: float = parameter(0.95, help="training loss over its start below which it learns", unit="ratio", gt=0)
     high: float = parameter(0.3, help="training loss over its start above which it is high", unit="ratio", gt=0)
     gap: float = parameter(0.15, help="validation loss above the training loss", unit="ratio", ge=0)
-    units: int = parameter(4, help="units of the widest hidden layer", unit="units", ge=1)
+    units: int = parameter(4, help="units through which everything goes", unit="units", ge=1)
+    widest: int = parameter(16, help="units of the widest hidden layer of a small model", unit="units", ge=0)
 
     start: list[float] = state(list)
     lowest: float = state(lambda: math.inf)
     course: dict[str, Any] = state(course.empty)
     validation: list[float] = state(list)
+    ratios: list[float] = state(list)
+    #: See :mod:`watchglass.rules.neighbours` and :mod:`watchglass.rules.guessing`.
+    compared: list[list[float]] = state(list)
+    pools: dict[str, dict[str, Any]] = state(dict)
+    #: Whether the loss was the mean of its function wherever both are known.
+    plain: bool = state(lambda: True)
+    acted: int = state(int)
 
     def check(self, view: StepView) -> Iterable[Finding]:
-        """A finding at the end of a window."""
-        yield from self._evaluations(view)
+        """Follow the run."""
+        self._evaluations(view)
         loss = signals.loss(view)
-        if view.mode is not Mode.TRAIN or loss is None or not math.isfinite(loss):
-            return
-        self.lowest = min(self.lowest, loss)
-        signals.remember_start(self.start, loss)
-        if course.follow(self.course, loss):
-            yield from self._judge(view)
+        if view.mode is not Mode.TRAIN:
+            self.acted += loss is None
+            return ()
+        neighbours.remember(self.compared, view)
+        learning_rates.remember_ratio(self.ratios, view)
+        for fact in view.facts("target_sketch"):
+            guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
+            self.plain &= not (fact.data.get("unreduced") or fact.data.get("helped"))
+        for pool in self.pools.values():
+            self.plain &= guessing.is_mean(view, pool["function"]) is not False
+        if loss is not None and math.isfinite(loss):
+            self.lowest = min(self.lowest, loss)
+            signals.remember_start(self.start, loss)
+            course.follow(self.course, loss)
+        return ()
 
     def finish(self, view: StepView) -> Iterable[Finding]:
-        """The last judgement."""
-        yield from self._evaluations(view)
-        yield from self._judge(view)
+        """The judgement."""
+        self._evaluations(view)
+        found = course.windows(self.course)
+        if len(found) < self.windows or self.lowest <= 0 or not self._comparable(view):
+            return
+        start, now, half = levels.level(self.start, lowest=self.lowest), found[-1], found[len(found) // 2]
+        falls = half.value - now.value
+        flat = falls < self.fall * start and half.above(now) < 4
+        if any(loss > (1 + self.gap) * now.value + 2 * now.error for loss in self.validation):
+            return
+        widest, narrowest = _widest(view), _narrowest(view)
+        tiny = not widest or min(widest, narrowest) <= _NO_MORE
+        learns = now.value < self.learned * start
+        small = tiny or (learns and (narrowest <= self.units or widest <= self.widest))
+        lookup = self._lookup()
+        # Dropout and augmentation belong to the training only.
+        above = lookup is not None and min([now.value, *self.validation]) > lookup
+        if lookup is not None and above and small and (flat or (tiny and falls < self.slow * start)):
+            words = f", and the most similar sample of the same batch would give {lookup:.3g}"
+            yield self._finding(view, now.value, lookup, words, widest, narrowest)
+            return
+        many = (signals.classes(view) or 0) >= _CLASSES
+        if widest and tiny and many and learns and falls < self.slow * start and now.value > self.high * start:
+            words = f", after {start:.3g} at the start"
+            yield self._finding(view, now.value, self.high * start, words, widest, narrowest)
 
     def applicable(self, view: StepView) -> str:
-        """Not for models without hidden layers."""
+        """Not for models without layers."""
         return signals.without_layers(view)
 
-    def _evaluations(self, view: StepView) -> Iterable[Finding]:
+    def _evaluations(self, view: StepView) -> None:
         for phase in view.phases:
             loss = phase.means.get("loss", math.nan)
             if phase.mode is Mode.EVAL and math.isfinite(loss):
                 self.validation = [loss]
-        return ()
 
-    def _judge(self, view: StepView) -> Iterable[Finding]:
-        found = course.windows(self.course)
-        if len(found) < self.windows or self.lowest <= 0 or view.several or signals.resumed(view):
-            return
-        widest = _widest(view)
-        if not 0 < widest <= max(self.units, (signals.classes(view) or 0) - 1):
-            return
-        start, now, half = levels.level(self.start, lowest=self.lowest), found[-1], found[len(found) // 2]
-        flat = half.value - now.value < self.fall * start and half.above(now) < 4
-        near = all(loss <= (1 + self.gap) * now.value + 2 * now.error for loss in self.validation)
-        if not (flat and near and self.high * start < now.value < self.learned * start):
-            return
+    def _comparable(self, view: StepView) -> bool:
+        """Whether nothing but the model can keep the loss where it is, as far as rates and updates tell."""
+        if view.several or view.in_turns or signals.resumed(view) or guessing.acts(self.acted):
+            return False
+        moves = bool(self.ratios) and median(self.ratios) >= _MOVES
+        return moves and learning_rates.beyond_usual(view) == ""
+
+    def _lookup(self) -> float | None:
+        """The loss of predicting the targets of the most similar sample; None where that is not known."""
+        pool = next(iter(self.pools.values())) if len(self.pools) == 1 else None
+        return neighbours.loss_of_lookup(self.compared, pool) if pool is not None and self.plain else None
+
+    def _finding(
+        self, view: StepView, loss: float, limit: float, words: str, widest: float, narrowest: float
+    ) -> Finding:
         fact = view.latest_fact("model")
         parameters = fact.data.get("parameters") if fact is not None else None
-        validation = f" and the validation loss {self.validation[0]:.3g}" if self.validation else ""
-        yield self.finding(
+        width = min(widest, narrowest)
+        units = f"{width:.0f} unit{'s' if width > 1 else ''}"
+        small = f"everything goes through {units}" if narrowest < widest else f"the widest hidden layer has {units}"
+        about = small if width else "the model is linear"
+        losses = f"{loss:.3g}" + (f" and the validation loss {self.validation[0]:.3g}" if self.validation else "")
+        return self.finding(
             view,
             severity=Severity.WARNING,
             subject="plateau",
             tensors=[signals.loss_name(view) or "loss"],
-            value=now.value,
-            limit=self.high * start,
-            message=f"the training loss stays at {now.value:.3g}{validation} since half of the run, after {start:.3g} "
-            f"at the start, and the widest hidden layer has {widest} unit{'s' if widest > 1 else ''}",
+            value=loss,
+            limit=limit,
+            message=f"the training loss stays near {losses} in the second half of the run{words}; {about}",
             symptoms=("plateau_without_gap", "few_units"),
-            evidence={"widest": widest, **({"parameters": parameters} if isinstance(parameters, int) else {})},
+            evidence={
+                **({"widest": width} if width else {}),
+                **({"parameters": parameters} if isinstance(parameters, int) else {}),
+            },
         )
 
 
-def _widest(view: StepView) -> int:
+def _widest(view: StepView) -> float:
     """Units of the widest layer before the last one; 0 if there is none."""
     weights = sorted(view.catalog.select(Selection(Role.WEIGHT, min_dims=2)), key=lambda info: info.layer_index)
     # A table has a row for each of its words, and a recurrent layer its gates below each other.
     axis = {ModuleKind.EMBEDDING: 1, ModuleKind.RECURRENT: 1}
     last = weights[-1].layer_index if weights else 0
-    return max((info.shape[axis.get(info.module_kind, 0)] for info in weights if info.layer_index < last), default=0)
+    hidden = (info.shape[axis.get(info.module_kind, 0)] for info in weights if info.layer_index < last)
+    return float(max(hidden, default=0))
+
+
+def _narrowest(view: StepView) -> float:
+    """Units that everything goes through on its way to the last layer; infinite where that is not known."""
+    fact = view.latest_fact("forward_graph")
+    graph = ForwardGraph(fact.data) if fact is not None else None
+    return graph.narrowest() if graph is not None and graph.whole else math.inf

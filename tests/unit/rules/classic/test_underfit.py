@@ -3,23 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from real_runs import RealRuns, Watch, update
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
 from watchglass.rules import find_rule
-from watchglass.testing import Step
+from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 
-def steps(loss: float, units: int) -> list[Step]:
+def steps(loss: float, units: int, *, alike: float = 0.0, moves: float = 1e-3) -> list[Step]:
+    """A loss that falls from 1.4 and stays, in a model of this width for four classes.
+
+    Args:
+        loss: Where it stays.
+        units: Units of the hidden layer.
+        alike: How similar the targets of similar samples are.
+        moves: Update over weight.
+    """
     random = np.random.default_rng(0)
     weights = {"first.weight": random.normal(size=(units, 8)), "last.weight": random.normal(size=(4, units))}
+    arrays = {**weights, **{f"update/{name}": moves * weight for name, weight in weights.items()}}
+    facts: dict[str, Any] = {
+        "output_sketch": {"number": 1, "rows": 32, "neighbours": {"rows": 32, "targets": alike, "errors": alike}},
+        "target_sketch": {
+            "function": "cross_entropy", "number": 1, "rows": 32, "columns": 4, "kind": "classes",
+            "counts": [[each, 8] for each in range(4)],
+        },
+    }  # fmt: skip
     return [
-        Step(scalars={"loss": loss + (1.4 - loss) * 0.95**n + 0.02 * random.normal()}, statistics=weights)
+        Step(
+            scalars={"loss": loss + (1.4 - loss) * 0.95**n + 0.02 * random.normal(), "accuracy": 0.5},
+            statistics=arrays,
+            facts={} if n % 10 else facts,
+        )
         for n in range(300)
     ]
 
@@ -31,9 +57,52 @@ class TestUnderfit(RuleSuite):
     def sick(self) -> Sequence[Step]:
         return steps(0.9, units=2)
 
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        # A look at the most similar sample gives 0.7.
+        return (steps(0.9, units=12, alike=0.7),)
+
     def healthy(self) -> Sequence[Step]:
-        # As high, but of a wide network: the task is noisy.
-        return steps(0.9, units=32)
+        # As high, but the task is noisy: similar samples do not tell more.
+        return steps(0.9, units=12, alike=0.3)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (steps(0.9, units=4), False),
+        (steps(0.9, units=32, alike=0.7), False),
+        (steps(1.38, units=12, alike=0.7), False),
+        (steps(1.38, units=2, alike=0.7), True),
+        (steps(0.9, units=2, alike=0.7, moves=1e-6), False),
+        (steps(0.3, units=2, alike=0.7), False),
+    ],
+)
+def test_a_model_is_small_for_what_similar_samples_tell(run_path: Path, given: list[Step], found: bool) -> None:
+    run = build_run(run_path, given, modules=TestUnderfit.modules)
+    assert bool(replay(run, [RuleSpec("Underfit")]).findings) is found
+
+
+@pytest.mark.parametrize(
+    ("layers", "pairs", "narrowest"),
+    [
+        ([(64, 32), (32, 1), (1, 32), (32, 10)], [(0, 1), (1, 2), (2, 3)], 1.0),
+        # A gate, beside the layer that it multiplies.
+        ([(64, 32), (32, 1), (32, 32), (32, 10)], [(0, 1), (0, 2), (1, 3), (2, 3)], 32.0),
+        # The input, or another layer, goes into the third one as well.
+        ([(64, 32), (32, 1), (65, 10)], [(0, 1), (1, 2)], 32.0),
+        ([(64, 10)], [], float("inf")),
+    ],
+)
+def test_what_everything_goes_through(
+    layers: list[tuple[int, int]], pairs: list[tuple[int, int]], narrowest: float
+) -> None:
+    graph = ForwardGraph(
+        {
+            "layers": [[f"{at}.weight", "linear", *each] for at, each in enumerate(layers)],
+            "pairs": [[*each, "relu"] for each in pairs],
+        }
+    )
+    assert graph.narrowest() == narrowest
 
 
 class TestUnderfitInRealRuns(RealRuns):
@@ -43,7 +112,7 @@ class TestUnderfitInRealRuns(RealRuns):
     def train(self, watch: Watch, *, sick: bool) -> None:
         units = 1 if sick else 32
         model = nn.Sequential(nn.Linear(8, units), nn.Tanh(), nn.Linear(units, 4))
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
         watch(model)
         for _ in range(200):
             inputs = torch.randn(64, 8)
