@@ -89,7 +89,7 @@ class Cost:
             self._reported_ns = step.end_ns
             step.records.facts.append(("capture_cost", "budget", {**self.report(), **self._recorder.report()}))
 
-    def quick_steps_ended(self, steps: int, duration_ns: int, extra_ns: int) -> None:
+    def steady_steps_ended(self, steps: int, duration_ns: int, extra_ns: int) -> None:
         """Add steps on the fast path: their time together, and ``extra_ns`` of callbacks beside their usual cost."""
         if steps:
             self._steps += steps

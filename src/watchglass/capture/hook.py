@@ -106,13 +106,13 @@ class Hook:
         self.stopping = False
         # Records saved between steps: they belong to the next step.
         self._carried = CapturedRecords()
-        #: Whether a step of :meth:`quick_step` has begun and is not over.
-        self.in_quick_step: Callable[[], bool] = lambda: False
+        #: Whether a step of :meth:`steady_step` has begun and is not over.
+        self.in_steady_step: Callable[[], bool] = lambda: False
         # A script may save values after an update: then the last step waits for them here, until the next step.
         self._saves_late = False
         self._late: OpenStep | None = None
         self._holds = False
-        self._quick_ids, self._quick_model = (0, 0), 0
+        self._steady_ids, self._steady_model = (0, 0), 0
         self._detachers: list[Callable[[], object]] = []
         self.broken = False
         self._recorder = Recorder(
@@ -226,7 +226,7 @@ class Hook:
         if step is not None:
             self._saves_late |= step.updated
             return step.records
-        if self.in_quick_step():
+        if self.in_steady_step():
             return self._carried
         self._saves_late = True
         return self._carried if self._late is None else self._late.records
@@ -236,37 +236,37 @@ class Hook:
         if not self.resumption.waiting:
             self._recorder.flight.updated(step)
 
-    def begin_quick_steps(self, model: int = 0) -> bool:
-        """Whether TRAIN steps of a model may come through :meth:`quick_step` now; if so, closes the open step."""
+    def begin_steady_steps(self, model: int = 0) -> bool:
+        """Whether TRAIN steps of a model may come through :meth:`steady_step` now; if so, closes the open step."""
         if not self._recorder.started or self.clock.evaluation is not None or not self.clock.at_boundary:
             return False
         if self.resumption.waiting:
             return False
         if not self.plan.budget.knows_idle:
-            return False  # quick steps are not measured: their cost is estimated from the others
+            return False  # steady steps are not measured: their cost is estimated from the others
         name = series_name("loss", model)
         loss = self.tensor_id(name, lambda: TensorInfo(0, name, Role.LOSS, dtype="float64", model=model))
         rate = self.tensor_id("learning_rate", lambda: TensorInfo(0, "learning_rate", Role.METRIC, dtype="float64"))
-        self._quick_ids, self._quick_model = (loss, rate), model
+        self._steady_ids, self._steady_model = (loss, rate), model
         if not model:
-            self._recorder.row_ids = self._quick_ids
+            self._recorder.row_ids = self._steady_ids
         self._holds = self._saves_late
         self.clock.close_train()
         self._holds = False
         return True
 
-    def quick_step(self, start_ns: int, loss: Any, learning_rate: float, weight: float) -> None:
+    def steady_step(self, start_ns: int, loss: Any, learning_rate: float, weight: float) -> None:
         """Record a whole TRAIN step of which only these values are known."""
-        row = self.clock.quick_train(start_ns, time.monotonic_ns(), loss, learning_rate, weight)
+        row = self.clock.steady_train(start_ns, time.monotonic_ns(), loss, learning_rate, weight)
         carried = self._carried
         # A bare row has no model: it counts as the first model's.
-        whole = self._quick_model or self._saves_late
+        whole = self._steady_model or self._saves_late
         if whole or carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
-            loss_id, rate_id = self._quick_ids
+            loss_id, rate_id = self._steady_ids
             carried.scalars += [(loss_id, weight, loss), (rate_id, 1.0, learning_rate)]
             self._carried = CapturedRecords()
             step = SteadyRow._make(row).opened(carried)
-            step.model = self._quick_model
+            step.model = self._steady_model
             self._put_late()
             if self._saves_late:
                 self.updated(step)

@@ -153,7 +153,7 @@ class StepClock:
             self._bound(step)
         return forward
 
-    def quick_train(
+    def steady_train(
         self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float
     ) -> tuple[int, int, int, int, Any, float, float]:
         """Number a whole TRAIN step of which only these are known; nothing may be open.

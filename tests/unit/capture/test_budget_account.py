@@ -206,7 +206,7 @@ def test_now_and_then_a_captured_step_reports_what_was_spent_so_far() -> None:
 def test_steps_on_the_shortest_path_are_steps_of_the_training() -> None:
     account = Account().run(50)
     before = account.cost.report()
-    account.cost.quick_steps_ended(30, 30 * 5 * MS, 10 * US)
+    account.cost.steady_steps_ended(30, 30 * 5 * MS, 10 * US)
     after = account.cost.report()
     assert after["train_steps"] - before["train_steps"] == 30
     assert after["train_ns"] - before["train_ns"] == 150 * MS

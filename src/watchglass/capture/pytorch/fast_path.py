@@ -76,7 +76,7 @@ class FastPath:
         self._hook = current.hook
         self._readings = readings
         self._thread = get_ident()
-        current.hook.in_quick_step = lambda: self._at > _BETWEEN
+        current.hook.in_steady_step = lambda: self._at > _BETWEEN
         #: Backwards on threads that are not watched.
         self.elsewhere = 0
         self._at = _OFF
@@ -213,7 +213,7 @@ class FastPath:
             rate = groups[0].get("lr")
             if type(rate) is float and len(groups) == 1:
                 hook = self._hook
-                hook.quick_step(self._start_ns, self._loss, rate, self._total)
+                hook.steady_step(self._start_ns, self._loss, rate, self._total)
                 self._backwards = 0
                 self._arguments = self._kwargs = None
                 self._step = step = self._step + 1
@@ -301,7 +301,7 @@ class FastPath:
         hook = self._hook
         self._step = hook.clock.next_train_step
         self._end = hook.alternating.next_due(self._model, self._step)
-        if self._end <= self._step or hook.stopping or not hook.begin_quick_steps(self._model):
+        if self._end <= self._step or hook.stopping or not hook.begin_steady_steps(self._model):
             return
         self._first = self._step
         self._norm_ns = 0
@@ -333,7 +333,7 @@ class FastPath:
         for listener in self._current.events.resting:
             listener(False)
         self._hook.alternating.passed(self._model, steps)
-        self._hook.cost.quick_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
+        self._hook.cost.steady_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
         if at != _BETWEEN:
             self._hand_over(at, superseded)
         self._backwards = 0
