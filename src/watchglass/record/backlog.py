@@ -11,7 +11,7 @@ from typing import Any
 
 from watchglass.errors import StoreError, WatchglassError
 from watchglass.record.frame_writer import FrameWriter
-from watchglass.record.open_steps import OpenStep, SteadyRow, losses
+from watchglass.record.open_steps import OpenStep, SteadyRow, no_rows_lost
 from watchglass.record.step_encoding import encode_singly, encode_steps
 from watchglass.records import STEPS, Encoding, RowKind, TensorInfo, of_steps
 from watchglass.store import RawTensor, decode_rows, decode_statistics, scan
@@ -43,7 +43,7 @@ class Backlog:
         self._frames: list[bytes] = []
         self._refused = self._faulty = False
         self.bytes_written = 0
-        self.lost = losses()
+        self.lost = no_rows_lost()
 
     @property
     def waiting_bytes(self) -> int:

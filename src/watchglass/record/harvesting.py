@@ -119,6 +119,7 @@ def _places(store: Store, run_id: str, attempt: int | None) -> Iterable[tuple[in
 
 
 def _left_here(run_id: str) -> set[tuple[int, str]]:
+    """Attempts and workers of a run whose writers are dead and left files on this machine."""
     found = set()
     for label in abandoned_labels():
         if isinstance(label, dict) and label.get("run") == run_id:
@@ -137,8 +138,7 @@ def recovered_steps(lifecycle: Iterable[Mapping[str, Any]]) -> int:
 
 def _is_ours(claim: Claim) -> bool:
     """Whether this process holds the claim: an earlier harvest could not release it in an unreachable store."""
-    process = replace(this_process(), wall_ns=claim.wall_ns, harvest=True)
-    return claim == process
+    return claim == replace(this_process(), wall_ns=claim.wall_ns, harvest=True)
 
 
 def _sent(store: Store, claim: Claim, label: dict[str, Any]) -> int:

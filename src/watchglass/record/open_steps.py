@@ -17,8 +17,8 @@ class Readback(Protocol):
         """The numbers as a NumPy float64 array; waits for the device. Called on the recorder's thread."""
 
 
-def losses() -> dict[str, int]:
-    """A zero count for each sort of rows that may be lost."""
+def no_rows_lost() -> dict[str, int]:
+    """A count of zero for each sort of rows that may be given up."""
     return {each.name.lower(): 0 for each in GivenUp if each is not GivenUp.NEVER}
 
 
@@ -88,7 +88,22 @@ class CapturedRecords:
 
 
 class Forward:
-    """One outermost forward call, until it is known whether a backward ran through it."""
+    """One outermost forward call, until it is known whether a backward ran through it.
+
+    Attributes:
+        start_ns: Worker's monotonic clock when it began.
+        training: Whether the model was in training mode.
+        backpropagated: Whether a backward ran through it.
+        weight: What its loss counts when losses are averaged: samples.
+        records: What was captured in it.
+        helps: Whether it is a call without gradients that is a part of a TRAIN step of other models.
+        has_loss: Whether its loss as an evaluation is among the records, which it may share with others.
+        if_evaluated: Of its model's series, what is recorded should it turn out to be an evaluation.
+        marked: Whether the adapter will see it when a backward runs through this forward; else any backward counts.
+        state: The adapter's data for a re-run of this forward, dropped at the update.
+        model: Number of the model that was called.
+        output: Where there are several models, a weak reference to what the model returned.
+    """
 
     __slots__ = (
         "backpropagated", "has_loss", "helps", "if_evaluated", "marked", "model", "output", "records", "start_ns",
@@ -101,17 +116,11 @@ class Forward:
         self.backpropagated = False
         self.weight = 1.0
         self.records = CapturedRecords()
-        # Whether it is a call without gradients that is a part of a TRAIN step of other models.
         self.helps = False
-        # Whether its loss as an evaluation is among the records, which it may share with others.
         self.has_loss = False
-        # Of its model's series, what is recorded should it turn out to be an evaluation.
         self.if_evaluated: Sequence[tuple[str, Role, float, Any]] = ()
-        # Whether the adapter will see it when a backward runs through this forward; else any backward counts.
         self.marked = True
-        # The adapter's data for a re-run of this forward, dropped at the update.
         self.state: Any = None
-        # Number of the model that was called, and, where there are several, a weak reference to what it returned.
         self.model = model
         self.output: Any = None
 
@@ -151,12 +160,26 @@ class SteadyRow(NamedTuple):
 
 @dataclass(slots=True)
 class OpenStep:
-    """A step that has begun and not ended.
+    """A step with its records, from its first event until the recorder has written it.
 
-    ``due`` says whether statistics are to be captured at it, ``queued_bytes`` what it counts in the recorder's queue
-    beside its raw tensors and ``queued_raw_bytes`` what those count, ``models`` which of several models it has updated,
-    ``by_hand`` whether it lasts until it is ended, ``paused`` that it was due, and is not until its update, because no
-    backward runs through its many forwards, ``model`` the number of the model that it trains or evaluates.
+    Attributes:
+        global_step: As in :class:`~watchglass.records.StepEnd`.
+        mode: The same.
+        mode_step: The same.
+        train_step: The same.
+        start_ns: Worker's monotonic clock when it began.
+        due: Whether statistics are to be captured at it.
+        updated: Whether an optimizer has changed parameters in it.
+        by_hand: Whether it lasts until the script ends it.
+        paused: Whether it was due, and is not until its update, because no backward runs through its many forwards.
+        model: Number of the model that it trains or evaluates.
+        queued_bytes: What it counts in the recorder's queue beside its raw tensors.
+        queued_raw_bytes: What its raw tensors count there.
+        end_ns: The same clock when it ended; 0 while it is open.
+        optimizers: Numbers of the optimizers that have stepped in it.
+        models: Which of several models it has updated.
+        forwards: Its forwards, in order; empty once it is closed.
+        records: What was captured at it.
     """
 
     global_step: int
@@ -177,7 +200,7 @@ class OpenStep:
     forwards: list[Forward] = field(default_factory=list)
     records: CapturedRecords = field(default_factory=CapturedRecords)
 
-    def resume(self) -> None:
+    def unpause(self) -> None:
         """Capture it again, if that was paused."""
         if self.paused:
             self.due, self.paused = True, False

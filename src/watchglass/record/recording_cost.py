@@ -12,7 +12,7 @@ import numpy as np
 from watchglass.record.open_steps import OpenStep, SteadyRow
 from watchglass.records import Mode
 
-#: The last so many differences count; fewer than the least say nothing.
+#: The last so many differences count; fewer than the least give no result.
 _WINDOW, _LEAST = 512, 12
 #: Share of the differences left out at either end as disturbed, and standard errors beyond which a sign is certain.
 _TRIM, _CERTAIN = 0.1, 3.0
@@ -27,9 +27,10 @@ class ObservedCost:
 
     def __init__(self) -> None:
         self._differences: deque[float] = deque(maxlen=_WINDOW)
-        # Number, end and duration of the last TRAIN step, whether it was captured, and whether its duration is its own.
+        # Number and end of the last TRAIN step; -2 where the next step has no step before it to be timed from.
         self._last_step = -2
         self._last_end_ns = 0
+        # Of the last TRAIN steps without a gap between them: duration, and whether it was captured.
         self._recent: deque[tuple[int, bool]] = deque(maxlen=3)
 
     def add(self, steps: Iterable[OpenStep | SteadyRow]) -> None:
@@ -37,7 +38,7 @@ class ObservedCost:
         for step in steps:
             if isinstance(step, OpenStep):
                 if step.mode is not Mode.TRAIN:
-                    self._recent.clear()  # its time is in the next step's
+                    self._recent.clear()  # the next TRAIN step's time, from end to end, would hold this step's
                     self._last_step = -2
                     continue
                 number, end_ns, due = step.mode_step, step.end_ns, step.due
@@ -76,7 +77,7 @@ class ThreadTime:
     Attributes:
         cpu_ns: All of it.
         captures_cpu_ns: The part that captured steps caused.
-        step_cpu_ns: The part of any one step.
+        step_cpu_ns: The mean of a step while none was captured.
     """
 
     def __init__(self) -> None:

@@ -175,7 +175,7 @@ class StepClock:
             self.close_train()
         step = self.train or self._open_train(self._now_ns())
         step.optimizers.add(optimizer)
-        step.resume()
+        step.unpause()
         return step
 
     def end_update(self) -> None:
@@ -218,7 +218,7 @@ class StepClock:
         step, self.train = self.train, None
         if step is None:
             return
-        step.resume()
+        step.unpause()
         forwards = step.forwards
         if len(forwards) == 1 and forwards[0].backpropagated:
             forwards[0].records.absorb(step.records)

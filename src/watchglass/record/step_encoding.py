@@ -29,17 +29,19 @@ from watchglass.store import (
 
 #: Approximate bytes of a row of statistics, its histogram and a fact in the queue.
 _STATISTICS_BYTES, _HISTOGRAM_BYTES, _FACT_BYTES = 8 * len(STATISTIC_FIELDS), 512, 256
+#: Steps between two moments at which other threads may run, see :func:`_yielding_the_lock`.
 _STEPS_AT_A_TIME = 16
 #: Bytes that a :class:`~watchglass.record.open_steps.SteadyRow` counts in the queue.
-ROW_BYTES = 128
+STEADY_ROW_BYTES = 128
 #: Most rows and bins of one frame: far below what a frame may hold and a reader decodes at once.
 _FRAME_ROWS, _FRAME_BINS = 1 << 16, 1 << 22
-_LONG = "it is longer than a frame may be"
+#: Reason in the fact on a row that no frame can hold.
+_TOO_LONG = "it is longer than a frame may be"
 
 _Row = TypeVar("_Row")
 
 
-def row_bytes(records: CapturedRecords) -> int:
+def bytes_of_records(records: CapturedRecords) -> int:
     """Approximate bytes of these records in the queue."""
     size = 256 + 32 * len(records.scalars) + _FACT_BYTES * len(records.facts)
     if records.statistics or records.units or records.raw or records.reductions:
@@ -74,7 +76,7 @@ def encode_steps(
     frames: list[bytes] = []
     named, unnamed = _list_frames(encode_catalog, tensors)
     frames += named
-    statistics = statistics_of(_without_haste(whole))
+    statistics = statistics_of(_yielding_the_lock(whole))
     if statistics is not None:
         frames += _statistics_frames(statistics)
     numbers = (reductions_of(whole), units_of(whole), _scalars(whole, steady, steady_ids))
@@ -84,13 +86,15 @@ def encode_steps(
     raw, lost = _write_raw(whole, write_tensors)
     facts = [fact for step in whole if step.records.facts for fact in step.facts()] + lost
     facts += [
-        Fact("dropped", -1, "recorder", {"tensors": 1, "tensor_id": t.tensor_id, "reason": _LONG}) for t in unnamed
+        Fact("dropped", -1, "recorder", {"tensors": 1, "tensor_id": t.tensor_id, "reason": _TOO_LONG}) for t in unnamed
     ]
     encoded, too_long = _list_frames(encode_facts, facts)
     frames += encoded
     if too_long:
-        reasons = ({"facts": 1, "kind": fact.kind[:99], "reason": _LONG} for fact in too_long)
-        dropped = [Fact("dropped", f.global_step, "recorder", r) for f, r in zip(too_long, reasons, strict=True)]
+        dropped = [
+            Fact("dropped", f.global_step, "recorder", {"facts": 1, "kind": f.kind[:99], "reason": _TOO_LONG})
+            for f in too_long
+        ]
         frames.append(encode_facts(dropped))
     frames += _list_frames(encode_raw_index, raw)[0]
     if steps:
@@ -137,11 +141,11 @@ def encode_ending(status: str, counters: dict[str, Any], failure: Failure | None
     return encode_lifecycle({"event": "left", "status": status, **why, "counters": counters, **clocks})
 
 
-def _without_haste(steps: Sequence[OpenStep]) -> Iterable[OpenStep]:
-    """The steps; other threads get the interpreter lock every few of them.
+def _yielding_the_lock(steps: Sequence[OpenStep]) -> Iterable[OpenStep]:
+    """The steps; every few of them, other threads get the interpreter lock.
 
-    A thread that waits for the interpreter lock gets it within 5 ms, which is long for steps of 1 ms, unless the
-    holder releases it earlier.
+    The interpreter takes the lock from its holder after 5 ms only, which is long for a training thread with steps of
+    1 ms.
     """
     for number, step in enumerate(steps):
         if number % _STEPS_AT_A_TIME == 0:
@@ -160,6 +164,7 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, NDArray[Any]]:
 
 
 def _statistics_frames(batch: StatisticsBatch) -> list[bytes]:
+    """Frames of all rows, none too large for a reader to decode at once."""
     bins = len(batch.histograms.keys) if batch.histograms is not None else 0
     if len(batch) > 1 and (len(batch) > _FRAME_ROWS or bins > _FRAME_BINS):
         rows = np.arange(len(batch))
@@ -169,7 +174,7 @@ def _statistics_frames(batch: StatisticsBatch) -> list[bytes]:
 
 def _scalars(steps: Sequence[OpenStep], steady: dict[str, NDArray[Any]], steady_ids: tuple[int, int]) -> NDArray[Any]:
     """Rows of scalars, by step where there are steady rows among them."""
-    rows = [row for step in _without_haste(steps) for row in _scalars_of(step)]
+    rows = [row for step in _yielding_the_lock(steps) for row in _scalars_of(step)]
     known = table_of(SCALARS, rows)
     if not steady:
         return known
@@ -184,6 +189,7 @@ def _scalars(steps: Sequence[OpenStep], steady: dict[str, NDArray[Any]], steady_
 
 
 def _scalars_of(step: OpenStep) -> Iterable[tuple[int, int, float, float]]:
+    """Rows of scalars of a step, one for each tensor: several values are averaged by weight."""
     scalars = step.records.scalars
     if len({row[0] for row in scalars}) == len(scalars):
         return [
@@ -218,7 +224,7 @@ def _ends(
             step.global_step, step.mode_step, step.train_step, step.start_ns, max(step.end_ns, step.start_ns),
             captures.get(step.global_step, 0), int(step.mode), step.model,
         )
-        for step in _without_haste(whole)
+        for step in _yielding_the_lock(whole)
     ]  # fmt: skip
     if not steady:
         return table_of(STEPS, rows)

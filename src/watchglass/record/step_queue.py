@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchglass.record.flight_recorder import FlightRecorder
-from watchglass.record.open_steps import CapturedRecords, OpenStep, SteadyRow, losses
-from watchglass.record.step_encoding import ROW_BYTES, row_bytes
+from watchglass.record.open_steps import CapturedRecords, OpenStep, SteadyRow, no_rows_lost
+from watchglass.record.step_encoding import STEADY_ROW_BYTES, bytes_of_records
 from watchglass.records import Fact, TensorInfo
 
 #: Shares of the queue's bound. Beyond them a step loses its raw tensors, then its statistics, its scalars and facts,
@@ -55,7 +55,7 @@ class StepQueue:
         self.train_step = -1
         self.whole_put = 0
         self.peak_bytes = 0
-        self.dropped = losses()
+        self.dropped = no_rows_lost()
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -89,7 +89,7 @@ class StepQueue:
         if self.waiting_bytes > _RAW_SHARE * self._queue_bytes:
             self._shorten(records, numbers_bytes / self._queue_bytes)
         raw_bytes = sum(int(entry[1].nbytes) for entry in records.raw) if records.raw else 0
-        step.queued_bytes, step.queued_raw_bytes = row_bytes(records) - raw_bytes, raw_bytes
+        step.queued_bytes, step.queued_raw_bytes = bytes_of_records(records) - raw_bytes, raw_bytes
         self._bytes_put += step.queued_bytes
         self._raw_bytes_put += raw_bytes
         self.peak_bytes = max(self.peak_bytes, self.waiting_bytes)
@@ -107,7 +107,7 @@ class StepQueue:
         if self._shut or self._bytes_put - self._bytes_taken > self._most_bytes:
             self.dropped["steps"] += 1
             return
-        self._bytes_put += ROW_BYTES
+        self._bytes_put += STEADY_ROW_BYTES
         self._steps.append(row)  # type: ignore[arg-type]
 
     def add_tensor(self, info: TensorInfo) -> None:
@@ -150,7 +150,7 @@ class StepQueue:
     def let_go(self, steps: Sequence[OpenStep | SteadyRow]) -> None:
         """Release the bytes of steps that were taken."""
         whole = [step for step in steps if isinstance(step, OpenStep)]
-        self._bytes_taken += (len(steps) - len(whole)) * ROW_BYTES + sum(step.queued_bytes for step in whole)
+        self._bytes_taken += (len(steps) - len(whole)) * STEADY_ROW_BYTES + sum(step.queued_bytes for step in whole)
         self._raw_bytes_taken += sum(step.queued_raw_bytes for step in whole)
 
     def shut(self) -> int:

@@ -20,7 +20,7 @@ from watchglass.errors import ForkedError, NoRoomError, NotARunError, RunExistsE
 from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
 from watchglass.record.backlog import Backlog
 from watchglass.record.flight_recorder import FlightRecorder
-from watchglass.record.step_encoding import ROW_BYTES, row_bytes
+from watchglass.record.step_encoding import STEADY_ROW_BYTES, bytes_of_records
 from watchglass.record.step_queue import StepQueue
 from watchglass.records import Fact, Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import of_array
@@ -162,7 +162,7 @@ def test_everything_that_fits_is_written() -> None:
 
 def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_and_counts_all() -> None:
     writer = Writer()
-    full, light = row_bytes(step(0).records), row_bytes(step(0, raw=0).records)
+    full, light = bytes_of_records(step(0).records), bytes_of_records(step(0, raw=0).records)
     made = recorder(writer, queue_bytes=8 * full)
     kept: list[set[str]] = []
     for number in range(60):
@@ -196,7 +196,7 @@ def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_a
 
 
 def test_there_is_pressure_while_statistics_are_being_dropped_and_no_longer() -> None:
-    light = row_bytes(step(0, raw=0).records)
+    light = bytes_of_records(step(0, raw=0).records)
     made = recorder(Writer(), queue_bytes=8 * light)
     pressed = []
     for number in range(12):
@@ -213,7 +213,7 @@ def test_there_is_pressure_while_statistics_are_being_dropped_and_no_longer() ->
 
 def test_rows_of_steady_steps_are_bounded_too() -> None:
     writer = Writer()
-    made = recorder(writer, queue_bytes=10 * ROW_BYTES)
+    made = recorder(writer, queue_bytes=10 * STEADY_ROW_BYTES)
     for number in range(100):
         made.put_row(SteadyRow(number, number, number, number + 1, 0.5, 0.1, 1.0))
     made.row_ids = (LOSS, WEIGHT)
@@ -225,7 +225,7 @@ def test_rows_of_steady_steps_are_bounded_too() -> None:
 
 
 def test_dropped_statistics_are_counted_by_tensor() -> None:
-    made = recorder(Writer(), queue_bytes=row_bytes(step(0, raw=0).records) + 100)
+    made = recorder(Writer(), queue_bytes=bytes_of_records(step(0, raw=0).records) + 100)
     for number in range(2):
         many = step(number, raw=0)
         if not number:
@@ -238,7 +238,7 @@ def test_dropped_statistics_are_counted_by_tensor() -> None:
 
 def test_there_is_room_again_once_records_were_taken() -> None:
     writer = Writer()
-    made = recorder(writer, queue_bytes=4 * row_bytes(step(0).records))
+    made = recorder(writer, queue_bytes=4 * bytes_of_records(step(0).records))
     made.start()
     for number in range(40):
         made.put(step(number))
@@ -354,7 +354,7 @@ def test_a_recorder_that_breaks_counts_what_had_not_arrived_and_holds_nothing_of
 def test_raw_tensors_that_are_larger_than_the_queue_cost_no_step_its_numbers() -> None:
     """A slow disk takes seconds for them, in which a training makes thousands of steps."""
     writer = Writer()
-    light = row_bytes(step(0, raw=0).records)
+    light = bytes_of_records(step(0, raw=0).records)
     made = recorder(writer, queue_bytes=8 * light)
     huge = step(0)
     huge.records.raw = [RawTensor(WEIGHT, np.zeros(8 * light))]
@@ -640,7 +640,7 @@ def test_what_is_urgent_is_written_soon_and_not_more_often_than_the_store_stands
 
 def test_what_fills_the_queue_is_written_before_its_time_so_that_nothing_is_dropped() -> None:
     writer = Counting(flush_s=600.0, urgent_s=600.0)
-    made = opened(writer, queue_bytes=300 * row_bytes(step(0, raw=0).records))
+    made = opened(writer, queue_bytes=300 * bytes_of_records(step(0, raw=0).records))
     # The training thread is slow enough: no other thread may write what fills the queue.
     flushes(made, writer, lambda: until(lambda: not made.pressure), least=2)
     assert not any(made.dropped.values())

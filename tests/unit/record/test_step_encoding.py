@@ -5,7 +5,7 @@ import pytest
 
 from watchglass.errors import StoreError
 from watchglass.record import Captured, CapturedRecords, OpenStep, SteadyRow
-from watchglass.record.step_encoding import encode_steps, row_bytes
+from watchglass.record.step_encoding import bytes_of_records, encode_steps
 from watchglass.records import SCALARS, STATISTIC_FIELDS, Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import Histograms, exact_reduction, histograms_of, merge, of_array
 from watchglass.store import FrameKind, RawTensor, decode_rows, decode_statistics, scan
@@ -193,10 +193,10 @@ def test_what_cannot_be_stored_is_said_and_the_rest_is_kept():
 
 def test_what_waits_is_counted_with_its_histograms_and_raw_tensors():
     array = np.zeros(1000)
-    bare = row_bytes(whole(0, statistics=[captured((1, array), histograms=False)]).records)
-    full = row_bytes(whole(0, statistics=[captured((1, array))]).records)
-    raw = row_bytes(whole(0, raw=[RawTensor(1, array), (2, array)]).records)
-    assert row_bytes(CapturedRecords()) < bare < full
+    bare = bytes_of_records(whole(0, statistics=[captured((1, array), histograms=False)]).records)
+    full = bytes_of_records(whole(0, statistics=[captured((1, array))]).records)
+    raw = bytes_of_records(whole(0, raw=[RawTensor(1, array), (2, array)]).records)
+    assert bytes_of_records(CapturedRecords()) < bare < full
     assert raw >= 16_000
 
 
