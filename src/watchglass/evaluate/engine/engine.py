@@ -69,10 +69,10 @@ class Engine:
         #: Called in another thread about a rule that takes too long and cannot be ended.
         self.stuck: Callable[[Observation], None] | None = None
         for runner in self._runners:
-            missing = [kind for kind in runner.lives_on if observed is not None and kind not in observed]
+            missing = [kind for kind in runner.required_observations if observed is not None and kind not in observed]
             if missing:
                 runner.not_applicable = (
-                    f"it lives on what an evaluator observes ({', '.join(runner.lives_on)}), and "
+                    f"it needs what an evaluator observes ({', '.join(runner.required_observations)}), and "
                     + (f"none of this run recorded {missing[0]}" if observed else "none followed this run")
                 )
         #: TRAIN steps seen, per attempt and worker.

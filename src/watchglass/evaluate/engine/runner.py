@@ -59,7 +59,7 @@ class Kept(NamedTuple):
 
 @dataclass
 class _Seat:
-    """One instance of a rule.
+    """The place of one instance of a rule: it stays when the instance stops.
 
     Attributes:
         key: Attempt, worker (or the group that trains together) and model.
@@ -122,8 +122,9 @@ class RuleRunner:
         self.ticks = cls.tick is not Rule.tick
         kinds = {kind: need.optional for need in prototype.needs for kind in need.observations}
         self.observes = bool(SHOWN & kinds.keys())
+        optional_kinds = {"tick": not self.ticks, **kinds}
         #: Kinds of observations without which it does not apply.
-        self.lives_on = tuple(k for k, optional in {"tick": not self.ticks, **kinds}.items() if not optional)
+        self.required_observations = tuple(kind for kind, optional in optional_kinds.items() if not optional)
         streams = prototype.streams
         self._declared = readable_statistics(prototype.needs, streams)
         readable.add(self._declared)
@@ -344,11 +345,13 @@ class RuleRunner:
         return replace(about, observed=new)  # type: ignore[arg-type]  # a tick has no such field in use
 
     def _facts(self) -> list[WorkerFacts]:
-        rows = ((key, seat, seat.folding) for key, seat in self._seats.items())
         return [
-            WorkerFacts(*key[:2], tuple(kept.findings()), kept.dropped, seat.fault, seat.not_applicable, key[2])
-            for key, seat, kept in rows
-        ]
+            WorkerFacts(
+                attempt, worker, tuple(seat.folding.findings()), seat.folding.dropped, seat.fault, seat.not_applicable,
+                model,
+            )
+            for (attempt, worker, model), seat in self._seats.items()
+        ]  # fmt: skip
 
     def _met(self) -> dict[tuple[str, int], tuple[Met, ...]]:
         rows = {("", 0): self._unseen(), **self._needs}

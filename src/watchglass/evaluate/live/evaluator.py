@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import TextIO
 
@@ -206,11 +206,10 @@ class Evaluator:
         ):
             return ""
         newest = self._liveness.newest
-        team = [worker for worker in self._judging.workers.values() if worker.attempt == newest]
-        if not team and not self._liveness.launch_ended(newest):
+        ends = _ends_of(self._judging.workers.values(), newest)
+        if not ends and not self._liveness.launch_ended(newest):
             return ""
-        ends = {str(worker.left.get("status", "finished")) if worker.left else "lost" for worker in team}
-        in_order = ends <= {"finished", "stopped"} and (team or self._liveness.launch_succeeded(newest))
+        in_order = ends <= {"finished", "stopped"} and (ends or self._liveness.launch_succeeded(newest))
         quiet_s = self._clock.monotonic() - max(self._news_s, self._liveness.begun_s)
         if quiet_s < (self._timing.settled_s + self.poll_s if in_order else self._timing.restarted_s):
             return ""
@@ -311,7 +310,7 @@ class Evaluator:
         workers = self._judging.workers.values()
         self._snapshot = RunSnapshot(
             self._config.run,
-            attempt=max((worker.attempt for worker in workers), default=-1),
+            attempt=_last_attempt(workers),
             statuses=self._judging.statuses(),
             findings=tuple(self._judging.findings),
             train_steps=steps_by_worker(self._judging.train_steps),
@@ -345,7 +344,7 @@ class Evaluator:
     @property
     def _newest(self) -> int:
         """Newest attempt that anything is known of."""
-        return max([self._liveness.newest, *(worker.attempt for worker in self._judging.workers.values())])
+        return max(self._liveness.newest, _last_attempt(self._judging.workers.values()))
 
     def _is_active(self) -> bool:
         """Whether more may come from the newest attempt."""
@@ -374,9 +373,20 @@ class Evaluator:
         self._liveness.begin_again()
 
 
-def _ends(workers: Iterable[FollowedWorker]) -> str:
+def _last_attempt(workers: Iterable[FollowedWorker]) -> int:
+    """The newest attempt that a worker has joined; -1 without workers."""
+    return max((worker.attempt for worker in workers), default=-1)
+
+
+def _ends_of(workers: Iterable[FollowedWorker], attempt: int) -> set[str]:
+    """How the workers of an attempt left: ``finished``, ``failed``, ``stopped`` or ``lost``."""
+    return {
+        str(worker.left.get("status", "finished")) if worker.left else "lost"
+        for worker in workers
+        if worker.attempt == attempt
+    }
+
+
+def _ends(workers: Collection[FollowedWorker]) -> str:
     """How the workers of the newest attempt left, in words; "" without workers."""
-    team = list(workers)
-    newest = max((worker.attempt for worker in team), default=-1)
-    ends = {str(w.left.get("status", "finished")) if w.left else "lost" for w in team if w.attempt == newest}
-    return " and ".join(sorted(ends))
+    return " and ".join(sorted(_ends_of(workers, _last_attempt(workers))))
