@@ -134,7 +134,7 @@ def parse_action(text: str) -> ActionSpec:
         if key in given:
             raise InvalidValueError(f"action {name} has {key} twice; write several values as one list, {key}=A,B")
         given[key] = value.strip()
-    return ActionSpec(name, dict(given))
+    return ActionSpec(name, given)
 
 
 def documentation(cls: type[Subscription]) -> ActionDocumentation:

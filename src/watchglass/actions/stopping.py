@@ -51,7 +51,7 @@ class Stopping:
         """
         self._store, self._attempt, self._grace_s, self._poll_s = store, attempt, grace_s, poll_s
         self._clock, self._timing = clock, timing
-        self._send = send_signal or functools.partial(_signal, store)
+        self._send = send_signal or functools.partial(_signal_proven, store)
         self._stops: dict[int, _Stop] = {}
 
     @property
@@ -162,7 +162,8 @@ class _Stop:
         return Observation(kind, self.finding.attempt, None, {**data, "finding": self.finding.id})
 
 
-def _signal(store: Store, worker: WorkerProgress, number: int) -> str:
+def _signal_proven(store: Store, worker: WorkerProgress, number: int) -> str:
+    """Signals a worker's process, if it is proven to be one; returns "", or why it did not."""
     if worker.claim is None:
         return "it has no claim"
     try:

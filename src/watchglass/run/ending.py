@@ -59,7 +59,7 @@ def ending_of(run: Run) -> Ending:
         end = _end_of(name, events, ends)
         if not events or (end is not None and end.exit_status == 0):
             continue
-        found = early if any(end.exit_status == 0 for end in _launches_of(name, ends)) else failures
+        found = early if any(end.exit_status == 0 for end in _reports_on(name, ends)) else failures
         if events[-1].get("event") in ("left", "harvested") and any(event.get("event") == "left" for event in events):
             found += _failure_of(name, events)
         elif name in dead:
@@ -67,16 +67,16 @@ def ending_of(run: Run) -> Ending:
                 found.append(Failure("lost", worker=name))
         else:
             waiting = True
-    first = min(failures, key=_rank_of, default=None)
+    first = min(failures, key=_precedence, default=None)
     return Ending(not waiting and bool(run.workers or ends), first, tuple(early))
 
 
 def state_of(run: Run) -> str:
-    """How a run ended: ``finished``, ``failed``, ``stopped``, or ``lost`` (its processes are dead, for an unknown
-    reason); else ``not finished`` or ``no data``.
+    """How a run ended, in words.
 
-    Where workers left with different states, all of these: ``failed and finished``.
-    """  # noqa: D205
+    ``finished``, ``failed``, ``stopped``, or ``lost``: its processes are dead, for an unknown reason. Where workers
+    left with different states, all of these: ``failed and finished``. Before its end ``not finished`` or ``no data``.
+    """
     ending = ending_of(run)
     if run.finished:
         early = {failure.worker for failure in ending.early}
@@ -141,11 +141,11 @@ def _end_of(worker: str, events: list[dict[str, Any]], ends: dict[int, LaunchEnd
     Such a process may end without a record (``os._exit``, a signal). Where it ended with 0, it did not fail.
     """
     pids = [event.get("pid") for event in events if event.get("event") == "joined"]
-    return next((end for end in _launches_of(worker, ends) if end.pid and end.pid in pids), None)
+    return next((end for end in _reports_on(worker, ends) if end.pid and end.pid in pids), None)
 
 
-def _launches_of(worker: str, ends: dict[int, LaunchEnd]) -> list[LaunchEnd]:
-    """The reports of the launcher of a worker."""
+def _reports_on(worker: str, ends: dict[int, LaunchEnd]) -> list[LaunchEnd]:
+    """The reports of the launcher of a worker: under torchrun each rank has one, else one started all workers."""
     rank = layout.worker_order(worker)[0]
     return [end for end in ends.values() if end.world_size <= 1 or end.rank == rank]
 
@@ -158,7 +158,7 @@ def _when(end: LaunchEnd) -> int:
     return (end.failure.wall_ns if end.failure is not None else 0) or end.wall_ns
 
 
-def _rank_of(failure: Failure) -> tuple[bool, bool, int]:
+def _precedence(failure: Failure) -> tuple[bool, bool, int]:
     """The order of failures: those that are likelier to be the reason for the others first."""
     return failure.exit_status == _TERMINATED, failure.kind == "lost", failure.wall_ns
 
