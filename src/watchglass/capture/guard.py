@@ -48,7 +48,7 @@ def harmless(callback: _Callback) -> _Callback:
             fault_everywhere(error, callback)
             return None
 
-    return run  # type: ignore[return-value]
+    return run  # type: ignore[return-value]  # takes the arguments of the callback
 
 
 def _is_of_the_script(ident: int) -> bool:
@@ -105,7 +105,7 @@ class Guard:
                 self._busy = False
                 cost.callbacks_ns += now_ns() - started
 
-        return run  # type: ignore[return-value]
+        return run  # type: ignore[return-value]  # takes the arguments of the callback
 
     def shielded(
         self, callback: _Callback, *, unless: Callable[[], bool] | None = None, leaves: bool = False
@@ -133,7 +133,7 @@ class Guard:
                 self.fault(error, callback)
                 return None
 
-        return run  # type: ignore[return-value]
+        return run  # type: ignore[return-value]  # takes the arguments of the callback
 
     @property
     def is_lent(self) -> bool:
@@ -160,11 +160,11 @@ class Guard:
         self.fault(error, where)
         return False
 
-    def lawful(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """A guarded call by a script; a plain call inside a callback, which is guarded already."""
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of capture for a script: guarded, or plainly inside a callback, which is guarded already."""
         if self._suspended or threading.get_ident() != self._thread:
             return None
-        return call(*arguments) if self._busy else self.guarded(call)(*arguments)
+        return function(*arguments) if self._busy else self.guarded(function)(*arguments)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:

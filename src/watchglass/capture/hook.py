@@ -86,24 +86,27 @@ class Hook:
         self.active = True
         #: Returns this process's rank in its group, None if it trains alone. Called at the first training step.
         self.rank: Callable[[], int | None] = environment.group_rank
+        #: Called where deferred work must be finished, see :meth:`settle`.
         self.on_settle: list[Callable[[], None]] = []
         #: Called after the configuration has changed.
         self.on_configured: list[Callable[[], None]] = []
         #: Called with each finished step, before the recorder gets it; must not raise.
         self.on_finished: list[Callable[[OpenStep], None]] = []
+        #: Called with the attempt, on the recorder's thread, when this process has become a worker of the run.
         self.on_start: list[Callable[[int], None]] = []
         #: Called a few times a second on the recorder's thread, while the run is open.
         self.on_look: list[Callable[[], None]] = []
         #: Called at the end of the training run, once its last step is settled.
         self.on_end: list[Callable[[], None]] = []
+        #: Called when everything is written, the last one added first.
         self.on_close: list[Callable[[], None]] = []
+        # Several keys of a tensor (the adapter's, its name) lead to one id.
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
         self._pid = os.getpid()
-        self._stop: tuple[int, str] | None = None
+        # Set by the recorder's thread.
+        self._stop: Commit | None = None
         self._stopped = False
-        #: Whether a stop has been committed.
-        self.stopping = False
         # Records saved between steps: they belong to the next step.
         self._carried = CapturedRecords()
         #: Whether a step of :meth:`steady_step` has begun and is not over.
@@ -111,9 +114,11 @@ class Hook:
         # A script may save values after an update: then the last step waits for them here, until the next step.
         self._saves_late = False
         self._late: OpenStep | None = None
+        # Whether the step that is being closed becomes the one that waits.
         self._holds = False
         self._steady_ids, self._steady_model = (0, 0), 0
         self._detachers: list[Callable[[], object]] = []
+        #: Whether a fault has ended the capture.
         self.broken = False
         self._recorder = Recorder(
             WorkerOpening(self.config, limits, lambda: self.rank(), self._worker_opened, open_store),
@@ -134,7 +139,7 @@ class Hook:
     # -- for adapters ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let adapters finish deferred work, before a script begins a step itself."""
+        """Let adapters finish deferred work, before a step of the script itself, another configuration or the end."""
         for settle in self.on_settle:
             try:
                 settle()
@@ -152,7 +157,7 @@ class Hook:
         # The cost so far remains spent.
         self.plan.budget.goes_on_from(before)
         for callback in self.on_configured:
-            self.guard.lawful(callback)
+            self.guard.call(callback)
 
     def detach_with(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` when this hook detaches."""
@@ -208,12 +213,11 @@ class Hook:
 
     def check_stop(self) -> None:
         """Raise :class:`~watchglass.errors.TrainingStopped` if the next TRAIN step lies beyond a committed stop."""
-        if self._stop is None or not self.clock.at_boundary or self.clock.next_train_step < self._stop[0]:
+        if self._stop is None or not self.clock.at_boundary or self.clock.next_train_step < self._stop.at_step:
             return
         self._stopped = True
-        reason = self._stop[1]
         self.close()
-        raise TrainingStopped(reason)
+        raise TrainingStopped(self._stop.change.reason)
 
     def current_records(self) -> CapturedRecords:
         """Records of the step that is open; between steps those of the next one."""
@@ -261,7 +265,7 @@ class Hook:
         carried = self._carried
         # A bare row has no model: it counts as the first model's.
         whole = self._steady_model or self._saves_late
-        if whole or carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
+        if whole or not carried.is_empty:
             loss_id, rate_id = self._steady_ids
             carried.scalars += [(loss_id, weight, loss), (rate_id, 1.0, learning_rate)]
             self._carried = CapturedRecords()
@@ -346,7 +350,7 @@ class Hook:
             raise InvalidValueError(
                 f"resume must be called before the first update but got {step} at step {self.clock.next_train_step}"
             )
-        self.guard.lawful(self.resumption.settle, step, "given")
+        self.guard.call(self.resumption.settle, step, "given")
 
     def save_scalar(self, name: str, value: float, collection: str | None = None) -> None:
         """Record one number at the current step.
@@ -356,7 +360,7 @@ class Hook:
             value: A number, or a tensor of one element.
             collection: Name of a collection to file it under; ``metrics`` when not given.
         """
-        self.guard.lawful(self._saved.save_scalar, name, value, collection)
+        self.guard.call(self._saved.save_scalar, name, value, collection)
 
     def save_tensor(self, name: str, value: Any, collection: str | None = None) -> None:
         """Record a tensor's statistics at the current step, and the tensor itself where a collection asks for it.
@@ -367,7 +371,12 @@ class Hook:
             collection: Name of a collection to file it under. Under a built-in one, such as ``"gradients"``,
                 the tensor gets its role, and rules evaluate it.
         """
-        self.guard.lawful(self._saved.save_tensor, name, value, collection)
+        self.guard.call(self._saved.save_tensor, name, value, collection)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop has been committed."""
+        return self._stop is not None
 
     @property
     def started(self) -> bool:
@@ -386,7 +395,7 @@ class Hook:
         if self.active:
             self.settle()
             for notify in self.on_end:
-                self.guard.lawful(notify)
+                self.guard.call(notify)
             self.clock.close()
             self._put_late()
             self.resumption.look(last=True)
@@ -424,12 +433,12 @@ class Hook:
     @contextmanager
     def _step(self, mode: Mode) -> Iterator[OpenStep]:
         # The loop gets a step even if nothing is recorded, so that its code is the same.
-        step = self.guard.lawful(self._begin, mode)
+        step = self.guard.call(self._begin, mode)
         try:
             yield step or OpenStep(-1, mode, -1, -1, 0)
         finally:
             if step is not None:
-                self.guard.lawful(self._end, step)
+                self.guard.call(self._end, step)
 
     def _begin(self, mode: Mode) -> OpenStep:
         self.settle()
@@ -468,8 +477,7 @@ class Hook:
             self._plan_changed = False
             # Rules that need other tensors learn from it that these will not come.
             self._carried.facts.append(("capture_plan", "plan", self.plan.describe()))
-        carried = self._carried
-        if carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
+        if not self._carried.is_empty:
             step.records.absorb(self._carried)
             self._carried = CapturedRecords()
         if step.mode is Mode.EVAL and step.due and self.plan.has_facts_alone(step.mode):
@@ -511,5 +519,4 @@ class Hook:
             callback()
 
     def _committed(self, commit: Commit) -> None:
-        self._stop = (commit.at_step, commit.change.reason)
-        self.stopping = True
+        self._stop = commit

@@ -63,6 +63,14 @@ class CapturedRecords:
     series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
     saved: list[tuple[int, float, Any]] = field(default_factory=list)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was captured."""
+        return not (
+            self.scalars or self.saved or self.facts or self.statistics or self.raw
+            or self.reductions or self.units or self.series
+        )  # fmt: skip
+
     def take_saved(self) -> None:
         """Let the numbers that the script saved count instead of those that were recorded."""
         if self.saved:

@@ -35,7 +35,7 @@ class CallOrderFact:
         self._subjects = subjects
         self._last_version: tuple[int, int] = (0, 0)
         #: The rounds that the calls make.
-        self.rounds = rounds = call_order.CallOrder(functools.partial(hook.guard.lawful, self._write))
+        self.rounds = rounds = call_order.CallOrder(functools.partial(hook.guard.call, self._write))
         named, note = subjects.name, rounds.note
         observed: dict[calls.PublicCall, calls.Before] = {
             calls.BACKWARD: lambda args, kwargs: rounds.backward(),
