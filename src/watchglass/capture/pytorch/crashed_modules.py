@@ -35,7 +35,7 @@ def module_and_figures(trace: TracebackType | None) -> tuple[str, str]:
 
 
 def _path(root: nn.Module, module: nn.Module) -> str:
-    """``"layers.0.attention (Attention)"``."""
+    """A module's path below ``root`` and its class, ``"layers.0.attention (Attention)"``; of a loss the class alone."""
     if module.__class__.__module__.startswith("torch.nn.modules.loss"):
         return type(module).__name__
     path = next((name for name, each in root.named_modules() if each is module), "")
@@ -43,6 +43,7 @@ def _path(root: nn.Module, module: nn.Module) -> str:
 
 
 def _figures(frame: Mapping[str, Any], function: str) -> str:
+    """What the variables of one frame say, as PyTorch's functions name them; "" where they say nothing."""
     given = {name: value for name, value in frame.items() if isinstance(value, Tensor)}
     inputs, target, module = given.get("input"), given.get("target"), frame.get("self")
     weight = given.get("weight")

@@ -52,7 +52,7 @@ class HiddenForwards:
                 return
             self._report(step)
         model, next_step = 0 if step is None else step.model, current.hook.clock.next_train_step
-        if capture.compiled.any and current.hook.alternating.next_due(model, next_step) == next_step:
+        if capture.compiled.has_roots and current.hook.alternating.next_due(model, next_step) == next_step:
             capture.compiled.switch(True)
 
     def records_of(self, module: nn.Module, output: Any, grad: bool) -> CapturedRecords | None:

@@ -29,7 +29,7 @@ from watchglass.capture.pytorch.nested_tensors import tensors_in
 _capturing = False
 
 _numbers = itertools.count()
-_all: weakref.WeakValueDictionary[int, CompiledModules] = weakref.WeakValueDictionary()
+_by_number: weakref.WeakValueDictionary[int, CompiledModules] = weakref.WeakValueDictionary()
 
 _library = torch.library.Library("watchglass", "FRAGMENT")
 # ``place`` is declared as changed, and never is: what changes nothing, the compiler leaves out. It is a tensor because
@@ -47,7 +47,7 @@ _library.define(
 
 def _observe(values: Sequence[Tensor], paths: str, grad: bool, place: Tensor) -> None:
     number, index, entry = place.tolist()
-    observer = _all.get(number)
+    observer = _by_number.get(number)
     if observer is not None:
         observer.observe(index, bool(entry), dict(zip(paths.split(","), values, strict=True)), grad)
 
@@ -59,8 +59,8 @@ torch.library.register_vmap("watchglass::observe", harmless(lambda info, dims, *
 
 
 #: Takes a module, its positional arguments, what it returned (None as it is called), whether gradients are on, and
-#: whether this comes out of compiled code, whose tensors are used again and again. From there a value is a tensor or a
-#: dict by path, and the arguments of what returned are ().
+#: whether compiled code handed this over. Compiled code uses its tensors again, so they must be read now; it hands over
+#: a tensor or a dict of tensors by path, and with what a module returned no arguments: ().
 Observed = Callable[[nn.Module, Any, Any, bool, bool], None]
 
 
@@ -122,9 +122,9 @@ class CompiledModules:
         self.on = False
         #: Whether compiled code has handed over anything since the switch.
         self.in_code = False
-        #: Whether there is compiled code that may call any module: a function.
+        #: Whether a function was compiled, which may call any module.
         self.expected = False
-        _all[self._number] = self
+        _by_number[self._number] = self
 
     def add(self, root: nn.Module, *, inputs: bool) -> None:
         """Put hooks on a module and all below it that have none yet, for their inputs too where these are wanted."""
@@ -172,7 +172,7 @@ class CompiledModules:
         return unwrap(root) in self._roots
 
     @property
-    def any(self) -> bool:
+    def has_roots(self) -> bool:
         """Whether there is anything to observe."""
         return bool(self._roots)
 
@@ -184,7 +184,7 @@ class CompiledModules:
             self.in_code = False
         if on != self.on:
             self.on = on
-            _capturing = any(other.on for other in _all.values())
+            _capturing = any(other.on for other in _by_number.values())
 
     def blind(self, root: nn.Module) -> list[nn.Module]:
         """Compiled modules that handed over nothing since the switch: they had been compiled without the hooks."""

@@ -23,15 +23,13 @@ from torch import Tensor
 from watchglass.capture.cost import Memory
 from watchglass.capture.deferred_facts import DeferredNumbers
 from watchglass.capture.pytorch.device import torch_statistics
-from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime
+from watchglass.capture.pytorch.device.readback import DeviceTime
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes, Size
 from watchglass.capture.pytorch.device.tensor_batches import batches, joined_histograms, joined_rows
 from watchglass.capture.pytorch.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from watchglass.capture.pytorch.device.triton_statistics import Gathering, ReadPlan, ReadPlans
-
-__all__ = ["DeviceRows", "DeviceStatistics"]
 
 _log = logging.getLogger("watchglass")
 

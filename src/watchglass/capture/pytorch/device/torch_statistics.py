@@ -48,8 +48,9 @@ _WIDE = {
 }
 #: Dtypes that few operators of PyTorch support.
 _AWKWARD = {getattr(torch, name) for name in ("bool", "uint16", "uint32", "uint64") if hasattr(torch, name)}
-_NAN, _POSITIVE, _NEGATIVE = (STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf"))
-_MIN, _MAX, _SUM, _M2, _L2 = (STATISTIC_FIELDS.index(name) for name in ("min", "max", "sum", "m2", "l2"))
+_COUNT, _NAN, _POSITIVE, _NEGATIVE, _ZERO = map(STATISTIC_FIELDS.index, ("count", "nan", "posinf", "neginf", "zero"))
+_MIN, _MAX, _SUM, _ABS_SUM = map(STATISTIC_FIELDS.index, ("min", "max", "sum", "abs_sum"))
+_M2, _L2 = map(STATISTIC_FIELDS.index, ("m2", "l2"))
 
 
 def summaries(
@@ -87,10 +88,10 @@ def _received(values: DeviceRows, elements: Sequence[int], time: DeviceTime, blo
     blocks = np.maximum(1, -(-size // block))
     starts = np.cumsum(blocks) - blocks
     within = np.arange(len(rows)) - np.repeat(starts, blocks)
-    rows[:, 0] = np.clip(np.repeat(size, blocks) - within * block, 0, block)
+    rows[:, _COUNT] = np.clip(np.repeat(size, blocks) - within * block, 0, block)
     # Blocks are filled up with NaN, so the device counts finite elements in this column.
     finite = rows[:, _NAN].copy()
-    rows[:, _NAN] = rows[:, 0] - finite - rows[:, _POSITIVE] - rows[:, _NEGATIVE]
+    rows[:, _NAN] = rows[:, _COUNT] - finite - rows[:, _POSITIVE] - rows[:, _NEGATIVE]
     return _joined(rows, finite, starts, blocks)
 
 
@@ -168,7 +169,7 @@ def _reduced(work: Tensor, extreme: bool) -> Tensor:
 def _joined(rows: Rows, finite: NDArray[np.float64], starts: NDArray[np.int64], blocks: NDArray[np.int64]) -> Rows:
     """Consecutive rows of blocks joined to one row for each tensor, by exact counts and Chan's formula."""
     result = empty(len(starts))
-    for column in (0, _NAN, _POSITIVE, _NEGATIVE, _NEGATIVE + 1, _SUM, _SUM + 1):
+    for column in (_COUNT, _NAN, _POSITIVE, _NEGATIVE, _ZERO, _SUM, _ABS_SUM):
         result[:, column] = np.add.reduceat(rows[:, column], starts)
     number = np.add.reduceat(finite, starts)
     some = finite > 0
