@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.capture.deferred_facts import DeferredNumbers
+from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.frameworks import Numbers, reader_of
 from watchglass.config import BUILT_IN_COLLECTIONS, MODE_NAMES
 from watchglass.errors import InvalidValueError

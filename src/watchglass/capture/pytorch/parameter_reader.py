@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.deferred_facts import DeferredFact, DeferredNumbers
+from watchglass.capture.deferred_values import DeferredFact, DeferredNumbers
 from watchglass.capture.hook import Hook
 from watchglass.capture.initialization import initialization
 from watchglass.capture.module_places import ParameterPlace

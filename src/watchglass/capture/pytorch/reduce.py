@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.deferred_facts import DeferredNumbers
+from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.initialization import Symmetry
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.device.tensor_batches import readable

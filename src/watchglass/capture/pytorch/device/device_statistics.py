@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.cost import Memory
-from watchglass.capture.deferred_facts import DeferredNumbers
+from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.device.readback import DeviceTime
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes, Size

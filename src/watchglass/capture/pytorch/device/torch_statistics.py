@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.deferred_facts import DeferredNumbers
+from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.pytorch.device.readback import (
     NARROW_SIDE,
     WIDE_SIDE,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.input_sketches import rows_of
 from watchglass.capture.judged_sketches import Cut, Given, Judged
 from watchglass.capture.neighbours import LEAST_ROWS, MOST_COLUMNS

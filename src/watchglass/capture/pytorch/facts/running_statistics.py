@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
 from watchglass.capture.pytorch.models import Models

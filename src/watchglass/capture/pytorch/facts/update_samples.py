@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.copies import Copies, some

@@ -16,7 +16,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from watchglass.capture import first_bad_analysis
-from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.first_bad_analysis import Found
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from watchglass.capture.deferred_facts import DeferredNumbers
+from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.pytorch.device.readback import DeviceRows
