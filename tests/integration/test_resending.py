@@ -147,7 +147,7 @@ def test_what_is_no_letter_of_ours_stays_as_it_is(
     assert sent(run, hook(server)) == []
     assert letters(run) == before
     assert server.requests == []
-    assert "is no dead letter that could be sent" in capsys.readouterr().out
+    assert "is not a valid dead letter" in capsys.readouterr().out
 
 
 def test_an_evaluator_at_work_may_be_sending_itself(run: Path, server: Receiver) -> None:

@@ -221,7 +221,7 @@ def test_without_triton_it_goes_on_and_says_so_once(caplog: pytest.LogCaptureFix
             statistics.send()
             assert_alike((rows.resolve(), histograms.resolve()), reference(tensors), BLOCKS)
     assert [record.getMessage().split(":")[1].strip() for record in caplog.records] == [
-        "statistics on cpu go without Triton, slower"
+        "statistics on cpu are computed without Triton, which is slower"
     ]
 
 

@@ -198,7 +198,7 @@ def test_a_damaged_compaction_manifest_is_no_clean_answer(watchglass: Watchglass
     manifest.write_text("{")
     said = watchglass("check", healthy)
     assert said.status == 2
-    assert "no manifest of compacted data" in said.err
+    assert "not a manifest of compacted data" in said.err
 
 
 def test_damage_in_a_run_with_findings_is_a_run_with_findings(watchglass: Watchglass, broken: Path) -> None:
