@@ -39,7 +39,7 @@ BUILT_IN = {
     "LossIncreasing": BuiltInRule("classic.loss_increasing", "default llm vision trees"),
     "Overfit": BuiltInRule("classic.overfit", "default sagemaker llm vision trees"),
     "Overtraining": BuiltInRule("classic.overtraining", "sagemaker llm vision trees", built_only=_NO_RUN),
-    "Underfit": BuiltInRule("classic.underfit", "vision"),
+    "Underfit": BuiltInRule("classic.underfit", "default vision"),
     "ZeroLoss": BuiltInRule("classic.zero_loss", "default llm vision"),
     "LossOscillating": BuiltInRule("classic.loss_oscillating", "llm vision trees", built_only=_NO_RUN),
     "SaturatedActivation": BuiltInRule("classic.saturated_activation", "sagemaker"),
