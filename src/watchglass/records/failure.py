@@ -74,8 +74,8 @@ class UnsteppedBackwards:
         backwards: How many backward passes there were.
         reason: Why none of them belongs to a step, as a clause that continues "backward ran 360 times and":
             ``"no optimizer stepped"``; no full stop.
-        changes: After how many of them weights had changed all the same: an optimizer exists, so that this was taken
-            for no update.
+        changes: Number of backward passes after which weights had changed nevertheless. As an optimizer exists, these
+            changes do not count as updates.
     """
 
     KIND: ClassVar = "unstepped_backwards"

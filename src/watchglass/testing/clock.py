@@ -18,5 +18,5 @@ class FakeClock:
         return self.now_s
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock on."""
+        """Advances the clock."""
         self.now_s += seconds

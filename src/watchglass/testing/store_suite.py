@@ -98,7 +98,7 @@ class StoreSuite(ABC):
         assert store.read("claim") == b"%d" % won[0]
 
     def test_listing_is_sorted_recursive_and_starts_after(self, store: Store) -> None:
-        """All objects below a folder, by path, behind ``after``; names that only share a prefix are not below."""
+        """All objects below a folder, by path, after ``after``; names that only share a prefix are not below."""
         paths = ["a/1", "a/10/x", "a/2", "a/2-x/y", "a/2/z", "ab/1", "b"]
         for path in [p for p in paths if p != "a/2"]:
             store.write(path, path.encode())
@@ -121,7 +121,7 @@ class StoreSuite(ABC):
         assert store.list("many", after=paths[-1]) == []
 
     def test_start_may_be_anything(self, store: Store) -> None:
-        """Where a listing starts need not be there, nor below the folder, nor be a path."""
+        """The start of a listing need not exist, nor lie below the folder, nor be a path."""
         paths = ["a/0001/x", "a/0002/x", "a/0002/y"]
         for path in paths:
             store.write(path, b"1")
@@ -184,7 +184,7 @@ class StoreSuite(ABC):
         assert [entry.size for entry in store.list("log")] == [6]
 
     def test_deleting_removes(self, store: Store) -> None:
-        """A deleted object is gone and may be written again."""
+        """A deleted object no longer exists and may be written again."""
         store.write("x/y", b"1")
         store.delete("x/y")
         _raises(MissingFileError, lambda: store.read("x/y"))
@@ -192,7 +192,7 @@ class StoreSuite(ABC):
         assert store.read("x/y") == b"2"
 
     def test_the_size_of_an_object_tells_whether_it_is_there(self, store: Store) -> None:
-        """Its length in bytes; None for nothing, for a folder and below an object."""
+        """Its length in bytes; None if nothing is there, for a folder, and below an object."""
         store.write("a/b", b"12345")
         store.write("none", b"")
         assert store.size("a/b") == 5
@@ -222,7 +222,7 @@ class StoreSuite(ABC):
         _raises(MissingFileError, lambda: store.map("nothing"))
 
     def test_several_are_read_at_once(self, store: Store) -> None:
-        """In the order asked for, None for what is not there."""
+        """In the requested order; None for what does not exist."""
         for number in range(20):
             store.write(f"a/{number}", b"%04d" % number)
         wanted = [(f"a/{number}", 1, None if number % 2 else 3) for number in reversed(range(20))]
@@ -231,7 +231,7 @@ class StoreSuite(ABC):
         assert list(store.read_many([])) == []
 
     def test_pruning_keeps_what_holds_something(self, store: Store) -> None:
-        """Objects stay, also below; a folder that held what was deleted is listed no more."""
+        """Objects stay, also below; a folder whose objects were all deleted is no longer listed."""
         store.write("a/b/c", b"1")
         store.write("a/d/e", b"1")
         store.delete("a/b/c")
