@@ -115,7 +115,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         "unheld_parameters": FactKind(
             "rules",
             "the same reading, and a copy of 1,024 elements of each of at most 32 such parameters",
-            "parameters that a backward reaches and that no optimizer updates, of modules without any updated parameter",
+            "parameters that a backward reaches and that no optimizer updates, of modules that no optimizer knows",
         ),
     }
 )
