@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import takewhile
 
@@ -17,6 +18,8 @@ from watchglass.tables import StepView
 
 #: Cosines from here on differ from 1 by rounding alone.
 _SAME = 1 - 2e-6
+#: Elements of a weight up to which its gradient may be parallel to it by chance.
+_FEW = 2
 
 
 class NoDataGradient(Rule):
@@ -80,8 +83,12 @@ class NoDataGradient(Rule):
 
     def _penalty(self, view: StepView, sample: SampledUpdates) -> Iterable[Finding]:
         order = np.argsort(sample["layer"], kind="stable").tolist()
-        only = (sample["gradient_weight"] >= _SAME) | (sample["zero_gradient"] == 1)
-        penalised = only & (sample["gradient_weight"] >= _SAME)
+        # Of a weight that is not captured the catalog has the gradient alone.
+        infos = [view.catalog.by_name(name) or view.catalog.by_name(f"gradient/{name}") for name in sample.names]
+        # Two elements are parallel by chance, and one always is.
+        enough = np.array([info is None or math.prod(info.shape) > _FEW for info in infos], np.bool_)
+        penalised = enough & (sample["gradient_weight"] >= _SAME)
+        only = penalised | (sample["zero_gradient"] == 1)
         first = [sample.names[row] for row in takewhile(lambda row: bool(only[row]), order)]
         if not first or not any(penalised[sample.names.index(name)] for name in first):
             self.penalties, self.layers = 0, []

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+import watchglass
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import constant, sampled, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.rules import find_rule
+from watchglass.rules import capture_for, find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
@@ -66,3 +67,17 @@ def test_gradients_without_finite_elements_are_not_zero(tmp_path: Path) -> None:
 
     path = build_run(tmp_path / "run", training(40, change=overflow))
     assert not replay(path, [RuleSpec("NoDataGradient")]).findings
+
+
+def test_a_weight_of_one_element_is_parallel_to_every_gradient(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watchglass.watch(model, run=tmp_path / "run", strict=True, **capture_for([RuleSpec("NoDataGradient")])):
+        for _ in range(40):
+            inputs = torch.rand(32, 1) + 1
+            loss = F.mse_loss(model(inputs), -5 * inputs)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert not replay(str(tmp_path / "run"), [RuleSpec("NoDataGradient")]).findings
