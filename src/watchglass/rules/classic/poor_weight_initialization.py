@@ -187,7 +187,7 @@ class PoorWeightInitialization(Rule):
 
 
 def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
-    """The initial weights that count: trainable, no embeddings; with derived values."""
+    """The initial weights that count: trainable, and of embeddings only constant ones; with derived values."""
     found: dict[str, dict[str, Any]] = {}
     nonzero = _nonzero_names(view)
     for name, row in (tensors if isinstance(tensors, dict) else {}).items():
@@ -197,7 +197,9 @@ def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
         shape = row.get("shape") or []
         if len(shape) < 2 or (info is not None and info.trainable is False):
             continue
-        if info is not None and info.module_kind is ModuleKind.EMBEDDING:
+        # Rows of a table get gradients of their words, but one value for all elements makes its columns copies.
+        table = info is not None and info.module_kind is ModuleKind.EMBEDDING
+        if table and not (row.get("constant") and name in nonzero):
             continue
         std, fan_in = float(row.get("std") or 0.0), float(row.get("fan_in") or 0.0)
         found[name] = {

@@ -13,7 +13,7 @@ from real_runs import RealRuns, Watch, classifier, fit
 from synthetic_steps import MODULES, initialization, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Severity
+from watchglass.records import ModuleKind, Severity
 from watchglass.rules import find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
@@ -56,6 +56,18 @@ def test_rounding_behind_dead_units_is_no_bad_scale(run_path: Path) -> None:
         )
     ]
     assert replay(build_run(run_path, steps, modules=MODULES)).findings == ()
+
+
+@pytest.mark.parametrize(("value", "found"), [(0.1, True), (0.0, False)])
+def test_tables_of_one_value_are_found(run_path: Path, value: float, found: bool) -> None:
+    """All words have one vector. Tables of zeros may be added to something."""
+    names = ("centre", "context")
+    alike = {"shape": [50, 8], "fan_in": 8, "identical_rows": 1.0, "constant": True, "std": 0.0}
+    facts = {"initialization": {"tensors": {f"{name}.weight": alike for name in names}}}
+    arrays = {f"{name}.weight": np.full((50, 8), value, np.float32) for name in names}
+    steps = [Step(scalars={"loss": 0.7}, statistics=arrays, facts=facts if n == 0 else {}) for n in range(4)]
+    run = build_run(run_path, steps, modules=dict.fromkeys(names, ModuleKind.EMBEDDING))
+    assert bool(replay(run, [RuleSpec("PoorWeightInitialization")]).findings) is found
 
 
 @pytest.mark.parametrize(("error", "found"), [(400.0, 1), (2.0, 0)])
