@@ -19,6 +19,8 @@ OF_LABELS = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 _MOST_CLASSES = 1024
 #: Rows for each class that a pool needs before its frequencies count: with fewer the entropy comes out too low.
 _ROWS_PER_CLASS = 20
+#: Loss of the best guess for each unit below which labels do not change.
+_KNOWN = 1e-3
 #: Sketches without a loss that belong to evaluations, after which a run is taken for one that acts and then learns.
 _ACTS = 3
 
@@ -73,7 +75,10 @@ def guess(pool: Pool) -> float | None:
         if weight is None:
             return None
         means = [total / pool["mean_rows"] for total in pool["means"]]
-        return sum(_binary(mean, weight) for mean in means) / len(means)
+        best = sum(_binary(mean, weight) for mean in means) / len(means)
+        # Units whose label never changes (the first of several candidates is right) need no input, but the model may
+        # not know which one is which.
+        return best if best > _KNOWN else _binary(sum(means) / len(means), weight)
     return None
 
 

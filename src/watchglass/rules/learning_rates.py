@@ -48,6 +48,12 @@ def beyond_usual(view: StepView) -> str:
     )
 
 
+def unusual(view: StepView) -> tuple[str, ...]:
+    """The symptom of a learning rate that is orders of magnitude off; none for others."""
+    symptom_ids = {"above": ["rate_above_usual"], "below": ["rate_below_usual"], "": []}
+    return tuple(symptom_ids[beyond_usual(view)])
+
+
 def ordinary(view: StepView) -> bool:
     """Whether the learning rate is one that usually moves weights, so that small updates come of small gradients."""
     rate = signals.learning_rate(view) or 0.0

@@ -10,7 +10,7 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
-from watchglass.rules import guessing, neighbours, signals
+from watchglass.rules import guessing, learning_rates, neighbours, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Phase, StepView
@@ -239,7 +239,7 @@ class NoBetterThanGuessing(Rule):
             value=value,
             limit=limit,
             message=f"{what} no better than guessing: {words}{although}",
-            symptoms=(symptom, *neighbours.symptoms(self.compared)),
+            symptoms=(symptom, *learning_rates.unusual(view), *neighbours.symptoms(self.compared)),
             evidence=signals.evidence(view),
         )
 

@@ -120,3 +120,20 @@ def test_a_guess_of_labels_knows_their_weight() -> None:
         for logit in np.linspace(-3, 3, 601)
     )
     assert np.isclose(guess(pool) or 0, best, atol=1e-4)
+
+
+def test_of_candidates_in_a_fixed_order_a_guess_does_not_know_which_one_is_right() -> None:
+    pool = pool_of({}, {"function": "binary_cross_entropy_with_logits", "number": 1})
+    means = {"mean": [1.0, 0.0, 0.0, 0.0]}
+    add_targets(pool, {"kind": "labels", "columns": 4, "rows": 64, "units": means})
+    assert np.isclose(guess(pool) or 0, 0.5623, atol=1e-4)
+
+
+def test_a_rate_that_is_far_off_explains_a_loss_like_guessing(run_path: Path) -> None:
+    slow = [
+        replace(step, scalars={**step.scalars, "learning_rate": 1e-8}) for step in TestNoBetterThanGuessing().sick()
+    ]
+    slow[0] = replace(slow[0], facts={**slow[0].facts, "optimizer": {"type": "Adam", "groups": [{"eps": 1e-8}]}})
+    (finding,) = replay(build_run(run_path, slow), [RuleSpec(RULE)]).findings
+    assert finding.symptoms == ("loss_at_guess", "rate_below_usual")
+    assert finding.causes[0] == "learning_rate_too_low"
