@@ -18,6 +18,8 @@ from watchglass.rules.sagemaker import dead_relu
 from watchglass.tables import Selection, StepView
 
 _ENOUGH_CAPTURES = 16
+#: Captures of a whole run from which on it is judged at its end.
+_FEWEST_CAPTURES = 3
 
 
 class DeadRelu(Rule):
@@ -27,7 +29,8 @@ class DeadRelu(Rule):
         ReLU modules. If the model has none, they are those of inputs of linear and convolution layers, because
         functional ReLU has no module.
     Fires when: more than `threshold_layer` percent of a layer's units were zero in each of the last `window` captures.
-        These must include at least 256 values of each unit, or 16 captures. The severity is `error` if every unit of a
+        These must include at least 256 values of each unit, or 16 captures. At the end of a run with fewer captures,
+        but at least 3, all but the first must agree. The severity is `error` if every unit of a
         layer was zero. One batch proves little: in small batches half of all units can be zero although none is dead.
     Usual causes: a learning rate that moved the biases far below zero, biases initialised negative.
     What to try: LeakyReLU or GELU, a lower learning rate, zero biases.
@@ -51,8 +54,9 @@ class DeadRelu(Rule):
     min_values: int = parameter(256, help="values of a unit that must have been zero", ge=0)
     min_units: int = parameter(4, help="layers with fewer units are ignored", unit="units", ge=1)
 
-    #: Per tensor: for how many captures and values in a row each unit was zero.
+    #: Per tensor: for how many captures and values in a row each unit was zero, and captures altogether.
     runs: dict[str, dict[str, Any]] = state(dict)
+    step: int = state(int)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """One finding per layer with too many dead units."""
@@ -61,17 +65,20 @@ class DeadRelu(Rule):
         units = view.units(UnitKind.INACTIVE)
         if not units:
             return
+        self.step = view.mode_step
         has_modules = len(view.catalog.ids(Selection(Role.OUTPUT, module_kinds=(ModuleKind.RECTIFIER,)))) > 0
-        after_convolution = view.catalog.answers.get("DeadRelu, flattened", lambda: _flattened(view))
         for info, zero in units:
             if has_modules != (info.role is Role.OUTPUT) or len(zero) < self.min_units:
                 continue
-            # Behind a convolution a unit of a Linear layer is one channel at one place: places at the border can stay
-            # zero for good although every channel is alive.
-            limit = max(self.threshold_layer, 95.0) if info.module in after_convolution else self.threshold_layer
-            finding = self._layer(view, info, zero, limit)
-            if finding is not None:
-                yield finding
+            self._follow(view, info, zero)
+            yield from self._layer(view, info, self.window)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The last judgement of layers with few captures: all but the first must agree."""
+        for name, run in self.runs.items():
+            info = view.catalog.by_name(name)
+            if info is not None and _FEWEST_CAPTURES <= run["seen"] < self.window:
+                yield from self._layer(view, info, run["seen"] - 1)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without ReLU-like units."""
@@ -80,35 +87,43 @@ class DeadRelu(Rule):
             return "the model has no ReLU, as far as its modules and what its layers receive can tell"
         return signals.without_layers(view)
 
-    def _layer(self, view: StepView, info: TensorInfo, zero: npt.NDArray[np.bool_], limit: float) -> Finding | None:
+    def _follow(self, view: StepView, info: TensorInfo, zero: npt.NDArray[np.bool_]) -> None:
         values = self._values_per_unit(view, info, len(zero))
         run = self.runs.get(info.name)
         if run is None or len(run["captures"]) != len(zero):
             nothing = np.zeros(len(zero), np.int64)
-            run = self.runs[info.name] = {"captures": nothing, "values": nothing}
+            run = self.runs[info.name] = {"captures": nothing, "values": nothing, "seen": 0}
         # Lists after a restart of the evaluator.
-        captures = (np.asarray(run["captures"], np.int64) + 1) * zero
-        seen = (np.asarray(run["values"], np.int64) + values) * zero
-        run["captures"], run["values"] = captures, seen
-        dead = (captures >= self.window) & ((seen >= self.min_values) | (captures >= _ENOUGH_CAPTURES))
+        run["captures"] = (np.asarray(run["captures"], np.int64) + 1) * zero
+        run["values"] = (np.asarray(run["values"], np.int64) + values) * zero
+        run["seen"] += 1
+
+    def _layer(self, view: StepView, info: TensorInfo, window: int) -> Iterable[Finding]:
+        run = self.runs[info.name]
+        captures, values = (np.asarray(run[key], np.int64) for key in ("captures", "values"))
+        dead = (captures >= window) & ((values >= self.min_values) | (captures >= _ENOUGH_CAPTURES))
+        # Behind a convolution a unit of a Linear layer is one channel at one place: places at the border can stay zero
+        # for good although every channel is alive.
+        after_convolution = view.catalog.answers.get("DeadRelu, flattened", lambda: _flattened(view))
+        limit = max(self.threshold_layer, 95.0) if info.module in after_convolution else self.threshold_layer
         percent = 100.0 * (np.count_nonzero(dead) / len(dead))
         if percent <= limit:
-            return None
+            return
         count, every = int(np.sum(dead)), bool(np.all(dead))
         symptoms_of_rate = ["rate_above_usual"] if learning_rates.beyond_usual(view) == "above" else []
         seen_in = int(np.min(captures[dead]))
         where = f"{info.module or info.name} ({info.module_type})"
         layer = where if info.role is Role.OUTPUT else f"the activation before {where}"
-        return self.finding(
+        yield self.finding(
             view,
             severity=Severity.ERROR if every else Severity.WARNING,
             tensors=[info.name],
             value=percent,
             limit=limit,
-            message=f"{count} of {len(zero)} units of {layer} {'was' if count == 1 else 'were'} zero for every sample "
-            f"of the last {'capture' if seen_in == 1 else f'{seen_in} captures'} up to step {view.mode_step}",
+            message=f"{count} of {len(dead)} units of {layer} {'was' if count == 1 else 'were'} zero for every sample "
+            f"of the last {'capture' if seen_in == 1 else f'{seen_in} captures'} up to step {self.step}",
             symptoms=("dead_units", *(["all_units_dead"] if every else []), *symptoms_of_rate),
-            evidence={"layer": layer, "units": len(zero), "dead_units": count, **signals.optimizer_evidence(view)},
+            evidence={"layer": layer, "units": len(dead), "dead_units": count, **signals.optimizer_evidence(view)},
         )
 
     @staticmethod
