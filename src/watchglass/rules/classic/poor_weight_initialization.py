@@ -10,7 +10,7 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
-from watchglass.rules import signals
+from watchglass.rules import guessing, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import poor_weight_initialization
@@ -137,10 +137,14 @@ class PoorWeightInitialization(Rule):
     def _worse_than_guessing(self, view: StepView) -> str:
         """How the loss starts, where that is far worse than guessing; else ""."""
         guessed, loss = signals.classes(view), next(iter(self.losses), 0.0)
-        if guessed:
-            guessing = math.log(guessed)
-            start = f"the loss starts at {loss:.3g}, where guessing gives ln({guessed} classes) = {guessing:.3g}"
-            return start if loss > self.worse * guessing else ""
+        for fact in view.facts("output_sketch") if not guessed else ():
+            # A model that computes its loss itself has no accuracy.
+            if fact.data.get("function") in guessing.OF_CLASSES and fact.data.get("loss") is not None:
+                guessed, loss = int(fact.data.get("columns") or 0), float(fact.data["loss"])
+        if guessed and guessed > 1:
+            even = math.log(guessed)
+            start = f"the loss starts at {loss:.3g}, where guessing gives ln({guessed} classes) = {even:.3g}"
+            return start if loss > self.worse * even else ""
         for fact in view.facts("output_sketch"):
             error, constant = fact.data.get("squared_error"), fact.data.get("constant_error")
             if error is not None and constant is not None and error > self.worse * constant:

@@ -58,6 +58,22 @@ def test_rounding_behind_dead_units_is_no_bad_scale(run_path: Path) -> None:
     assert replay(build_run(run_path, steps, modules=MODULES)).findings == ()
 
 
+@pytest.mark.parametrize(("loss", "found"), [(21.0, True), (5.0, False)])
+def test_large_weights_show_in_a_loss_that_the_model_computes(run_path: Path, loss: float, found: bool) -> None:
+    large = {
+        f"{name}.weight": {"shape": [32, 32], "fan_in": 32, "identical_rows": 0.0, "constant": False, "std": 2.0}
+        for name in ("stem", "middle", "readout")
+    }
+    facts = {
+        "initialization": {"tensors": large},
+        "output_sketch": {"function": "cross_entropy", "columns": 128, "loss": loss},
+    }
+    steps = training(20, facts={0: facts}, loss=lambda n: loss)
+    findings = replay(build_run(run_path, steps, modules=MODULES), [RuleSpec("PoorWeightInitialization")]).findings
+    assert bool(findings) is found
+    assert all(f"the loss starts at {loss:.3g}, where guessing gives ln(128 classes)" in f.message for f in findings)
+
+
 @pytest.mark.parametrize(("value", "found"), [(0.1, True), (0.0, False)])
 def test_tables_of_one_value_are_found(run_path: Path, value: float, found: bool) -> None:
     """All words have one vector. Tables of zeros may be added to something."""
