@@ -19,6 +19,8 @@ from watchglass.tables import Selection, Statistics, StepView
 
 #: Layers in a row from which on a model without shortcuts and normalisation counts as deep (house).
 _DEEP = 8
+#: Fall of the loss below which nothing was learned; multiples of `ratio` that explain it, and a loss that falls little.
+_NOTHING, _EXPLAINS_NOTHING, _EXPLAINS_LITTLE = 0.1, 20.0, 3.0
 
 
 class _Depth(NamedTuple):
@@ -38,6 +40,8 @@ class VanishingGradient(Rule):
     Fires when: in `window` captures in a row the mean of the first layer is below `ratio` times that of a later layer
         which still gets a gradient. Or the means of all layers are below `threshold`. It takes four times as many
         captures while the learning rate warms up. At the end of a run with fewer captures all but the first must agree.
+        At the end 3 times `ratio` is enough, and 20 times if the loss has fallen by less than a tenth, where saturating
+        activations or many layers without shortcuts and normalisation explain it.
         The rule is silent once the loss has fallen to half of its start, because small gradients are then convergence.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
@@ -69,6 +73,10 @@ class VanishingGradient(Rule):
     #: Captures that were judged, and what the last one shows if it vanishes.
     captures: int = state(int)
     last: dict[str, Any] = state(dict)
+    #: Of captures after the first one: the largest share of the first layer, and the last finding of a model that
+    #: shrinks gradients by its structure.
+    share: float = state(float)
+    structure: dict[str, Any] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings at a TRAIN step with captured gradients."""
@@ -95,6 +103,10 @@ class VanishingGradient(Rule):
         solved = any(loss == 0 for loss in signals.losses(view, 1))
         self.everywhere = self.everywhere + 1 if vanished and not solved else 0
         self.captures += 1
+        if depth is not None and depth.last_mean > 1e-9 and self.captures > 1:
+            self.share = max(self.share, depth.first_mean / depth.last_mean)
+            if 0 < self.share < _EXPLAINS_NOTHING * self.ratio:
+                self.structure = self._over_depth(view, gradients, depth)
         self.last = {}
         if self.over_depth >= 2 and depth is not None:
             self.last = self._over_depth(view, gradients, depth)
@@ -110,6 +122,12 @@ class VanishingGradient(Rule):
         few = self.captures < self.window
         if few and self.last and max(self.over_depth, self.everywhere) >= self.captures - 1:
             yield self.finding(view, severity=Severity.WARNING, **self.last)
+            return
+        fallen = signals.progress(self.start, signals.losses(view, 16))
+        explains = _EXPLAINS_NOTHING if fallen < _NOTHING else _EXPLAINS_LITTLE
+        known = {"saturating_modules_between", "deep_and_plain"} & set(self.structure.get("symptoms", ()))
+        if known and fallen <= self.unless_progress and self.ratio <= self.share < explains * self.ratio:
+            yield self.finding(view, severity=Severity.WARNING, **{**self.structure, "limit": explains * self.ratio})
 
     def applicable(self, view: StepView) -> str:
         """Not without a layer of weights."""

@@ -14,6 +14,7 @@ from torch import nn
 
 from real_runs import RealRuns, Watch, classifier, fit
 from synthetic_steps import MODULES, constant_loss, training
+from watchglass.config import RuleSpec
 from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
@@ -83,3 +84,29 @@ def test_depth_without_shortcuts_is_evidence(run_path: Path, residuals: int, dee
     (finding,) = [finding for finding in replay(run).findings if finding.rule == "VanishingGradient"]
     assert ("deep_and_plain" in finding.evidence["symptoms"]) is deep
     assert ("12 layers follow each other" in finding.message) is deep
+
+
+@pytest.mark.parametrize(
+    ("share", "loss", "depth", "found"),
+    [
+        (1e-2, 2.3, 12, True),
+        (1e-2, 1.6, 12, False),
+        (2e-3, 1.6, 12, True),
+        (2e-3, 0.7, 12, False),
+        (1e-2, 2.3, 4, False),
+        (5e-2, 2.3, 12, False),
+    ],
+)
+def test_a_structure_that_shrinks_gradients_explains_a_loss_that_falls_little(
+    run_path: Path, share: float, loss: float, depth: int, found: bool
+) -> None:
+    graph = {"depth": depth, "residuals": 0, "normalizations": 0}
+    steps = training(
+        60,
+        loss=lambda n: max(loss, 2.3 - 0.05 * n),
+        gradient=lambda n, i: 1e-2 * share ** ((2 - i) / 2),
+        facts={0: {"forward_graph": graph}},
+    )
+    modules = dict.fromkeys(("stem", "middle", "readout"), ModuleKind.LINEAR)
+    findings = replay(build_run(run_path, steps, modules=modules), [RuleSpec("VanishingGradient")]).findings
+    assert bool(findings) is found
