@@ -54,6 +54,11 @@ def unusual(view: StepView) -> tuple[str, ...]:
     return tuple(symptom_ids[beyond_usual(view)])
 
 
+def too_high(view: StepView) -> tuple[str, ...]:
+    """The symptom of a learning rate that is far above usual ones; none for others."""
+    return tuple(each for each in unusual(view) if each == "rate_above_usual")
+
+
 def ordinary(view: StepView) -> bool:
     """Whether the learning rate is one that usually moves weights, so that small updates come of small gradients."""
     rate = signals.learning_rate(view) or 0.0

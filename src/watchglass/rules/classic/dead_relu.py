@@ -110,7 +110,6 @@ class DeadRelu(Rule):
         if percent <= limit:
             return
         count, every = int(np.sum(dead)), bool(np.all(dead))
-        symptoms_of_rate = ["rate_above_usual"] if learning_rates.beyond_usual(view) == "above" else []
         seen_in = int(np.min(captures[dead]))
         where = f"{info.module or info.name} ({info.module_type})"
         layer = where if info.role is Role.OUTPUT else f"the activation before {where}"
@@ -122,7 +121,7 @@ class DeadRelu(Rule):
             limit=limit,
             message=f"{count} of {len(dead)} units of {layer} {'was' if count == 1 else 'were'} zero for every sample "
             f"of the last {'capture' if seen_in == 1 else f'{seen_in} captures'} up to step {self.step}",
-            symptoms=("dead_units", *(["all_units_dead"] if every else []), *symptoms_of_rate),
+            symptoms=("dead_units", *(["all_units_dead"] if every else []), *learning_rates.too_high(view)),
             evidence={"layer": layer, "units": len(dead), "dead_units": count, **signals.optimizer_evidence(view)},
         )
 

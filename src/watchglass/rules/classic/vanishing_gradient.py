@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
-from watchglass.rules import signals
+from watchglass.rules import learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -164,6 +164,7 @@ class VanishingGradient(Rule):
         plain = 0 if zero else _plain_depth(view)
         if plain:
             symptoms.append("deep_and_plain")
+        symptoms += learning_rates.too_high(view)
         share = depth.first_mean / depth.last_mean
         between = f", with {' and '.join(kinds)} layers between" if kinds else ""
         between += f"; {plain} layers follow each other without a shortcut or normalisation" if plain else ""
@@ -201,7 +202,10 @@ class VanishingGradient(Rule):
             "limit": self.threshold,
             "message": f"{whose} {what} at step {view.mode_step}"
             + signals.loss_words(self.start, signals.losses(view, 16)),
-            "symptoms": ["gradients_exactly_zero" if zero else "vanishing_everywhere"],
+            "symptoms": [
+                "gradients_exactly_zero" if zero else "vanishing_everywhere",
+                *learning_rates.too_high(view),
+            ],
         }
 
 

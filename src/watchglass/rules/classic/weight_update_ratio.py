@@ -100,12 +100,14 @@ class WeightUpdateRatio(Rule):
         self.extremes = self.extremes + 1 if share(self.extreme) >= 0.5 else 0
         self.larges = self.larges + 1 if share(self.large) >= 0.5 else 0
         self.smalls = self.smalls + 1 if usual < self.small else 0
-        above = learning_rates.beyond_usual(view) == "above"
+        rate = learning_rates.too_high(view)
+        above = bool(rate)
         if self.extremes >= (1 if above else 2) or share(10 * self.extreme) >= 0.5:
             message = f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}"
             yield self._finding(
-                view, Severity.WARNING, "extreme", named(ratios), reached, self.extreme, message, "update_ratio_extreme"
-            )
+                view, Severity.WARNING, "extreme", named(ratios), reached, self.extreme, message,
+                "update_ratio_extreme", *rate,
+            )  # fmt: skip
         elif self.larges >= self.window:
             found = course.windows(self.course)
             # Embeddings that start small take such steps for a while, and learn.
@@ -116,7 +118,7 @@ class WeightUpdateRatio(Rule):
                 f"{self.large:.3g} in each of the last {count(self.larges, 'capture')}"
             )
             yield self._finding(
-                view, severity, "large", named(ratios), reached, self.large, message, "update_ratio_large"
+                view, severity, "large", named(ratios), reached, self.large, message, "update_ratio_large", *rate
             )
         self.usual = [*self.usual[-15:], usual]
         self.smallest = named(-ratios)

@@ -110,3 +110,14 @@ def test_a_structure_that_shrinks_gradients_explains_a_loss_that_falls_little(
     modules = dict.fromkeys(("stem", "middle", "readout"), ModuleKind.LINEAR)
     findings = replay(build_run(run_path, steps, modules=modules), [RuleSpec("VanishingGradient")]).findings
     assert bool(findings) is found
+
+
+@pytest.mark.parametrize(("rate", "cause"), [(0.3, "learning_rate_too_high"), (1e-3, "vanishing_over_depth")])
+def test_a_rate_far_above_usual_ones_is_named_before_what_it_leaves(run_path: Path, rate: float, cause: str) -> None:
+    steps = training(60, loss=constant_loss(2.3), gradient=lambda n, i: 1e-2 * 1e-3 ** (2 - i))
+    optimizer = {"type": "Adam", "groups": [{"lr": rate, "eps": 1e-8}]}
+    steps[0] = replace(steps[0], facts={**steps[0].facts, "optimizer": optimizer})
+    steps = [replace(step, scalars={**step.scalars, "learning_rate": rate}) for step in steps]
+    modules = dict.fromkeys(("stem", "middle", "readout"), ModuleKind.RECTIFIER)
+    findings = replay(build_run(run_path, steps, modules=modules), [RuleSpec("VanishingGradient")]).findings
+    assert diagnose(findings)[0].causes[0].cause.id == cause
