@@ -25,8 +25,9 @@ class LabelRange(Rule):
 
     Looks at: counts of classes, over the sketched training steps.
     Fires when: a label lies outside the classes of the output (an `error`), all of at least `rows` labels of a
-        classification by a linear layer are the same, or targets of a binary cross-entropy lie outside 0 to 1. An
-        `info` if all labels are 0, as in contrastive losses, or if one class at an end of up to 64 is missing.
+        classification by a linear layer are the same, targets of a binary cross-entropy lie outside 0 to 1, or all of
+        at least `rows` of these are 1 while nothing else is in the loss of the only model. An `info` if all labels are
+        0, as in contrastive losses, or if one class at an end of up to 64 is missing.
     Usual causes: labels read from the wrong column, numbered from 1, or filtered to one class; a padding label that
         `ignore_index` does not name.
     What to try: count the classes of the data set; number them from 0 to the number of outputs minus 1.
@@ -38,6 +39,7 @@ class LabelRange(Rule):
     needs = (
         Needs(facts=("target_sketch",), why="to count classes"),
         Needs(facts=("loss_call",), why="to know what makes the predictions", optional=True),
+        Needs(facts=("loss_graph",), why="to know what else is in the loss", optional=True),
     )
 
     rows: int = parameter(256, help="labels that are all the same", unit="labels", ge=2)
@@ -45,6 +47,10 @@ class LabelRange(Rule):
     pools: dict[str, dict[str, Any]] = state(dict)
     #: Operation that made the predictions of each loss function.
     operations: dict[str, str] = state(dict)
+    #: By function of binary labels: their rows, and those of batches of ones.
+    binary: dict[str, list[int]] = state(dict)
+    #: Most terms that the loss of a step had.
+    terms: int = state(int)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of a sketched step."""
@@ -52,10 +58,14 @@ class LabelRange(Rule):
             return
         for fact in view.facts("loss_call"):
             self.operations[str(fact.data.get("function"))] = str(fact.data.get("operation"))
+        for fact in view.facts("loss_graph"):
+            self.terms = max(self.terms, int(fact.data.get("terms_count") or 0))
         for fact in view.facts("target_sketch"):
             data = fact.data
-            if data.get("function") in guessing.OF_LABELS and data.get("kind") == "values":
-                yield from self._shares(view, data)
+            if data.get("function") in guessing.OF_LABELS:
+                if data.get("kind") == "values":
+                    yield from self._shares(view, data)
+                yield from self._all_one(view, data)
             if data.get("function") not in guessing.OF_CLASSES or data.get("kind") != "classes":
                 continue
             pool = guessing.pool_of(self.pools, data)
@@ -87,6 +97,16 @@ class LabelRange(Rule):
             # The first logit of a contrastive loss is that of the pair that belongs together.
             severity, symptom = (Severity.INFO, "") if label == "0" else (Severity.WARNING, "labels_constant")
             yield self._finding(view, severity, "one class", symptom, pool["rows"], what)
+
+    def _all_one(self, view: StepView, data: Any) -> Iterable[Finding]:
+        counts = self.binary.setdefault(data["function"], [0, 0])
+        rows = int(data["rows"])
+        counts[0] += rows
+        counts[1] += rows if data.get("min") == data.get("max") == 1 else 0
+        # Where two models oppose each other, or two terms do, one of them may well have targets of one value.
+        if counts[0] == counts[1] >= self.rows and self.terms == 1 and not view.several:
+            what = f"all of {counts[0]} targets of {data['function']} are 1, and nothing else is in the loss"
+            yield self._finding(view, Severity.WARNING, "all one", "targets_all_one", counts[0], what)
 
     def _shares(self, view: StepView, data: Any) -> Iterable[Finding]:
         low, high = data.get("min", 0.0), data.get("max", 1.0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -86,3 +87,27 @@ def test_the_positive_pair_of_a_contrastive_loss_may_always_be_the_first(run_pat
             F.cross_entropy(torch.cat([positive, negative], 1), torch.zeros(32, dtype=torch.long)).backward()
             optimizer.step()
     assert not replay(str(run_path), [RuleSpec(RULE)]).findings
+
+
+@pytest.mark.parametrize(
+    ("negatives", "penalty", "found"), [(False, False, ["targets_all_one"]), (True, False, []), (False, True, [])]
+)
+def test_targets_that_are_all_one_say_nothing_unless_something_else_is_in_the_loss(
+    run_path: Path, negatives: bool, penalty: bool, found: list[str]
+) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Bilinear(8, 8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watchglass.watch(model, run=run_path, strict=True, **capture_for([RuleSpec(RULE)])):
+        for _ in range(30):
+            words = torch.randn(32, 8)
+            scores = model(words, torch.cat([words[:16], torch.randn(16, 8)]) if negatives else words)
+            targets = (torch.arange(32) < 16).float() if negatives else torch.ones(32)
+            loss = F.binary_cross_entropy_with_logits(scores.squeeze(1), targets)
+            if penalty:
+                loss = loss + F.mse_loss(scores.squeeze(1), words.mean(1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    findings = replay(str(run_path), [RuleSpec(RULE)]).findings
+    assert [symptom for finding in findings for symptom in finding.symptoms] == found
