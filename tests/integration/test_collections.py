@@ -273,7 +273,7 @@ def test_a_built_in_collection_brings_what_its_name_says(
     if collection == "optimizer_variables":
         assert all(run.scalars(f"optimizer/step/{n}")[1].tolist() == [1.0, 2.0] for n, _ in model.named_parameters())
     # Those of every step cannot be missed, and what is kept by default may well be of no use.
-    silent = collection in ("default", "all", "losses", "metrics", "learning_rate", "relu_output")
+    silent = collection in ("default", "all", "losses", "metrics", "learning_rate", "relu_output", "router")
     assert any("holds nothing" in message for message in caplog.messages) == (not expected and not silent)
 
 

@@ -208,7 +208,7 @@ def check_patterns(patterns: tuple[str, ...], owner: str) -> None:
 
 #: Collections that are recorded by default, as statistics.
 DEFAULT_COLLECTIONS = tuple(
-    Collection(name) for name in ("weights", "biases", "gradients", "updates", "outputs", "relu_output")
+    Collection(name) for name in ("weights", "biases", "gradients", "updates", "outputs", "relu_output", "router")
 )
 
 

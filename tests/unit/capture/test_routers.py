@@ -104,7 +104,8 @@ def test_choices_that_a_router_returns_count_as_they_are(run_path: Path, x: Tens
     [
         ("router", nn.ModuleList(nn.Identity() for _ in range(EXPERTS)), True),
         ("gating", nn.ModuleList(nn.Identity() for _ in range(EXPERTS)), True),
-        ("gateway", nn.ModuleList(nn.Identity() for _ in range(EXPERTS)), False),
+        ("gateway", nn.ModuleList(nn.Identity() for _ in range(EXPERTS)), True),
+        ("gateway", nn.ModuleList(nn.Identity() for _ in range(EXPERTS + 1)), False),
         ("router", None, False),
         ("router", nn.ModuleList(nn.Identity() for _ in range(EXPERTS + 1)), False),
     ],
@@ -123,6 +124,46 @@ def test_the_name_and_the_number_of_experts_must_agree(
             return getattr(self, name)(x)  # type: ignore[no-any-return]
 
     assert bool(saved(run_path, Model(), x)) is is_router
+
+
+class Expert(nn.Linear):
+    pass
+
+
+class Named(nn.Module):
+    """Experts that are known by their names, a router with another name, and as many classes as experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(WIDTH, 2)
+        self.expert_a, self.expert_b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.shared_expert = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.score(x).softmax(-1)
+        mixed = weights[:, :1] * self.expert_a(x) + weights[:, 1:] * self.expert_b(x)
+        return self.head(mixed + self.shared_expert(x))  # type: ignore[no-any-return]
+
+
+class Listed(nn.Module):
+    """Experts that are known by their class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bank = nn.ModuleList(Expert(WIDTH, WIDTH) for _ in range(EXPERTS))
+        self.choose = nn.Linear(WIDTH, EXPERTS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = self.choose(x).argmax(-1)
+        return torch.stack([expert(x) for expert in self.bank])[chosen, torch.arange(len(x))]
+
+
+@pytest.mark.parametrize(("model", "name"), [(Named, "score"), (Listed, "choose")])
+def test_a_module_that_runs_before_experts_is_their_router(
+    model: type[nn.Module], name: str, run_path: Path, x: Tensor
+) -> None:
+    assert sorted(saved(run_path, model(), x)) == [f"{name}.router_load", f"{name}.router_logits"]
 
 
 def test_routers_of_fused_experts_and_of_a_second_model_are_found(run_path: Path, x: Tensor) -> None:
@@ -170,6 +211,6 @@ def test_a_mixture_of_all_experts_has_the_mean_of_its_shares(run_path: Path, x: 
 
 def test_without_a_collection_nothing_is_computed(run_path: Path, x: Tensor) -> None:
     model = nn.Sequential(Mixture())
-    with Stage(run_path, [Routers], model) as stage:
+    with Stage(run_path, [Routers], model, collections=["outputs"]) as stage:
         stage.call(model, x)
     assert not stage.names

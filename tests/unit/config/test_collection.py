@@ -21,7 +21,7 @@ def test_the_built_in_collections_are_there() -> None:
     for name in BUILT_IN_COLLECTIONS:
         assert Collection(name).built_in is not None
     names = [collection.name for collection in DEFAULT_COLLECTIONS]
-    assert names == ["weights", "biases", "gradients", "updates", "outputs", "relu_output"]
+    assert names == ["weights", "biases", "gradients", "updates", "outputs", "relu_output", "router"]
 
 
 @pytest.mark.parametrize(

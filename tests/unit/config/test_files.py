@@ -50,7 +50,7 @@ def test_a_toml_file_sets_what_code_can_set(write: Callable[[str, Any], Path]) -
     assert (config.save_interval, config.overhead_budget, config.include_workers) == (20, 0.02, "one")
     assert (config.facts, config.modes) == (("batch",), {"eval": ModeSteps(save_interval=1)})
     assert [collection.name for collection in config.collections] == [
-        "weights", "biases", "gradients", "outputs", "relu_output", "inputs", "first_layer",
+        "weights", "biases", "gradients", "outputs", "relu_output", "router", "inputs", "first_layer",
     ]  # fmt: skip
     assert config.collections[2] == Collection("gradients", save_interval=5, reductions=("median",))
     assert config.collections[-1] == Collection(

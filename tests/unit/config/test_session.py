@@ -62,7 +62,7 @@ def test_a_list_of_collections_means_exactly_these() -> None:
 def test_a_table_of_collections_changes_what_is_kept_by_default() -> None:
     table: Any = {"inputs": True, "updates": False, "gradients": {"save_raw": True}, "mine": {"tensors": ["x"]}}
     config = SessionConfig("run", collections=table)
-    assert names(config) == ["weights", "biases", "gradients", "outputs", "relu_output", "inputs", "mine"]
+    assert names(config) == ["weights", "biases", "gradients", "outputs", "relu_output", "router", "inputs", "mine"]
     assert config.collections[2] == Collection("gradients", save_raw=True)
 
 

@@ -28,9 +28,10 @@ class DeadExpert(Rule):
     Source: no use at all: NeMo Automodel; half of the experts, windows: house.
     """
 
+    default = True
     needs = (Needs(collection="router", statistics=("count",), optional=True, why="to see the load of experts"),)
 
-    window: int = parameter(16, help="captures in a row", unit="captures", ge=1)
+    window: int = parameter(8, help="captures in a row", unit="captures", ge=1)
     least: float = parameter(50.0, help="tokens for each expert to be expected in these captures", ge=0)
     start: int = parameter(50, help="first step that is judged", unit="steps", ge=0)
 

@@ -30,6 +30,7 @@ class MoEImbalance(Rule):
     Source: 1 and 4 times the mean: house; Fedus et al., Switch Transformers (2101.03961).
     """
 
+    default = True
     needs = (Needs(collection="router", statistics=("max", "count"), optional=True, why="to see the load of experts"),)
 
     large: float = parameter(1.0, help="largest load minus the mean, divided by the mean", unit="ratio", gt=0)

@@ -3,7 +3,8 @@
 A module is taken for a router when its own name or the name of its class has a word such as *router* or *gate* in it
 (``mlp.gate``, ``MixtralTopKRouter``), when it or its parent holds the number of experts, or its parent one list of
 modules, and when it returns a tensor of floats whose last axis is as long as that. So the ``gate_proj`` of a gated
-feed-forward is none.
+feed-forward is none. Beside modules that are experts by their name or class, any module that returns such a tensor
+before one of them runs is the router, whatever its name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_tree import type_name
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.records import Role, UnitKind
@@ -39,8 +41,17 @@ _CHOSEN = (
 
 
 class _Router(NamedTuple):
+    """What is known of a router.
+
+    Attributes:
+        experts: How many experts it has.
+        chosen: How many it chooses for each token; None where that is unknown.
+        family: The experts, of a module that is a router only if it runs before them; else none.
+    """
+
     experts: int
     chosen: int | None
+    family: tuple[nn.Module, ...] = ()
 
 
 class Routers:
@@ -55,14 +66,22 @@ class Routers:
         self._models = models
         self._saving = saving
         self._known: weakref.WeakKeyDictionary[nn.Module, _Router | None] = weakref.WeakKeyDictionary()
+        self._called_before: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         events.module_listeners.append((functools.partial(hook.plan.wants_tag, _TAG), self._called))
 
     def _called(self, call: ModuleCall) -> None:
         if call.module not in self._known:
             self._read_models()
         router = self._known.setdefault(call.module, None)
+        first = call.module not in self._called_before
+        self._called_before.add(call.module)
         if router is None:
             return
+        if router.family and first:
+            if any(expert in self._called_before for expert in router.family):
+                self._known[call.module] = None  # the head of a model with as many classes as experts
+                return
+            self._known[call.module] = router._replace(family=())
         tensors = [tensor for _, tensor in tensors_in(call.output)]
         logits = next((t for t in tensors if t.is_floating_point() and _is_of(t, router.experts)), None)
         if logits is None or not logits.numel():
@@ -87,13 +106,20 @@ class Routers:
             by_path = {place.path: module for module, place in modules}
             for module, place in modules:
                 parent = by_path.get(place.path.rpartition(".")[0])
-                self._known[module] = _router(module, place, parent) if parent is not None else None
+                if module not in self._known:
+                    self._known[module] = _router(module, place, parent) if parent is not None else None
 
 
 def _router(module: nn.Module, place: Place, parent: nn.Module) -> _Router | None:
-    if not _WORDS & {*_words(place.path.rpartition(".")[2]), *_words(place.module_type)}:
-        return None
-    count = _number((module, parent), _COUNTS)
+    named = _is_router(place.path.rpartition(".")[2], place.module_type)
+    family = _experts(parent)
+    if not named:
+        others = any(_is_router(name, type_name(child)) for name, child in parent.named_children())
+        if not family or others or module is parent or module in family:
+            return None
+    count = _number((module, parent), _COUNTS) if named else None
+    if count is None and family:
+        count = len(family)
     if count is None:
         experts = getattr(parent, "experts", None)
         if experts is None:
@@ -103,7 +129,30 @@ def _router(module: nn.Module, place: Place, parent: nn.Module) -> _Router | Non
     if count is None or count < 2:
         return None
     chosen = _number((module, parent), _CHOSEN)
-    return _Router(count, None if chosen is None else min(chosen, count))
+    return _Router(count, None if chosen is None else min(chosen, count), () if named else family)
+
+
+def _experts(parent: nn.Module) -> tuple[nn.Module, ...]:
+    """The modules in a module, or in one of its lists, that are experts by their name or class; none if there are not.
+
+    Those that all tokens share, and their gates, are no part of the mixture.
+    """
+    for name, child in parent.named_children():
+        inside = tuple(child.children()) if isinstance(child, (nn.ModuleList, nn.ModuleDict)) else ()
+        if len(inside) > 1 and (_is_expert(name) or all(_is_expert(type(each).__name__) for each in inside)):
+            return inside
+    named = [child for name, child in parent.named_children() if _is_expert(name)]
+    alike = len(named) > 1 and len({type(child) for child in named}) == 1
+    return tuple(named) if alike else ()
+
+
+def _is_router(name: str, module_type: str) -> bool:
+    return bool(_WORDS & {*_words(name), *_words(module_type)})
+
+
+def _is_expert(name: str) -> bool:
+    words = set(_words(name))
+    return bool(words & {"expert", "experts"}) and not words & {"shared", *_WORDS}
 
 
 def _words(name: str) -> list[str]:
