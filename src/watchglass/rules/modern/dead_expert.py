@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, UnitKind
+from watchglass.records import Finding, Mode, Role, Severity, UnitKind
+from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -19,24 +21,34 @@ _LOAD = ".router_load"
 class DeadExpert(Rule):
     """Experts of a mixture get no tokens.
 
-    Looks at: for each expert of a router, whether it got less than a hundredth of a fair share of the tokens.
+    Looks at: for each expert of a router, whether it got less than a hundredth of a fair share of the tokens; and the
+        gradients of modules that are experts by their name or class.
     Fires when: this holds in each of the last `window` captures, which together had enough tokens to expect `least` for
-        each expert. It is a `warning` if at least half of the experts of the router are dead, else an `info`.
+        each expert. It is a `warning` if at least half of the experts of the router are dead, else an `info`. The same
+        `warning` if at least half of the experts had no gradient in these captures, or one below `little` times that of
+        another expert.
     Usual causes: no loss for the balance of the experts; a router that has collapsed.
     What to try: a loss for their balance; noise on the router's logits; fewer experts.
     Costs: nothing without a router; one bit for each expert at captured steps.
-    Source: no use at all: NeMo Automodel; half of the experts, windows: house.
+    Source: no use at all: NeMo Automodel; half of the experts, windows, `little`: house.
     """
 
     default = True
-    needs = (Needs(collection="router", statistics=("count",), optional=True, why="to see the load of experts"),)
+    needs = (
+        Needs(collection="router", statistics=("count",), optional=True, why="to see the load of experts"),
+        Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to know the experts"),
+        Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see which experts learn"),
+    )
 
     window: int = parameter(8, help="captures in a row", unit="captures", ge=1)
     least: float = parameter(50.0, help="tokens for each expert to be expected in these captures", ge=0)
     start: int = parameter(50, help="first step that is judged", unit="steps", ge=0)
+    little: float = parameter(1e-4, help="gradient of an expert, of the largest one", unit="ratio", gt=0, lt=1)
 
     #: By router: captures in a row without use for each expert, and tokens for each expert in them.
     unused: dict[str, dict[str, Any]] = state(dict)
+    #: By list of experts and expert: captures in a row with next to no gradient.
+    idle: dict[str, dict[str, int]] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each router."""
@@ -58,10 +70,45 @@ class DeadExpert(Rule):
             dead = np.flatnonzero((captures >= self.window) & (tokens >= self.least))
             if len(dead) and view.model_step >= self.start:
                 yield self._finding(view, info.name, dead.tolist(), len(bits))
+        yield from self._without_gradient(view)
 
     def applicable(self, view: StepView) -> str:
-        """Not for models without routers."""
-        return "" if self.unused else "no router of a mixture of experts was captured"
+        """Not for models without experts."""
+        return "" if self.unused or self.idle else "no mixture of experts was captured"
+
+    def _without_gradient(self, view: StepView) -> Iterable[Finding]:
+        """A finding for each list of experts of which most do not learn."""
+        gradients = view.statistics(Role.GRADIENT, min_dims=2)
+        if not len(gradients):
+            return
+        types = {path: kind for path, (_, kind) in signals.modules(view).items()}
+        parts = [path.rpartition(".") for path in types if "shared" not in path.lower()]
+        named = Counter(above for above, _, part in parts if "expert" in part.lower())
+        if not named and not any("Expert" in kind for kind in types.values()):
+            return
+        norms = dict(zip(gradients.names, gradients.l2.tolist(), strict=True))
+        found: dict[str, dict[str, float]] = {}
+        for info in view.statistics(Role.WEIGHT, min_dims=2).tensors:
+            family, expert = _expert(info.module, types, named) if info.trainable else ("", "")
+            if expert:
+                experts = found.setdefault(family, {})
+                experts[expert] = max(experts.get(expert, 0.0), norms.get(f"gradient/{info.name}", 0.0))
+        for family, experts in found.items():
+            largest, known = max(experts.values()), self.idle.setdefault(family, {})
+            for expert, norm in experts.items():
+                known[expert] = known.get(expert, 0) + 1 if norm <= self.little * largest else 0
+            dead = [expert for expert in experts if known[expert] >= self.window]
+            if largest > 0 and len(experts) > 1 and 2 * len(dead) >= len(experts) and view.model_step >= self.start:
+                yield self.finding(
+                    view,
+                    severity=Severity.WARNING,
+                    tensors=[family],
+                    value=float(len(dead)),
+                    message=f"{len(dead)} of {len(experts)} experts of {family} got next to no gradient in "
+                    f"{self.window} captures up to step {view.mode_step} ({', '.join(dead[:8])})",
+                    symptoms=("experts_without_tokens",),
+                    evidence={"module": family, "experts": len(experts)},
+                )
 
     def _finding(self, view: StepView, name: str, dead: list[int], experts: int) -> Finding:
         module = name.removesuffix(_LOAD)
@@ -77,3 +124,22 @@ class DeadExpert(Rule):
             symptoms=("experts_without_tokens",) if serious else (),
             evidence={"module": module, "experts": experts},
         )
+
+
+def _expert(path: str, types: dict[str, str], named: Counter[str]) -> tuple[str, str]:
+    """The place of the experts that a module belongs to, and the one that it is part of; "" for others.
+
+    Args:
+        path: Path of the module.
+        types: Class names of all modules by path.
+        named: How many modules below a path are experts by their name.
+    """
+    parts = path.split(".")
+    for at, part in enumerate(parts):
+        here, above = ".".join(parts[: at + 1]), ".".join(parts[:at])
+        if "shared" in part.lower() or not ("expert" in part.lower() or "Expert" in types.get(here, "")):
+            continue
+        if "expert" in part.lower() and named[above] == 1 and at + 1 < len(parts):
+            return here, parts[at + 1]
+        return above or "the model", part
+    return "", ""

@@ -46,3 +46,28 @@ class TestDeadExpertInRealRuns(RealRuns):
             with torch.no_grad():
                 model.gate.bias[2:] = -50.0
         fit(nn.Sequential(model, nn.Linear(16, 4)), watch, rate=0.01, steps=60)
+
+
+class Dense(nn.Module):
+    """All experts run, and a sharp softmax of shares that are no module's output mixes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares = nn.Parameter(torch.zeros(16, 3))
+        self.expert_a, self.expert_b, self.expert_c = (nn.Linear(16, 16) for _ in range(3))
+        self.bias = torch.zeros(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = (x @ self.shares + self.bias).softmax(-1)
+        experts = self.expert_a(x), self.expert_b(x), self.expert_c(x)
+        return x + sum(share[:, None] * expert for share, expert in zip(shares.unbind(-1), experts, strict=True))
+
+
+class TestExpertsWithoutGradientInRealRuns(RealRuns):
+    rule = "DeadExpert"
+    cause = "experts_unbalanced"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = Dense()
+        model.bias[0] = 40.0 * sick
+        fit(nn.Sequential(model, nn.Linear(16, 4)), watch, rate=0.05, steps=60)
