@@ -17,7 +17,9 @@ class MissingZeroGrad(Rule):
 
     Looks at: the order of backward, zero_grad and step, and gradients before the first backward of captured steps.
     Fires when: `patience` steps after gradients of an update were found before the next backward, no call has cleared
-        those of this optimizer. Or zero_grad comes between the last backward and the step in every recorded order.
+        those of this optimizer. If every update has one backward and the same optimizers, such gradients are enough,
+        whatever was cleared: they also count if they were found `repeats` times, as with zero_grad once per epoch. Or
+        zero_grad comes between the last backward and the step in every recorded order.
         Accumulation over micro-batches, closures, and gradients that are cleared without zero_grad are not reported.
     Usual causes: zero_grad is missing, is called on another optimizer, or comes after backward.
     What to try: zero_grad, backward, step, in this order, once per update.
@@ -33,8 +35,14 @@ class MissingZeroGrad(Rule):
 
     patience: int = parameter(4, help="training steps after which the mistake is certain", unit="steps", ge=1)
 
+    repeats: int = parameter(3, help="times that gradients are left over after they had been cleared", ge=2)
+
     #: By optimizer the step since which gradients are left over, and how many of those examined.
     left: dict[str, list[int]] = state(dict)
+    #: By optimizer how often gradients were left over where they had not been before.
+    times: dict[str, int] = state(dict)
+    #: Kinds of rounds: the optimizers that step, and whether there is one backward.
+    kinds: list[str] = state(list)
     #: By optimizer the step since which all its recorded orders discard gradients.
     discarding: dict[str, int] = state(dict)
     #: Optimizers whose gradients some order clears.
@@ -46,6 +54,7 @@ class MissingZeroGrad(Rule):
             name, found, of = (fact.data.get(key) for key in ("optimizer", "nonzero", "looked_at"))
             if isinstance(name, str) and isinstance(found, int) and isinstance(of, int):
                 if found:
+                    self.times[name] = self.times.get(name, 0) + (name not in self.left)
                     self.left.setdefault(name, [view.model_step, found, of])
                 else:
                     self.left.pop(name, None)
@@ -54,7 +63,9 @@ class MissingZeroGrad(Rule):
         if view.mode is not Mode.TRAIN:
             return
         for name, (since, found, of) in self.left.items():
-            if name not in self.cleared and view.model_step - since >= self.patience:
+            plain = len(self.kinds) == 1 and self.kinds[0].startswith("one ")
+            certain = view.model_step - since >= self.patience or (plain and self.times[name] >= self.repeats)
+            if certain and (plain or name not in self.cleared):
                 yield self._never_cleared(view, name, since, found, of)
         for name, since in self.discarding.items():
             if view.model_step - since >= self.patience:
@@ -62,6 +73,10 @@ class MissingZeroGrad(Rule):
 
     def _take(self, view: StepView, fact: Fact) -> None:
         rounds = rounds_of(fact)
+        for each in rounds:
+            kind = f"{'one' if each.calls.count('backward') == 1 else 'other'} {' '.join(sorted(each.stepped()))}"
+            if kind not in self.kinds and len(self.kinds) < 2:
+                self.kinds.append(kind)
         alone = len(objects_of(fact, "module")) == len(objects_of(fact, "optimizer")) == 1
         for name in objects_of(fact, "optimizer"):
             own = [each for each in rounds if name in each.stepped()]
@@ -80,9 +95,9 @@ class MissingZeroGrad(Rule):
             subject=name,
             value=float(found),
             limit=0.0,
-            message=f"gradients of {name} are never cleared: before the first backward of step {since}, {found} of "
-            f"{of} examined ones still held those of earlier steps, and no zero_grad was called up to step "
-            f"{view.mode_step}",
+            message=f"gradients of {name} are {'not' if name in self.cleared else 'never'} cleared between updates: "
+            f"before the first backward of step {since}, {found} of {of} examined ones still held those of earlier "
+            f"steps{'' if name in self.cleared else f', and no zero_grad was called up to step {view.mode_step}'}",
             symptoms=("gradients_left_over",),
             evidence={"optimizer_name": name, "examined": of, "since": since},
         )

@@ -24,6 +24,16 @@ def run(*calls: str, left: int = 0, steps: int = 20) -> list[Step]:
     return [Step(scalars={"loss": 1.0}, facts=facts if number == 1 else ()) for number in range(steps)]
 
 
+def epochs() -> list[Step]:
+    """A run that clears its gradients every third step."""
+    orders = [{"calls": [["backward", 1], ["optimizer.step", 1], *more], "times": times} for more, times in
+              (([], 2), ([["optimizer.zero_grad", 1]], 1))]  # fmt: skip
+    calls = {"orders": orders, "rounds": 3, "others": 0, "objects": {"optimizer": {"type": "SGD"}}}
+    left = {"optimizer": "optimizer", "looked_at": 4, "present": 4}
+    facts = [{"calls": calls, "leftover_gradients": {**left, "nonzero": 4 * (n % 3 > 0)}} for n in range(20)]
+    return [Step(scalars={"loss": 1.0}, facts=each) for each in facts]
+
+
 class TestMissingZeroGrad(RuleSuite):
     rule = find_rule("MissingZeroGrad")
 
@@ -31,7 +41,12 @@ class TestMissingZeroGrad(RuleSuite):
         return run("backward", "optimizer.step", left=4)
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
-        return [run("backward", "optimizer.zero_grad", "optimizer.step")]
+        return [
+            run("backward", "optimizer.zero_grad", "optimizer.step"),
+            # Of another module, and once per epoch.
+            run("backward", "optimizer.step", "module.zero_grad", left=4),
+            epochs(),
+        ]
 
     def healthy(self) -> Sequence[Step]:
         # Of two optimizers one is cleared after the first backward of the step: that of a GAN.
