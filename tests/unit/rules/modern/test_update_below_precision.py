@@ -22,7 +22,12 @@ class TestUpdateBelowPrecision(RuleSuite):
         return sampled(80, lambda n: lost, loss=constant_loss(2.3))
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
-        return [sampled(80, lambda n: {"unchanged": 1.0, "unmoved": 1.0}, loss=constant_loss(2.3))]
+        most = {"dtype": "bfloat16", "unchanged": 0.8, "unmoved": 0.7}
+        return [
+            sampled(80, lambda n: {"unchanged": 1.0, "unmoved": 1.0}, loss=constant_loss(2.3)),
+            sampled(80, lambda n: most, loss=constant_loss(2.3)),
+            sampled(12, lambda n: most, loss=constant_loss(2.3)),
+        ]
 
     def healthy(self) -> Sequence[Step]:
         # Single updates are lost, and several are not: compensated sums, or rounding at random.
