@@ -18,10 +18,11 @@ class TrainEvalMode(Rule):
     Looks at: the training flags of modules that depend on them (dropout, batch normalisation), and losses of
         evaluations.
     Fires when: the whole model is in training mode at the end of an evaluation with a loss, after at least `min_steps`
-        training steps; or the whole model is in evaluation mode at `min_steps` training steps in a row. If only some of
-        its sensitive modules are (Monte Carlo dropout, frozen batch normalisation), that is intended. So is training in
-        evaluation mode from the start with frozen parameters. Forwards without gradients that belong to the training
-        loop (pseudo-labels, the samples of a generator) do not count as evaluations.
+        training steps, or of the fourth one after at least 3 steps each; or the whole model is in evaluation mode at
+        `min_steps` training steps in a row. If only some of its sensitive modules are (Monte Carlo dropout, frozen
+        batch normalisation), that is intended. So is training in evaluation mode from the start with frozen parameters.
+        Forwards without gradients that belong to the training loop (pseudo-labels, the samples of a generator) do not
+        count as evaluations.
     Usual causes: model.eval() or model.train() is missing, or is called only once before the loop.
     What to try: model.eval() before each evaluation, model.train() after it.
     Costs: the fact training_flags, 0.1 microseconds per module at captured steps and at the start of evaluations.
@@ -45,6 +46,8 @@ class TrainEvalMode(Rule):
     steps: int = state(int)
     losses: int = state(int)
     before: int = state(int)
+    #: Evaluations with losses after a few training steps each, all in training mode so far.
+    repeated: int = state(int)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding, at a training step."""
@@ -78,7 +81,12 @@ class TrainEvalMode(Rule):
 
     def _evaluated(self, view: StepView) -> Iterable[Finding]:
         flags = self.flags.get("EVAL")
-        if flags is None or not flags["training"] or self.before < self.min_steps or not _all(flags["sensitive"], 0):
+        if flags is None or not flags["training"] or not _all(flags["sensitive"], 0):
+            self.repeated = 0
+            return
+        self.repeated += self.before >= _FEW_STEPS
+        # An epoch of a small data set has few steps.
+        if self.before < self.min_steps and (self.before < _FEW_STEPS or self.repeated < _REPEATED):
             return
         modules = _named(flags["sensitive"])
         yield self.finding(
@@ -114,6 +122,8 @@ class TrainEvalMode(Rule):
         )
 
 
+#: Training steps before an evaluation of a small data set, and how many such evaluations count.
+_FEW_STEPS, _REPEATED = 3, 4
 _KEYS = ("training", "sensitive", "frozen_parameters")
 
 

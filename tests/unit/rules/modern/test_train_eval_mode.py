@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from real_runs import RealRuns, Watch, batch, evaluate, update
 from watchglass import Mode
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
 from watchglass.rules import find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 
@@ -18,11 +21,13 @@ def flags(training: bool, sensitive: dict[str, list[int]]) -> dict[str, dict[str
     return {"training_flags": {"training": training, "sensitive": sensitive, "frozen_parameters": 0}}
 
 
-def run(evaluation: dict[str, dict[str, object]], training: dict[str, dict[str, object]]) -> list[Step]:
-    """Training steps with an evaluation after each ten."""
+def run(
+    evaluation: dict[str, dict[str, object]], training: dict[str, dict[str, object]], parts: int = 3, length: int = 10
+) -> list[Step]:
+    """Training steps with an evaluation after each part."""
     steps = []
-    for part in range(3):
-        steps += [Step(scalars={"loss": 1.0}, facts=training if part + n == 0 else ()) for n in range(10)]
+    for part in range(parts):
+        steps += [Step(scalars={"loss": 1.0}, facts=training if part + n == 0 else ()) for n in range(length)]
         facts = evaluation if part == 0 else ()
         steps.append(Step(scalars={"loss": 1.0}, facts=facts, mode=Mode.EVAL))
     return steps
@@ -39,12 +44,18 @@ class TestTrainEvalMode(RuleSuite):
         return run(TRAINING, TRAINING)
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
-        return [run(EVALUATION, EVALUATION)]
+        # Short epochs of a small data set.
+        return [run(EVALUATION, EVALUATION), run(TRAINING, TRAINING, parts=8, length=4)]
 
     def healthy(self) -> Sequence[Step]:
         # Monte Carlo dropout, and frozen batch normalisation.
         return run(flags(False, {"Dropout": [1, 0], "BatchNorm1d": [0, 1]}),
                    flags(True, {"Dropout": [1, 0], "BatchNorm1d": [0, 1]}))  # fmt: skip
+
+
+def test_a_forward_at_every_step_is_no_evaluation(run_path: Path) -> None:
+    found = replay(build_run(run_path, run(TRAINING, TRAINING, parts=40, length=1)), [RuleSpec("TrainEvalMode")])
+    assert not found.findings
 
 
 def network() -> nn.Sequential:
