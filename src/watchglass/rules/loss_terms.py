@@ -27,9 +27,13 @@ class LossTerm:
         """Shape of its result."""
         return list(self.operations[at].get("shape") or ())
 
+    def operands(self, at: int) -> list[Any]:
+        """What it takes: places of operations, or words for others."""
+        return list(self.operations[at].get("of") or ())
+
     def sources(self, at: int) -> list[int]:
         """Places of the operations that it takes."""
-        return [each for each in self.operations[at].get("of") or () if isinstance(each, int)]
+        return [each for each in self.operands(at) if isinstance(each, int)]
 
     def before(self, at: int) -> set[int]:
         """Places of all operations that its result is made of."""
@@ -55,7 +59,7 @@ class LossTerm:
 
     def shifted(self, at: int) -> bool:
         """Whether an operation only clamps, or adds a constant to, one result."""
-        given = self.operations[at].get("of") or ()
+        given = self.operands(at)
         others = [each for each in given if not isinstance(each, int)]
         return len(self.sources(at)) == 1 and (
             self.name(at) == "clamp" or (self.name(at) in ("add", "sub") and all(each == "constant" for each in others))

@@ -92,7 +92,7 @@ def symptoms_in_source(tree: ast.AST) -> Iterator[str]:
             texts = list(node.args[5:6]) if name == "Culprit" else []
             if name == "append" and "symptom" in ast.unparse(node.func):
                 texts = list(node.args)
-            if name in ("_finding", "_Found"):
+            if name in ("_finding", "_Found", "Mistake"):
                 texts = [each for each in node.args if isinstance(each, ast.Constant)]
         for each in texts:
             for leaf in _results(each):

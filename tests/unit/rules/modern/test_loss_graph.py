@@ -97,6 +97,23 @@ def binary(share: Tensor, labels: Tensor) -> Tensor:
     return -(target * share.log() + (1 - target) * (1 - share).log()).mean()
 
 
+def picked(out: Tensor, labels: Tensor) -> Tensor:
+    return out[torch.arange(len(labels)), labels]
+
+
+def shares(out: Tensor, axis: int) -> Tensor:
+    exponentials = (out - out.max()).exp()
+    return exponentials / (exponentials.sum(axis, keepdim=True) + 1e-9)
+
+
+def pixels(labels: Tensor) -> Tensor:
+    return (labels % 3)[:, None, None].expand(-1, 4, 4)
+
+
+def overlap(out: Tensor, target: Tensor) -> Tensor:
+    return 1 - (2 * (out * target).sum(1) / (out.sum(1) + target.sum(1) + 1)).mean()
+
+
 def similarities(out: Tensor) -> Tensor:
     return F.normalize(out, dim=1) @ F.normalize(out.flip(0), dim=1).T
 
@@ -120,6 +137,24 @@ def similarities(out: Tensor) -> Tensor:
         (lambda out, y: F.cross_entropy(out.view(5, 32).T, y), 5, ("warning", "loss_on_wrong_axis")),
         (lambda out, y: -(of_five(y) * out.view(4, 8, 5).log_softmax(1)).sum(2).mean(), 5,
          ("warning", "loss_on_wrong_axis")),
+        (lambda out, y: F.nll_loss(out.view(4, 8, 5).log_softmax(0).view(32, 5), y), 5,
+         ("error", "loss_on_wrong_axis")),
+        (lambda out, y: F.nll_loss(out.view(4, 8, 5).log_softmax(1).view(32, 5), y), 5,
+         ("error", "loss_on_wrong_axis")),
+        (lambda out, y: F.nll_loss(out.log_softmax(0), y), 32, ("error", "loss_on_wrong_axis")),
+        (lambda out, y: -shares(out, 0).gather(1, y[:, None]).log().mean(), 4, ("warning", "loss_on_wrong_axis")),
+        (lambda out, y: -picked(out - out.logsumexp(0), y).mean(), 4, ("warning", "loss_on_wrong_axis")),
+        # Images of four by four pixels.
+        (lambda out, y: F.nll_loss(out.view(32, 3, 4, 4).log_softmax(3), pixels(y)), 48,
+         ("error", "loss_on_wrong_axis")),
+        (lambda out, y: -picked(out, y).mean(), 4, ("warning", "logits_as_probabilities")),
+        (lambda out, y: -(one_hot(y) * out).sum(1).mean(), 4, ("warning", "logits_as_probabilities")),
+        (lambda out, y: -picked((out.relu() + 1e-7).log(), y).mean(), 4, ("warning", "logits_as_probabilities")),
+        (lambda out, y: F.nll_loss(F.batch_norm(out, None, None, training=True), y), 4,
+         ("warning", "logits_as_probabilities")),
+        (lambda out, y: F.binary_cross_entropy(out.clamp(1e-6, 1 - 1e-6), one_hot(y)), 4,
+         ("warning", "logits_as_probabilities")),
+        (lambda out, y: overlap(out, one_hot(y)), 4, ("warning", "logits_as_probabilities")),
     ],
 )  # fmt: skip
 def test_each_mistake_has_its_cause(run_path: Path, loss: Loss, units: int, found: tuple[str, str]) -> None:
@@ -149,6 +184,19 @@ def test_each_mistake_has_its_cause(run_path: Path, loss: Loss, units: int, foun
         (lambda out, y: F.cross_entropy(out.view(4, 8, 5).transpose(1, 2), y.view(4, 8)), 5),
         (lambda out, y: F.cross_entropy(out.view(4, 8, 5).mT.reshape(4, 5, 2, 4), y.view(4, 2, 4)), 5),
         (lambda out, y: F.cross_entropy((out.view(4, 8, 5).softmax(1) * out.view(4, 8, 5)).sum(1), y[:4]), 5),
+        # The beginnings and ends of spans, whose classes are positions.
+        (lambda out, y: F.nll_loss(out.view(4, 8, 2).log_softmax(1), y[:8].view(4, 2)), 2),
+        (lambda out, y: F.cross_entropy(out.view(4, 8, 2), y[:8].view(4, 2)), 2),
+        # Similarities of as many samples as units.
+        (lambda out, y: -(out @ out.T / 100).log_softmax(0).diag(1).mean(), 32),
+        (lambda out, y: -picked(shares(out, 1), y).log().mean(), 4),
+        (lambda out, y: (out.logsumexp(1) - picked(out, y)).mean(), 4),
+        (lambda out, y: out.logsumexp(1).mean() - picked(out, y).mean(), 4),
+        (lambda out, y: overlap(out.softmax(1), one_hot(y)), 4),
+        # Counts by the logarithm of their rate, a margin between two outputs, a score.
+        (lambda out, y: (out.exp() - one_hot(y) * out).mean(), 4),
+        (lambda out, y: (out[:, 0] - picked(out, y)).mean(), 4),
+        (lambda out, y: -out.mean(), 1),
         # Two heads of four classes.
         (lambda out, y: F.cross_entropy(out.view(32, 2, 4).transpose(1, 2), y[:, None].expand(-1, 2)), 8),
     ],
