@@ -133,7 +133,7 @@ class _Normalized(NamedTuple):
 
 def _normalized(term: LossTerm, at: int) -> _Normalized | None:
     """A softmax, or the same from exponentials and their sum, or from a logsumexp."""
-    each, given = term.operations[at], term.operations[at].get("of") or ()
+    each, given = term.operations[at], term.operands(at)
     if term.name(at) in _SOFTMAXES:
         return _Normalized.over(at, next(iter(term.sources(at)), None), each)
     if len(given) != 2 or not all(isinstance(other, int) for other in given):
@@ -235,7 +235,7 @@ def _over_positions(term: LossTerm, found: _Normalized, calls: LossCalls) -> Mis
 
 def _lengths_over_batch(term: LossTerm, at: int, batch: int) -> Iterable[Mistake]:
     """Outputs that are divided by their length along the batch, for a similarity of samples."""
-    given = term.operations[at].get("of") or ()
+    given = term.operands(at)
     if len(given) != 2 or not all(isinstance(other, int) for other in given):
         return
     output, divisor = given
@@ -291,12 +291,12 @@ def _weighs(term: LossTerm, at: int) -> bool:
 def _picks(term: LossTerm, at: int) -> bool:
     """Whether an operation picks the classes of the targets."""
     named = term.name(at)
-    return named == "nll_loss" or (named == "mul" and "constant" in (term.operations[at].get("of") or ()))
+    return named == "nll_loss" or (named == "mul" and "constant" in (term.operands(at)))
 
 
 def _layer(term: LossTerm, at: int) -> int | None:
     """The layer whose output this is: the result of its operation, or its sum with a bias; None for other results."""
-    given = term.operations[at].get("of") or ()
+    given = term.operands(at)
     if term.name(at) == "add" and len(given) == 2 and "parameter" in given and len(term.sources(at)) == 1:
         at = term.sources(at)[0]
     return at if term.operations[at].get("layer") is not None and term.name(at) in LAYERS else None
@@ -351,7 +351,7 @@ def _clamped(term: LossTerm, at: int, floor: float) -> Iterable[Mistake]:
 
 def _broadcast(term: LossTerm, at: int) -> Iterable[Mistake]:
     each, source = term.operations[at], next(iter(term.sources(at)), None)
-    if source is None or each.get("of", ()).count("constant") != 1:
+    if source is None or term.operands(at).count("constant") != 1:
         return
     given, shape = list(each.get("from") or ()), term.shape(at)
     rows = shape[0] if shape else 0
@@ -394,7 +394,7 @@ def _raw_overlap(term: LossTerm, at: int) -> Iterable[Mistake]:
         for side, own in zip(sides, layers, strict=True)
         for other in side - own
     )
-    weighed = any(term.name(other) == "mul" and "constant" in term.operations[other]["of"] for other in sides[0])
+    weighed = any(term.name(other) == "mul" and "constant" in term.operands(other) for other in sides[0])
     if plain and weighed and layers[0] and layers[0] == layers[1]:
         layer = _layer_name(term, min(layers[0]))
         message = f"the loss divides sums of what {layer} gives, as those of probabilities: these are raw outputs"
@@ -416,7 +416,7 @@ def _raw_layers(terms: Sequence[LossTerm], model: int) -> Iterable[Mistake]:
     for layer, found in uses.items():
         evidence = {"function": "the loss", "operation": "weighted sum"}
         if "log" in found and found <= {"log", "pow"}:
-            message = f"the loss takes the logarithm of what {layer} gives: these are raw outputs and no probabilities"
+            message = f"the loss takes the logarithm of what {layer} gives: these are raw outputs, not probabilities"
             evidence["function"] = "a logarithm"
             yield Mistake(Severity.WARNING, "not_probabilities", message, evidence=evidence)
         # What another model gives may be a score, which this one drives up.
@@ -455,7 +455,7 @@ def _picked(term: LossTerm, at: int) -> int | None:
     while term.takers.get(now):
         takers = term.takers[now]
         other = takers[0]
-        given = term.operations[other].get("of") or ()
+        given = term.operands(other)
         constants = all(each == "constant" for each in given if not isinstance(each, int))
         if len(takers) > 1 or term.name(other) not in _LINEAR or len(term.sources(other)) > 1 or not constants:
             return None

@@ -47,18 +47,25 @@ class SampledUpdates:
             return self["update"] / self["weight"]
 
 
-def sampled_updates(view: StepView) -> list[SampledUpdates]:
-    """The samples of this step that are about weights with two or more axes of this model, embeddings left out."""
-    found = (_of(fact.data) for fact in view.facts("update_sample"))
+def sampled_updates(view: StepView, *, vectors: bool = False) -> list[SampledUpdates]:
+    """The samples of this step that are about weights with two or more axes of this model, embeddings left out.
+
+    Args:
+        view: The step.
+        vectors: Whether to take those with one axis where an optimizer has no others.
+    """
+    found = (_of(fact.data, vectors) for fact in view.facts("update_sample"))
     return [sample for sample in found if sample is not None]
 
 
-def _of(data: dict[str, Any]) -> SampledUpdates | None:
+def _of(data: dict[str, Any], vectors: bool) -> SampledUpdates | None:
     names, groups = data.get("tensors"), data.get("groups")
     if not isinstance(names, list) or not isinstance(groups, list):
         return None
-    kinds = zip(data.get("dims") or (), data.get("kind") or (), strict=False)
-    chosen = [row for row, (dims, kind) in enumerate(kinds) if dims > 1 and kind != ModuleKind.EMBEDDING.value]
+    dimensions = data.get("dims") or ()
+    least = 0 if vectors and max(dimensions, default=0) < 2 else 2
+    kinds = zip(dimensions, data.get("kind") or (), strict=False)
+    chosen = [row for row, (dims, kind) in enumerate(kinds) if dims >= least and kind != ModuleKind.EMBEDDING.value]
     if not chosen:
         return None
     columns = {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from real_runs import RealRuns, Watch, batch, classifier, fit
 from synthetic_steps import sampled, training
@@ -90,4 +91,57 @@ class TestNegatedDistanceInRealRuns(RealRuns):
             inputs, _ = batch()
             optimizer.zero_grad()
             (-((model(inputs) - inputs[:, :4]) ** 2).mean()).backward()
+            optimizer.step()
+
+
+class TestForgottenMinusInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A log-likelihood that the script writes itself."""
+        model = classifier()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(40):
+            inputs, labels = batch()
+            likelihood = model(inputs).log_softmax(1)[range(len(labels)), labels].mean()
+            optimizer.zero_grad()
+            (likelihood if sick else -likelihood).backward()
+            optimizer.step()
+
+
+class TestFirstUpdateOfAdamInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Too short for a second sample."""
+        fit(classifier(), watch, rate=0.02, optimizer=lambda p, lr: torch.optim.Adam(p, lr, maximize=sick), steps=7)
+
+
+class Weighted(nn.Module):
+    """A weighted sum of the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(16))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.weights
+
+
+class TestVectorInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A model without weights of two axes."""
+        model = Weighted()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, maximize=sick)
+        watch(model)
+        for _ in range(40):
+            inputs, _ = batch()
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), inputs.sum(1)).backward()
             optimizer.step()

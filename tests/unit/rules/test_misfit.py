@@ -1,0 +1,87 @@
+"""Whether a loss grows with the misfit, from the operations that make it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from watchglass.capture.pytorch.autograd_graph import Graph, Operand, is_parameter
+from watchglass.capture.pytorch.facts.loss_graphs import described
+from watchglass.rules.loss_terms import LossTerm
+from watchglass.rules.misfit import sign_of
+
+LABELS = torch.arange(8) % 4
+HOT = F.one_hot(LABELS, 4).float()
+VALUES = torch.linspace(0, 1, 32).view(8, 4)
+SHARE = torch.linspace(0, 1, 8)
+
+
+def binary(probability: Tensor) -> Tensor:
+    share = probability.clamp(1e-6, 1 - 1e-6)
+    return (SHARE * share.log() + (1 - SHARE) * (1 - share).log()).mean()
+
+
+def gaussian(out: Tensor) -> Tensor:
+    return (0.5 * out[:, 1] + 0.5 * (SHARE - out[:, 0]) ** 2 / out[:, 1].exp()).mean()
+
+
+def focal(out: Tensor) -> Tensor:
+    share = out.softmax(1)[range(8), LABELS]
+    return (-((1 - share) ** 2) * share.log()).mean()
+
+
+def sign(loss: Callable[[Tensor], Tensor]) -> int:
+    out = nn.Linear(3, 4)(torch.randn(8, 3))
+    graph = Graph(loss(out).grad_fn, is_parameter)
+    data = described(graph, Operand(len(graph) - 1, 0), lambda at, number: None, lambda index: "weight")
+    return sign_of(LossTerm(term) for term in data["terms"])
+
+
+LOSSES: list[Callable[[Tensor], Tensor]] = [
+    lambda out: F.cross_entropy(out, LABELS),
+    lambda out: F.cross_entropy(out, LABELS) / 4 + F.mse_loss(out, VALUES),
+    lambda out: F.mse_loss(out, VALUES).sqrt(),
+    lambda out: ((out - VALUES) ** 2).sum(1).mean(),
+    lambda out: (VALUES - out).abs().mean(),
+    lambda out: (VALUES - out).norm(),
+    lambda out: -out.log_softmax(1)[range(8), LABELS].mean(),
+    lambda out: -(HOT * out.softmax(1).log()).sum(1).mean(),
+    lambda out: (out.logsumexp(1, keepdim=True) - out).gather(1, LABELS[:, None]).mean(),
+    lambda out: -torch.distributions.Categorical(logits=out).log_prob(LABELS).mean(),
+    lambda out: -binary(out[:, 0].sigmoid()),
+    lambda out: -torch.distributions.Normal(out[:, 0], F.softplus(out[:, 1])).log_prob(SHARE).mean(),
+    lambda out: -F.cosine_similarity(out, VALUES).mean(),
+    gaussian,
+    focal,
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_grows_with_the_misfit_and_its_negative_falls(loss: Callable[[Tensor], Tensor]) -> None:
+    assert (sign(loss), sign(lambda out: -loss(out))) == (1, -1)
+
+
+def test_a_second_minus_inside_counts() -> None:
+    assert sign(lambda out: F.nll_loss(-out.log_softmax(1), LABELS)) == -1
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        # Rewards of actions have any sign, and so has what a critic says.
+        lambda out: (out.log_softmax(1)[range(8), LABELS] * SHARE).mean(),
+        lambda out: -out.mean(),
+        # A critic's probability of a fake, and an entropy.
+        lambda out: (1 - out[:, 0].sigmoid()).log().mean(),
+        lambda out: (out.softmax(1) * out.log_softmax(1)).sum(1).mean(),
+        # One loss against another.
+        lambda out: F.cross_entropy(out, LABELS) - F.mse_loss(out, VALUES),
+        lambda out: F.mse_loss(out, VALUES) / F.mse_loss(out, HOT),
+    ],
+)
+def test_other_losses_have_no_known_sign(loss: Callable[[Tensor], Tensor]) -> None:
+    assert sign(loss) == 0
