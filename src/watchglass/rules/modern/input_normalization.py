@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,23 @@ from watchglass.tables import StepView
 #: Modules whose response to an input grows with its scale, and those that bring it to a common scale.
 _WEIGHTED = (ModuleKind.LINEAR, ModuleKind.CONVOLUTION, ModuleKind.RECURRENT, ModuleKind.ATTENTION)
 _NORMALIZING = ModuleKind.NORMALIZATION
+#: Means and standard deviations, by channel, that scripts normalise images in 0..1 with.
+_OF_IMAGES = (
+    ((0.5,), (0.5,)),
+    ((0.1307,), (0.3081,)),  # MNIST
+    ((0.2860,), (0.3530,)),  # Fashion-MNIST
+    ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # ImageNet
+    ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),  # CIFAR-10
+    ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),  # CIFAR-100
+    ((0.4815, 0.4578, 0.4082), (0.2686, 0.2613, 0.2758)),  # CLIP
+)
+#: Features from which on inputs with two axes may be images; levels of grey that values were divided by.
+_PIXELS, _LEVELS = 64, (8, 128)
+#: Relative error of numbers that were computed twice in single precision, and of moments of a sample.
+_ROUNDING, _OWN = 1e-3, 0.04
+#: Features of a table from which on their means say whether it was standardised twice.
+_FEATURES = 4
 
 
 class InputNormalization(Rule):
@@ -27,7 +44,9 @@ class InputNormalization(Rule):
     Fires when: a linear, convolutional, recurrent or attention layer takes inputs of which a channel has a root mean
         square above `large` (raw 0..255 images), or those of two channels differ by more than `ratio` while the larger
         one is above `uneven`, or most channels lie further than `offset` standard deviations from zero. Inputs that all
-        lie within `tiny` of zero, or that hardly vary around a value of order one, count as normalised twice.
+        lie within `tiny` of zero, or that hardly vary around a value of order one, count as normalised twice. So do
+        images with the range that a usual normalisation gives when it is applied twice, or in the steps that two
+        divisions leave, and tables all of whose features have negative means of several, unequal spreads.
     Usual causes: images without a division by 255, features in their physical units, a transform that is applied in
         the data set and again in the loop.
     What to try: subtract the mean and divide by the standard deviation of the training data, by channel or feature.
@@ -85,7 +104,12 @@ class InputNormalization(Rule):
         spread = float(rms.max() / rms[varies].min())
         about = f"the inputs go from {low:.3g} to {high:.3g}"
         where = f"channel {worst} of {len(rms)}" if len(rms) > 1 else "all of them"
-        if max(abs(low), abs(high)) < self.tiny:
+        shape = list(data.get("shape") or ())
+        pixels = len(shape) > 2 or (len(shape) == 2 and shape[1] >= _PIXELS)
+        again = _divided_twice(quantiles) or (_of_images(low, high, data) if pixels else _of_table(mean, std, high))
+        if again:
+            yield self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std)
+        elif max(abs(low), abs(high)) < self.tiny:
             what = f"{about}: they are as small as if they had been divided twice"
             yield self._finding(view, "inputs_tiny", what, max(abs(low), abs(high)), self.tiny, mean, std)
         elif rms[worst] > self.large:
@@ -118,3 +142,49 @@ class InputNormalization(Rule):
                 "stds": std.tolist(),
             },
         )
+
+
+def _divided_twice(quantiles: Sequence[float]) -> str:
+    """Says that whole numbers were divided twice by their greatest, if they were; "" otherwise."""
+    low, high = quantiles[0], quantiles[-1]
+    levels = round(1 / high) if low == 0 and 0 < high < 1 else 0
+    if not _LEVELS[0] <= levels < _LEVELS[1] or abs(high * levels - 1) > _ROUNDING:
+        return ""
+    steps = [value * levels**2 for value in quantiles]
+    # A quantile between two neighbours may lie off the grid.
+    off = sum(abs(step - round(step)) > _ROUNDING * levels for step in steps)
+    return f", in steps of 1/{levels**2}: whole numbers up to {levels}, divided twice by {levels}" if off < 2 else ""
+
+
+def _of_images(low: float, high: float, data: Mapping[str, Any]) -> str:
+    """Says that pixels from 0 to 1 were normalised twice, with usual numbers or with their own; "" otherwise."""
+    for means, stds in _OF_IMAGES:
+        ends = [[((end - mean) / std - mean) / std for mean, std in zip(means, stds, strict=True)] for end in (0, 1)]
+        least, most = min(ends[0]), max(ends[1])
+        if abs(low / least - 1) < _ROUNDING and (high - low) / (most - least) > 0.5 and high < most + _ROUNDING:
+            return f": such a minimum comes of two normalisations with mean {means[0]:g} and spread {stds[0]:g}"
+    # With its own mean and spread, twice, a range of 1 becomes the square of the spread.
+    root = math.sqrt(max(0.0, high - low))
+    own = low < 0 < high and root > 2 and abs(data["std"] / root - 1) < _OWN
+    if own and abs(data["mean"] - low / (root + 1)) < _OWN * root:
+        return f" with a spread of {data['std']:.3g}, the root of that range: so do pixels that are standardised twice"
+    return ""
+
+
+def _of_table(mean: Any, std: Any, high: float) -> str:
+    """Says that features were standardised twice with the mean and spread of the raw ones; "" otherwise.
+
+    The second time, features with mean 0 and spread 1 get the mean -m/s and the spread 1/s: as raw features are mostly
+    positive, the means are negative, and their spreads are as unequal as those of the raw ones.
+    """
+    varies = std > 1e-12
+    if varies.sum() < _FEATURES or not (mean[varies] < 0).all() or high <= 0:
+        return ""
+    apart = float(np.median(-mean[varies] / std[varies]))
+    unequal = std[varies].max() / std[varies].min() > 2
+    if apart < 2 or np.median(-mean[varies]) < 1 or not unequal:
+        return ""
+    return (
+        f", and the means of all {int(varies.sum())} features are negative, in the median {apart:.3g} standard "
+        f"deviations from zero, as where the mean is subtracted twice"
+    )

@@ -19,7 +19,7 @@ from watchglass.capture.input_sketches import QUANTILES
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.rules import capture_for, find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 RULE = "InputNormalization"
@@ -28,11 +28,48 @@ RULE = "InputNormalization"
 def sketched(values: Any, into: Sequence[str] = ("linear",)) -> list[Step]:
     values = np.asarray(values, float)
     data = {
-        "into": list(into), "sampled": values.size, "mean": values.mean(), "std": values.std(),
+        "into": list(into), "shape": list(values.shape), "sampled": values.size,
+        "mean": values.mean(), "std": values.std(),
         "quantiles": np.quantile(values, QUANTILES).tolist(),
         "channels": {"axis": 1, "mean": values.mean(0).tolist(), "std": values.std(0).tolist()},
     }  # fmt: skip
     return training(4, facts={0: {"input_sketch": data}})
+
+
+def grey(most: int, seed: int = 0) -> Any:
+    """Images of 8 by 8 pixels in 0..1, in whole numbers of levels, with black and white ones."""
+    drawn = np.random.default_rng(seed).beta(0.4, 0.8, (64, 64))
+    return np.round(drawn * most) / most
+
+
+def normalized(values: Any, times: int, mean: Any = None, std: Any = None) -> Any:
+    mean, std = values.mean(0) if mean is None else mean, values.std(0) if std is None else std
+    for _ in range(times):
+        values = (values - mean) / std
+    return values
+
+
+def table() -> Any:
+    """Positive features in units of their own."""
+    return np.random.default_rng(0).gamma(9, 1, (64, 6)) * np.array([0.1, 1, 2, 0.5, 0.3, 1.5])
+
+
+TWICE = {
+    "divided by 16": lambda times: grey(16) / 16 ** (times - 1),
+    "mean and spread of 0.5": lambda times: normalized(grey(255), times, 0.5, 0.5),
+    "those of MNIST": lambda times: normalized(grey(255), times, 0.1307, 0.3081),
+    "own mean and spread": lambda times: normalized(grey(255), times, grey(255).mean(), grey(255).std()),
+    "by feature": lambda times: normalized(table(), times),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_inputs_that_were_normalised_twice_are_known_by_their_values(run_path: Path, name: str) -> None:
+    found = []
+    for times in (1, 2):
+        run = build_run(run_path / str(times), sketched(TWICE[name](times)))
+        found.append([finding.causes[0] for finding in replay(run, [RuleSpec(RULE)]).findings])
+    assert found == [[], ["inputs_normalized_twice"]]
 
 
 def normal(*scales: float) -> Any:
