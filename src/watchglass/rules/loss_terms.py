@@ -35,6 +35,11 @@ class LossTerm:
         """Places of the operations that it takes."""
         return [each for each in self.operands(at) if isinstance(each, int)]
 
+    def of_layers(self, at: int) -> list[int]:
+        """Those of its sources that depend on a layer, and not on constants and single parameters alone."""
+        layers = {place for place, each in enumerate(self.operations) if each.get("layer") is not None}
+        return [each for each in self.sources(at) if layers & {each, *self.before(each)}]
+
     def before(self, at: int) -> set[int]:
         """Places of all operations that its result is made of."""
         found: set[int] = set()

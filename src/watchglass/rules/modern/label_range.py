@@ -1,4 +1,4 @@
-"""LabelRange: labels of one class, labels that the output does not have."""
+"""LabelRange: labels of one class, labels that the output does not have, labels that are taken for values."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from watchglass.tables import StepView
 _SKETCHES, _ROWS_PER_CLASS = 8, 100
 #: Distance from 0 and 1 beyond which a target is no probability: rounding, and noise that a script adds, stay below.
 _BEYOND = 0.2
+_OF_DIFFERENCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+#: Classes that are numbered up to which, and rows for each of them, before the numbers count as such; relative error of
+#: moments of equally frequent ones.
+_MOST_NUMBERS, _ROWS_PER_NUMBER, _EVEN = 20, 20, 0.1
 #: Classes of an output up to which each should occur.
 _MOST_CLASSES = 64
 
@@ -26,8 +30,10 @@ class LabelRange(Rule):
     Looks at: counts of classes, over the sketched training steps.
     Fires when: a label lies outside the classes of the output (an `error`), all of at least `rows` labels of a
         classification by a linear layer are the same, targets of a binary cross-entropy lie outside 0 to 1, or all of
-        at least `rows` of these are 1 while nothing else is in the loss of the only model. An `info` if all labels are
-        0, as in contrastive losses, or if one class at an end of up to 64 is missing.
+        at least `rows` of these are 1 while nothing else is in the loss of the only model. Or the targets of a squared
+        or absolute error are whole numbers from 0 on, three to twenty of them and all equally frequent, as the numbers
+        of classes are. An `info` if all labels are 0, as in contrastive losses, or if one class at an end of up to 64
+        is missing.
     Usual causes: labels read from the wrong column, numbered from 1, or filtered to one class; a padding label that
         `ignore_index` does not name.
     What to try: count the classes of the data set; number them from 0 to the number of outputs minus 1.
@@ -45,6 +51,8 @@ class LabelRange(Rule):
     rows: int = parameter(256, help="labels that are all the same", unit="labels", ge=2)
 
     pools: dict[str, dict[str, Any]] = state(dict)
+    #: Of single values that losses of differences compare: rows; sums of values, squares, zeros, ones; the greatest.
+    values: dict[str, list[float]] = state(dict)
     #: Operation that made the predictions of each loss function.
     operations: dict[str, str] = state(dict)
     #: By function of binary labels: their rows, and those of batches of ones.
@@ -66,6 +74,8 @@ class LabelRange(Rule):
                 if data.get("kind") == "values":
                     yield from self._shares(view, data)
                 yield from self._all_one(view, data)
+            if data.get("function") in _OF_DIFFERENCES and data.get("kind") in ("values", "labels"):
+                yield from self._class_numbers(view, data)
             if data.get("function") not in guessing.OF_CLASSES or data.get("kind") != "classes":
                 continue
             pool = guessing.pool_of(self.pools, data)
@@ -107,6 +117,28 @@ class LabelRange(Rule):
         if counts[0] == counts[1] >= self.rows and self.terms == 1 and not view.several:
             what = f"all of {counts[0]} targets of {data['function']} are 1, and nothing else is in the loss"
             yield self._finding(view, Severity.WARNING, "all one", "targets_all_one", counts[0], what)
+
+    def _class_numbers(self, view: StepView, data: Any) -> Iterable[Finding]:
+        """Whole numbers from 0 on, all equally frequent, beside each of which the output has one unit."""
+        key = f"{data['function']}/{data.get('number')}"
+        whole = data.get("columns") == 1 and data.get("min", -1) >= 0 and data.get("whole", data["kind"] == "labels")
+        known = self.values.setdefault(key, [0.0] * 6)
+        if not whole or "variance" not in data:
+            known[5] = 1e9  # one batch proves that they are none
+        rows, mean, squares = data["rows"], data["mean"], data["variance"] + data["mean"] ** 2
+        sums = (rows, rows * mean, rows * squares, rows * data["zeros"], rows * data["ones"])
+        known[:] = [*(before + more for before, more in zip(known, sums, strict=False)), max(known[5], data["max"])]
+        rows, classes = known[0], known[5] + 1
+        if not 3 <= classes <= _MOST_NUMBERS or rows < max(self.rows, _ROWS_PER_NUMBER * classes):
+            return
+        mean, variance = known[1] / rows, known[2] / rows - (known[1] / rows) ** 2
+        even = abs(mean / ((classes - 1) / 2) - 1) < _EVEN and abs(variance / ((classes**2 - 1) / 12) - 1) < _EVEN
+        if even and all(abs(number / rows * classes - 1) < 4 * _EVEN for number in known[3:5]):
+            what = (
+                f"the targets of {data['function']} are whole numbers from 0 to {classes - 1:.0f}, all about equally "
+                f"frequent, as the numbers of classes are: their differences say nothing about how wrong a class is"
+            )
+            yield self._finding(view, Severity.WARNING, "class numbers", "classes_as_values", classes, what)
 
     def _shares(self, view: StepView, data: Any) -> Iterable[Finding]:
         low, high = data.get("min", 0.0), data.get("max", 1.0)

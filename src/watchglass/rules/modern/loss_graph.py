@@ -69,11 +69,14 @@ class LossGraph(Rule):
     jumps: int = state(int)
     start: list[float] = state(list)
     harmed: bool = state(bool)
+    #: Training steps so far: the last view may be one of an evaluation.
+    steps: int = state(int)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of a step."""
         if view.mode is not Mode.TRAIN:
             return
+        self.steps = view.model_step
         calls = LossCalls.of(fact.data for fact in view.facts("loss_call"))
         for fact in view.facts("loss_graph"):
             terms = [LossTerm(each) for each in fact.data.get("terms") or () if each.get("kind") == "data"]
@@ -87,7 +90,7 @@ class LossGraph(Rule):
         """A sum whose updates were not too large: with a loss that has not fallen, or without harm."""
         if not self.summed or self.harmed or not self._depends_on_scale(view):
             return
-        unclear = view.in_turns or signals.resumed(view) or view.model_step < _LONG
+        unclear = view.in_turns or signals.resumed(view) or self.steps < _LONG
         if not unclear and signals.progress(self.start, signals.losses(view, 16)) < _LEARNED:
             message = f"the loss is a sum over {self.summed} samples and has not fallen{self._as_mean(view)}"
             yield self._finding(view, Mistake(Severity.WARNING, "loss_is_a_sum", message))
@@ -111,7 +114,8 @@ class LossGraph(Rule):
         losses = view.series(signals.loss_name(view) or "loss", Mode.TRAIN, 8)
         broken = len(losses) > 0 and not np.isfinite(losses).all()
         if len(losses) == 8 and len(self.start) == 8 and min(self.start) > 0:
-            broken |= bool(np.median(losses) > _RISEN * np.median(self.start))
+            # A loss that diverges at once is high in the others of the first steps.
+            broken |= bool(np.median(losses) > _RISEN * np.median(self.start[:3]))
         if not (broken or self.jumps >= self.patience):
             return
         self.harmed = True
@@ -148,8 +152,12 @@ def _summed(term: LossTerm) -> int:
     """Samples that a term is the sum of, after its division by a number; 0 for a mean."""
     if not term.operations:
         return 0
-    last = term.operations[-1]
-    given, rows = term.sources(len(term.operations) - 1), int(last.get("rows") or 1)
+    at = len(term.operations) - 1
+    # A weight that is learned, as that of one of several tasks.
+    while term.name(at) in ("mul", "div") and len(of_layers := term.of_layers(at)) == 1:
+        at = of_layers[0]
+    last = term.operations[at]
+    given, rows = term.sources(at), int(last.get("rows") or 1)
     is_sum = last.get("reduction") == "sum" or (
         last.get("operation") == "sum" and last.get("elements", 1) > 1 and given and len(term.shape(given[0])) > 0
     )

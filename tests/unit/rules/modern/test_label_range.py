@@ -17,7 +17,7 @@ from sketches_of import Batch, steps
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.rules import capture_for, find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 RULE = "LabelRange"
@@ -39,6 +39,14 @@ def values(low: float, high: float) -> Batch:
     return lambda step, random: (random.normal(size=(64, 2)), random.uniform(low, high, (64, 2)))
 
 
+def numbered(low: int, high: int, *, even: bool = True) -> Batch:
+    def made(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+        drawn = random.integers(low, high, (32, 1)) if even else random.poisson(3, (32, 1)) % high
+        return random.normal(size=(32, 1)), drawn.astype(float)
+
+    return made
+
+
 class TestLabelRange(RuleSuite):
     rule = find_rule(RULE)
 
@@ -49,6 +57,8 @@ class TestLabelRange(RuleSuite):
         return (
             by_a_layer(steps(12, labelled(0, 6))),
             by_a_layer(steps(12, values(-1, 1), "binary_cross_entropy_with_logits")),
+            steps(20, numbered(0, 10), "mse_loss"),
+            steps(20, numbered(0, 3), "l1_loss"),
         )
 
     def healthy(self) -> Sequence[Step]:
@@ -59,6 +69,13 @@ class TestLabelRange(RuleSuite):
             self.build(tmp_path / "run", by_a_layer(steps(12, labelled(1, 4)))), [RuleSpec(RULE)]
         ).findings
         assert (finding.severity.value, finding.message) == ("info", "class 0 of 4 does not occur in 768 labels")
+
+
+@pytest.mark.parametrize(
+    "made", [numbered(0, 10, even=False), numbered(1, 6), numbered(0, 2), numbered(0, 60), values(0, 9)]
+)
+def test_counts_grades_labels_and_values_are_no_classes(run_path: Path, made: Batch) -> None:
+    assert replay(build_run(run_path, steps(40, made, "mse_loss")), [RuleSpec(RULE)]).findings == ()
 
 
 class TestLabelRangeInRealRuns(RealRuns):

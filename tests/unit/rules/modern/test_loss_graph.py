@@ -81,6 +81,9 @@ def found_in(run: Path, loss: Loss, units: int = 4, rate: float = 0.01, steps: i
             optimizer.zero_grad()
             loss(model(inputs), labels).backward()
             optimizer.step()
+        # A run ends with an evaluation.
+        with torch.no_grad():
+            model(inputs)
     return [(f.severity.value, "".join(f.causes[:1])) for f in replay(str(run), [RuleSpec(RULE)]).findings]
 
 
@@ -95,6 +98,19 @@ def of_five(labels: Tensor) -> Tensor:
 def binary(share: Tensor, labels: Tensor) -> Tensor:
     target = one_hot(labels)
     return -(target * share.log() + (1 - target) * (1 - share).log()).mean()
+
+
+class Weight(nn.Module):
+    """The weight of a task, which is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logarithm = nn.Parameter(torch.zeros(()))
+
+    @classmethod
+    def of(cls, out: Tensor) -> Tensor:
+        """One, from a parameter."""
+        return cls().logarithm.exp()
 
 
 def picked(out: Tensor, labels: Tensor) -> Tensor:
@@ -132,6 +148,7 @@ def similarities(out: Tensor) -> Tensor:
         (lambda out, y: ((out - y) ** 2).mean(), 1, ("error", "loss_broadcasts")),
         (lambda out, y: (y[:, None] - out.squeeze()).abs().mean(), 1, ("error", "loss_broadcasts")),
         (lambda out, y: F.cross_entropy(out, y, reduction="sum"), 4, ("info", "")),
+        (lambda out, y: F.cross_entropy(out, y, reduction="sum") * Weight.of(out), 4, ("info", "")),
         # Four sequences of eight positions and five classes.
         (lambda out, y: F.cross_entropy(out.view(4, 5, 8), y.view(4, 8)), 5, ("warning", "loss_on_wrong_axis")),
         (lambda out, y: F.cross_entropy(out.view(5, 32).T, y), 5, ("warning", "loss_on_wrong_axis")),
