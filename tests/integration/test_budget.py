@@ -64,7 +64,7 @@ def test_bound_budget_bytes_and_memory_are_reported_everywhere(tmp_path: Path) -
     assert 0 <= written(tmp_path / "run") - counters["bytes_written"] < 4096
     share = 100 * (counters["callback_ns"] + counters["recorder_cpu_ns"]) / counters["train_ns"]
     text, data, page = spoken(found)
-    line = f" ({share:.2g} %); budget 0.5 s + 5 %"
+    line = f" ({share:{'.2g' if share < 100 else '.0f'}} %); budget 0.5 s + 5 %"
     for shown in (text, page):
         assert line in shown
         assert "capture cost at most" in shown

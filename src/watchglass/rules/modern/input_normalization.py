@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class InputNormalization(Rule):
         one is above `uneven`, or most channels lie further than `offset` standard deviations from zero. Inputs that all
         lie within `tiny` of zero, or that hardly vary around a value of order one, count as normalised twice. So do
         images with the range that a usual normalisation gives when it is applied twice, or in the steps that two
-        divisions leave, and tables all of whose features have negative means of several, unequal spreads.
+        divisions leave. An `info` if all features of a table have negative means of several, unequal spreads.
     Usual causes: images without a division by 255, features in their physical units, a transform that is applied in
         the data set and again in the loop.
     What to try: subtract the mean and divide by the standard deviation of the training data, by channel or feature.
@@ -106,7 +107,7 @@ class InputNormalization(Rule):
         where = f"channel {worst} of {len(rms)}" if len(rms) > 1 else "all of them"
         shape = list(data.get("shape") or ())
         pixels = len(shape) > 2 or (len(shape) == 2 and shape[1] >= _PIXELS)
-        again = _divided_twice(quantiles) or (_of_images(low, high, data) if pixels else _of_table(mean, std, high))
+        again = _divided_twice(quantiles) or (_of_images(low, high, data) if pixels else "")
         if again:
             yield self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std)
         elif max(abs(low), abs(high)) < self.tiny:
@@ -123,6 +124,12 @@ class InputNormalization(Rule):
             twice = float(np.max(np.abs(mean))) < 5 and float(std.max()) < 0.05
             symptom = "inputs_tiny" if twice else "inputs_off_scale"
             yield self._finding(view, symptom, what, common, self.offset, mean, std)
+        elif not pixels and (again := _of_table(mean, std, high)):
+            # Logarithms look so too.
+            yield replace(
+                self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std),
+                severity=Severity.INFO,
+            )
 
     def _finding(
         self, view: StepView, symptom: str, what: str, value: float, limit: float, mean: Any, std: Any
