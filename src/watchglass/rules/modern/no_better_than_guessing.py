@@ -26,6 +26,9 @@ _MOST_EVALUATIONS = 256
 #: Correlation between outputs and targets up to which they have nothing in common.
 _UNRELATED = 0.2
 
+#: Share of the mean loss of the middle third of a run that the last third is below, if the model still learns.
+_STILL_FALLING = 0.9
+
 
 class NoBetterThanGuessing(Rule):
     """The loss is no better than that of a guess that knows no input.
@@ -197,6 +200,11 @@ class NoBetterThanGuessing(Rule):
     def _values(self, view: StepView) -> Iterable[Finding]:
         last = np.asarray(self.errors[len(self.errors) * 2 // 3 :])
         if len(last) < _SKETCHES or self.steps < self.min_steps or self._early(self.sketched, len(last)):
+            return
+        losses = view.series("loss", Mode.TRAIN)
+        middle, late = np.array_split(losses, 3)[1:]
+        # Losses of all steps: the sketches may come from before the model had learned.
+        if len(middle) and late.mean() < _STILL_FALLING * middle.mean():
             return
         error, limit, correlation = (float(each) for each in last.mean(axis=0))
         noise = float(np.std(last[:, 0] / last[:, 1], ddof=1) / math.sqrt(len(last)))

@@ -104,19 +104,36 @@ class Routers:
         for tree in self._models:
             modules = tree.modules()
             by_path = {place.path: module for module, place in modules}
+            # By path of a parent: read once, not once for each of its modules.
+            mixtures: dict[str, _Mixture] = {}
             for module, place in modules:
-                parent = by_path.get(place.path.rpartition(".")[0])
-                if module not in self._known:
-                    self._known[module] = _router(module, place, parent) if parent is not None else None
+                if module in self._known:
+                    continue
+                path = place.path.rpartition(".")[0]
+                parent = by_path.get(path)
+                if parent is not None and path not in mixtures:
+                    mixtures[path] = _mixture(parent)
+                self._known[module] = None if parent is None else _router(module, place, parent, mixtures[path])
 
 
-def _router(module: nn.Module, place: Place, parent: nn.Module) -> _Router | None:
+class _Mixture(NamedTuple):
+    """The experts among the modules in a module, and whether a module beside them is a router by its name."""
+
+    experts: tuple[nn.Module, ...]
+    has_router: bool
+
+
+def _mixture(parent: nn.Module) -> _Mixture:
+    return _Mixture(
+        _experts(parent), any(_is_router(name, type_name(child)) for name, child in parent.named_children())
+    )
+
+
+def _router(module: nn.Module, place: Place, parent: nn.Module, mixture: _Mixture) -> _Router | None:
     named = _is_router(place.path.rpartition(".")[2], place.module_type)
-    family = _experts(parent)
-    if not named:
-        others = any(_is_router(name, type_name(child)) for name, child in parent.named_children())
-        if not family or others or module is parent or module in family:
-            return None
+    family = mixture.experts
+    if not named and (not family or mixture.has_router or module is parent or module in family):
+        return None
     count = _number((module, parent), _COUNTS) if named else None
     if count is None and family:
         count = len(family)
