@@ -7,6 +7,7 @@ parameters of a loss are no part of a model that is trained. Autograd's graph sh
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -33,7 +34,6 @@ _MOST, _MOST_REMEMBERED = 32, 4096
 class _Seen(NamedTuple):
     """The sum of the sampled elements of a parameter, and how many looks in a row have found it."""
 
-    parameter: weakref.ref[Tensor]
     total: float
     looks: int
 
@@ -55,6 +55,9 @@ class UnheldParameters:
         self._updating: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # Backwards of a step of which parameters were reported; the recorder's thread remembers their values.
         self._reported: set[int] = set()
+        # By id: a parameter and its number. A fast script may have dropped it before its values are compared.
+        self._numbers: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._next = itertools.count()
         self._seen: dict[int, _Seen] = {}
         leave.callback(calls.OPTIMIZER_GIVEN.listen(hook.guard, after=self._optimizer_made))
 
@@ -76,7 +79,7 @@ class UnheldParameters:
             return  # an optimizer that was made before watching began is known once it has stepped
         idle = [each for each in reached if id(each) not in updated]
         holders = self._models.parents.holders(idle)
-        rows: list[tuple[dict[str, Any], weakref.ref[Tensor], CopyPlace]] = []
+        rows: list[tuple[dict[str, Any], int, CopyPlace]] = []
         copies, count = Copies(), 0
         for parameter in idle:
             holder, optimizer = holders.get(id(parameter)), holding.get(id(parameter))
@@ -91,7 +94,7 @@ class UnheldParameters:
                 continue
             row = _described(parameter, holder, owner)
             row["optimizer"] = self._subjects.name("optimizer", optimizer) if optimizer is not None else None
-            rows.append((row, weakref.ref(parameter), copies.add(values)))
+            rows.append((row, self._number(parameter), copies.add(values)))
         if not rows and backward not in self._reported:
             return
         (self._reported.add if rows else self._reported.discard)(backward)
@@ -99,19 +102,24 @@ class UnheldParameters:
         make = functools.partial(self._data, {"backward": backward, "count": count}, rows, copies)
         records.facts.append(("unheld_parameters", "autograd", DeferredFact(make)))
 
+    def _number(self, parameter: Tensor) -> int:
+        known = self._numbers.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            if len(self._numbers) > _MOST_REMEMBERED:
+                self._numbers.clear()
+            known = self._numbers[id(parameter)] = weakref.ref(parameter), next(self._next)
+        return known[1]
+
     def _data(self, data: dict[str, Any], rows: Sequence[Any], copies: Copies) -> dict[str, Any]:
         values = copies.values()
         if len(self._seen) > _MOST_REMEMBERED:
             self._seen.clear()
         parameters = []
-        for row, reference, place in rows:
+        for row, number, place in rows:
             taken = values[place].astype(float)
-            parameter, total = reference(), float(taken.sum())
-            known = self._seen.get(id(parameter))
-            again = known is not None and known.parameter() is parameter and known.total == total
-            looks = known.looks + 1 if known is not None and again else 1
-            if parameter is not None:
-                self._seen[id(parameter)] = _Seen(reference, total, looks)
+            total, known = float(taken.sum()), self._seen.get(number)
+            looks = known.looks + 1 if known is not None and known.total == total else 1
+            self._seen[number] = _Seen(total, looks)
             spread = {"min": float(taken.min()), "max": float(taken.max()), "std": float(taken.std())}
             parameters.append({**row, "looks": looks, "sampled": taken.size, **spread})
         return {**data, "parameters": parameters}
