@@ -201,12 +201,11 @@ class NoBetterThanGuessing(Rule):
         last = np.asarray(self.errors[len(self.errors) * 2 // 3 :])
         if len(last) < _SKETCHES or self.steps < self.min_steps or self._early(self.sketched, len(last)):
             return
-        losses = view.series("loss", Mode.TRAIN)
-        middle, late = np.array_split(losses, 3)[1:]
-        # Losses of all steps: the sketches may come from before the model had learned.
-        if len(middle) and late.mean() < _STILL_FALLING * middle.mean():
-            return
         error, limit, correlation = (float(each) for each in last.mean(axis=0))
+        # Losses of all steps: the sketches may come from before the model had learned.
+        middle, late = (float(each.mean()) for each in np.array_split(view.series("loss", Mode.TRAIN), 3)[1:])
+        if late < min(_STILL_FALLING * middle, 0.9 * limit):
+            return
         noise = float(np.std(last[:, 0] / last[:, 1], ddof=1) / math.sqrt(len(last)))
         first = float(np.median([each[0] for each in self.errors[:4]]))
         if error < self.share * limit or noise > 0.2 * error / limit or correlation > _UNRELATED or error < 0.5 * first:
