@@ -144,8 +144,8 @@ def encode_ending(status: str, counters: dict[str, Any], failure: Failure | None
 def _yielding_the_lock(steps: Sequence[OpenStep]) -> Iterable[OpenStep]:
     """The steps; every few of them, other threads get the interpreter lock.
 
-    The interpreter takes the lock from its holder after 5 ms only, which is long for a training thread with steps of
-    1 ms.
+    Without this, a thread that waits for the lock gets it after 5 ms. That is long for a training thread with steps
+    of 1 ms.
     """
     for number, step in enumerate(steps):
         if number % _STEPS_AT_A_TIME == 0:

@@ -26,7 +26,7 @@ _MOST_EVALUATIONS = 256
 #: Correlation between outputs and targets up to which they have nothing in common.
 _UNRELATED = 0.2
 
-#: Share of the mean loss of the middle third of a run that the last third is below, if the model still learns.
+#: A model learns whose losses in the last third are below this share of the guess, and of those in the middle third.
 _STILL_FALLING = 0.9
 
 
@@ -203,8 +203,9 @@ class NoBetterThanGuessing(Rule):
             return
         error, limit, correlation = (float(each) for each in last.mean(axis=0))
         # Losses of all steps: the sketches may come from before the model had learned.
-        middle, late = (float(each.mean()) for each in np.array_split(view.series("loss", Mode.TRAIN), 3)[1:])
-        if late < min(_STILL_FALLING * middle, 0.9 * limit):
+        losses = view.series("loss", Mode.TRAIN)
+        middle, late = np.array_split(losses, 3)[1:]
+        if len(losses) > 2 and late.mean() < _STILL_FALLING * min(middle.mean(), limit):
             return
         noise = float(np.std(last[:, 0] / last[:, 1], ddof=1) / math.sqrt(len(last)))
         first = float(np.median([each[0] for each in self.errors[:4]]))
