@@ -43,10 +43,7 @@ def targets_agree(compared: Compared) -> float | None:
 
 def symptoms(compared: Compared) -> tuple[str, ...]:
     """What it adds to a finding about a model that learns nothing."""
-    symptom_ids = []
-    if targets_agree(compared) is not None:
-        symptom_ids.append("targets_follow_inputs")
-    return tuple(symptom_ids)
+    return () if targets_agree(compared) is None else ("targets_follow_inputs",)
 
 
 def loss_of_lookup(compared: Compared, pool: guessing.Pool) -> float | None:
