@@ -233,7 +233,7 @@ def test_watch_in_a_script_evaluates_in_another_process(tmp_path: Path) -> None:
             from torch import nn
             model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
             optimizer = torch.optim.SGD(model.parameters(), lr=1e9)
-            watchglass.watch(model, optimizer=optimizer, run="run", rules="default")
+            watchglass.watch(model, run="run", rules="default")
             for step in range(200):
                 optimizer.zero_grad()
                 inputs = torch.randn(16, 8)

@@ -44,7 +44,6 @@ _log = logging.getLogger("watchglass")
 def watch(
     model: Any,
     *,
-    optimizer: Any = None,
     run: str | os.PathLike[str] | None = None,
     runs: str | os.PathLike[str] | None = None,
     rules: str | Iterable[Any] | None = None,
@@ -56,13 +55,12 @@ def watch(
 ) -> Hook:
     """Watch the training of a model from now on. Returns the hook; its ``close`` ends the watch.
 
-    Losses, accuracy, learning rates, weights, gradients, updates and module outputs are found automatically. In a
-    script under ``watchglass run`` the model joins that run. The settings given here then apply unless the command line
-    overrides them, and the other arguments are not needed.
+    Losses, accuracy, optimizers, learning rates, weights, gradients, updates and module outputs are found
+    automatically. In a script under ``watchglass run`` the model joins that run. The settings given here then apply
+    unless the command line overrides them, and the other arguments are not needed.
 
     Args:
         model: A ``torch.nn.Module``, as it is called in the training loop.
-        optimizer: Its optimizer, optional: every optimizer of the model's parameters is found.
         run: Location of the run, a folder or ``s3://bucket/path``; by default ``<script>-<time>`` below ``runs``.
         runs: Folder or prefix for runs without ``run``; by default ``$WATCHGLASS_RUNS``, else ``runs``.
         rules: As on the command line, ``"default"`` or ``"llm,my_rules.py:MyRule"``, or a list of such texts, rule
