@@ -335,7 +335,7 @@ class _Course:
         return builder
 
     def _started(self) -> Evaluator:
-        config = EvaluatorConfig(str(self.path), None, self.specs, rule_timeout_s=0.05)
+        config = EvaluatorConfig(str(self.path), None, self.specs, rule_timeout_s=0.5)
         evaluator = Evaluator(config, store=self.store, judging=self.made.by(self.judging), clock=self.clock)
         evaluator.open(lambda seconds: False, patience_s=0.0, gone=lease_holder(self.store))
         return evaluator

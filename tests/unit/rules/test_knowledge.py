@@ -84,7 +84,9 @@ def symptoms_in_source(tree: ast.AST) -> Iterator[str]:
             names = [each.id.lower() for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
             if any("symptom" in name for name in names) and node.value is not None:
                 texts = node.value.values if isinstance(node.value, ast.Dict) else [node.value]
-        elif isinstance(node, ast.FunctionDef) and node.name in ("_before", "_half", "_symptom"):
+        elif isinstance(node, ast.FunctionDef) and (
+            node.name in ("_before", "_half") or node.name.lstrip("_").startswith("symptom")
+        ):
             texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
         elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
             name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
