@@ -38,7 +38,7 @@ def test_of_five_launches_at_once_one_trains_and_four_are_refused(processes: Pro
     until(lambda: steps_of(tmp_path / "here") > 3)
     (tmp_path / "end").touch()
     answers = sorted(ended(launch) for launch in launches)
-    assert [status for status, _, _ in answers] == [0, 2, 2, 2, 2]
+    assert [status for status, _, _ in answers] == [0, 2, 2, 2, 2], answers
     for _, out, err in answers[1:]:
         assert out == ""
         (line,) = err.splitlines()
