@@ -1,5 +1,6 @@
 # make demo    train the example twice under watch: once broken, once healthy
-# make test    unit, conformance, property and integration tests except slow ones (TESTS="tests/unit/rules" for some)
+# make test    unit, conformance and property tests, and the first integration tests to fail after a mistake, in five
+#              minutes (TESTS="tests/unit/rules" for some)
 # make test-all  all tests; those of object stores use Ceph's radosgw if it is installed, else moto
 #              (WATCHGLASS_TEST_S3=radosgw or moto overrides this)
 # make lint    ruff, mypy, import contracts
@@ -30,7 +31,10 @@ FLEET ?=
 RULES ?=
 ZOO ?=
 FUZZ ?= --seconds 300
-TESTS ?= tests/unit tests/conformance tests/properties tests/integration
+# Integration tests for make test: the ordinary ways of capture, launch and evaluation.
+FIRST := budget captured_tensors collections digits_example ends_of_a_training evaluator_process facts_switched \
+  fast_path faults_of_ours first_bad_module launcher_imports pytorch_semantics resume rules_configure_capture
+TESTS ?= tests/unit tests/conformance tests/properties $(FIRST:%=tests/integration/test_%.py)
 # Options of pytest, for make test and make test-all.
 PYTEST ?=
 # Many tests wait for processes and servers, so there are twice as many workers as cores.
