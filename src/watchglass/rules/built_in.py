@@ -51,6 +51,8 @@ BUILT_IN = {
     "TreeDepth": BuiltInRule("classic.tree_depth", "sagemaker trees"),
     "FeatureImportanceOverweight": BuiltInRule("classic.feature_importance_overweight", "sagemaker trees"),
     "AttentionLogitGrowth": BuiltInRule("modern.attention_logit_growth", "llm"),
+    "LossSpike": BuiltInRule("modern.loss_spike", "llm"),
+    "GradientNormSpike": BuiltInRule("modern.gradient_norm_spike", "llm"),
     "MoEImbalance": BuiltInRule("modern.moe_imbalance", "default llm"),
     "DeadExpert": BuiltInRule("modern.dead_expert", "default llm"),
     "MissingZeroGrad": BuiltInRule("modern.missing_zero_grad", "default llm vision"),

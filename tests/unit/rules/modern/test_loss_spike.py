@@ -1,0 +1,73 @@
+"""LossSpike: jumps of the loss that recover, repeat, or last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from real_runs import RealRuns, Watch, batch, classifier, update
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Severity
+from watchglass.rules import default_rules, find_rule
+from watchglass.testing import Step
+from watchglass.testing.rule_suite import RuleSuite
+
+
+def losses(value: Callable[[int], float], steps: int = 300) -> list[Step]:
+    """A loss with noise of 3 %, plus ``value`` of the step."""
+    noise = 1 + 0.03 * np.random.default_rng(3).normal(size=steps)
+    return [Step(scalars={"loss": 3.0 * noise[step] + value(step)}) for step in range(steps)]
+
+
+class TestLossSpike(RuleSuite):
+    rule = find_rule("LossSpike")
+
+    def sick(self) -> Sequence[Step]:
+        return losses(lambda step: 3.0 * (step >= 200))
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        # Again and again; and a loss that may be negative.
+        often = losses(lambda step: 4.0 * (step > 80 and step % 40 == 0))
+        below = [Step(scalars={"loss": step.scalars["loss"] - 3.0}) for step in self.sick()]
+        return (often, below)
+
+    def healthy(self) -> Sequence[Step]:
+        return losses(lambda step: 4.0 * (step in (100, 101, 220)))
+
+
+@pytest.mark.parametrize(("steps", "infos"), [((150,), 1), ((150, 151, 152), 3), ((20,), 0)])
+def test_single_spikes_are_noted(run_path: Path, steps: tuple[int, ...], infos: int) -> None:
+    """One that comes before there is enough to compare with is none."""
+    run = TestLossSpike().build(run_path, losses(lambda step: 4.0 * (step in steps)))
+    findings = replay(run, [RuleSpec("LossSpike")]).findings
+    assert [finding.severity for finding in findings] == [Severity.INFO] * bool(infos)
+    assert sum(finding.count for finding in findings) == infos
+
+
+def test_a_new_level_is_a_spike_only_until_it_is_usual(run_path: Path) -> None:
+    run = TestLossSpike().build(run_path, losses(lambda step: 3.0 * (step >= 100), steps=600))
+    findings = replay(run, [RuleSpec("LossSpike")]).findings
+    assert max(finding.last_step for finding in findings) < 100 + 128
+
+
+class TestLossSpikeInRealRuns(RealRuns):
+    rule = "LossSpike"
+    cause = "batches_disturb"
+
+    def rules(self) -> list[RuleSpec]:
+        """With a short window, for a short run."""
+        return [*default_rules(), RuleSpec(self.rule, {"window": 32, "fewest": 16, "often": 3})]
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        watch(model)
+        for step in range(110):
+            inputs, labels = batch(128)
+            wrong = sick and step >= 80 and step % 6 == 0
+            update(model, optimizer, inputs, (labels + 1) % 4 if wrong else labels)
