@@ -1,67 +1,14 @@
-"""docs/rules.md tells the truth: its rule works, its test passes, its tables are those of the code."""
+"""docs/rules.md tells the truth: it lists the rules."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-from watchglass.config import RuleSpec
-from watchglass.evaluate import replay
-from watchglass.records import ModuleKind
-from watchglass.rules import built_in_knowledge, documentation, find_rule, rule_names
-from watchglass.tables import Statistics, StepView
-from watchglass.testing import Step, build_run
+from watchglass.rules import rule_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-RULE, TEST = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-
-
-@pytest.fixture
-def rule_file(tmp_path: Path) -> Path:
-    path = tmp_path / "my_rules.py"
-    path.write_text(RULE)
-    return path
-
-
-def test_the_rule_of_the_page_works(rule_file: Path, run_path: Path) -> None:
-    steps = [Step(statistics={"a.output": [1e-6, 0.0], "b.output": [1.0, 0.0]}) for _ in range(4)]
-    run = build_run(run_path, steps, modules={"a": ModuleKind.LINEAR, "b": ModuleKind.LINEAR})
-    (finding,) = replay(run, [RuleSpec(f"{rule_file}:QuietLayers")]).findings
-    assert (finding.step, finding.count, finding.tensors) == (2, 2, ("a.output",))
-    documented = documentation(find_rule(f"{rule_file}:QuietLayers"))
-    assert documented.sections["Usual causes"] == "weights that are too small, inputs that were scaled twice."
-
-
-def test_the_test_of_the_page_passes(rule_file: Path) -> None:
-    (rule_file.parent / "test_my_rules.py").write_text(TEST)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_rules.py"]
-    done = subprocess.run(
-        command, cwd=rule_file.parent, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(rule_file.parent), "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 passed" in done.stdout
 
 
 def test_the_table_lists_the_built_in_rules() -> None:
-    assert re.findall(r"^\| ([A-Z]\w+) \|", TEXT, re.MULTILINE) == rule_names()
-
-
-def test_what_a_view_gives_exists() -> None:
-    for name in re.findall(r"`view\.(\w+)", TEXT):
-        assert hasattr(StepView, name) or name in StepView.__dataclass_fields__, name
-    columns = re.search(r"arrays over tensors: `([^`]*)`, and derived `([^`]*)`", TEXT)
-    assert columns is not None
-    for name in f"{columns[1]} {columns[2]}".split():
-        assert name in vars(Statistics), name
-
-
-def test_named_symptoms_and_causes_exist() -> None:
-    assert "learning_rate_too_high" in built_in_knowledge().links["gradient_growth"]
-    assert "poor_initialization_scale" in built_in_knowledge().causes
+    assert re.findall(r"^\| ([A-Z]\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE) == rule_names()

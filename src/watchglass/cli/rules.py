@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from watchglass.cli.shared_options import check_choice
 from watchglass.cli.terminal import stdout_console
-from watchglass.errors import InvalidValueError
+from watchglass.errors import InvalidValueError, PluginFileError
+from watchglass.view import printable
 
 Name = Annotated[
     str | None,
     typer.Argument(metavar="NAME", help="A rule, a rule set, or FILE.py:CLASS for a custom rule.", show_default=False),
+]
+NewName = Annotated[
+    str | None,
+    typer.Argument(metavar="CLASS", help="After NAME new: the class of the rule to write.", show_default=False),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", metavar="FOLDER", help="Where new writes its files (default: here).", show_default=False),
 ]
 Coverage = Annotated[
     bool, typer.Option("--coverage", help="List for each rule whether a real training run fires it in the tests.")
@@ -23,8 +33,17 @@ Coverage = Annotated[
 Format = Annotated[str, typer.Option("--format", metavar="text|json", help="Format of the output of --coverage.")]
 
 
-def rules(name: Name = None, coverage: Coverage = False, output: Format = "text") -> None:
-    """List rules and rule sets, list the rules of one set, or document one rule.
+def rules(
+    name: Name = None,
+    new: NewName = None,
+    folder: Folder = None,
+    coverage: Coverage = False,
+    output: Format = "text",
+) -> None:
+    """List rules and rule sets, list the rules of one set, document one rule, or write a new one.
+
+    watchglass rules new SlowStart writes slow_start.py, a rule that works, and test_slow_start.py, its test with a sick
+    and a healthy run. Change both.
 
     With --coverage, list each built-in rule as live or built-only. A rule is live if a real sick training run of the
     tests fires it under watchglass run and its healthy twin does not; else the reason follows.
@@ -32,11 +51,20 @@ def rules(name: Name = None, coverage: Coverage = False, output: Format = "text"
     from rich.text import Text
 
     from watchglass.cli.listing import print_heading, print_hint, print_list, print_parameters, print_section
-    from watchglass.rules import RULE_SETS, documentation, find_rule, rule_names, rules_of_set
+    from watchglass.rules import RULE_SETS, documentation, find_rule, installed_rules, rule_names, rules_of_set
+
+    def summary(of_rule: str) -> str:
+        try:
+            return documentation(find_rule(of_rule)).summary
+        except PluginFileError as error:  # of an installed package; the others are listed
+            return printable(str(error))
 
     def summaries(names: Iterable[str]) -> list[tuple[str, str]]:
-        return [(each, documentation(find_rule(each)).summary) for each in names]
+        return [(each, summary(each)) for each in names]
 
+    if name == "new" or new is not None or folder is not None:
+        _write_new(name, new, folder, other_options=coverage or output != "text")
+        return
     check_choice("--format", output, ("text", "json"))
     if coverage:
         if name is not None:
@@ -48,6 +76,9 @@ def rules(name: Name = None, coverage: Coverage = False, output: Format = "text"
     console = stdout_console()
     if name is None:
         print_list(console, summaries(rule_names()))
+        if offered := installed_rules():
+            console.print("\nRules of installed packages", style="bold")
+            print_list(console, summaries(offered))
         console.print("\nRule sets", style="bold")
         print_list(
             console, ((each, f"{len(made.rules) or 'none yet'}: {made.help}") for each, made in RULE_SETS.items())
@@ -78,6 +109,20 @@ def rules(name: Name = None, coverage: Coverage = False, output: Format = "text"
     plain = first is not None and isinstance(first.default, (bool, int, float, str))
     example = f"{name}:{first.name}={first.default}" if first is not None and plain else name
     print_hint(console, f"watchglass run --rules {shlex.quote(example)} train.py")
+
+
+def _write_new(name: str | None, new: str | None, folder: Path | None, *, other_options: bool) -> None:
+    from watchglass.cli.listing import print_hint
+    from watchglass.cli.new_rule import write_new_rule
+
+    if name != "new" or new is None or other_options:
+        raise InvalidValueError("to write a new rule: watchglass rules new CLASS [--folder FOLDER]")
+    rule, test = write_new_rule(new, folder or Path())
+    typer.echo(f"{printable(str(rule))}: the rule {new}\n{printable(str(test))}: its test")
+    print_hint(
+        stdout_console(),
+        f"pytest {shlex.quote(str(test))}; watchglass run --rules {shlex.quote(f'{rule}:{new}')} train.py",
+    )
 
 
 def _print_coverage(*, as_json: bool) -> None:

@@ -54,6 +54,7 @@ from watchglass.config.plugins import (
     faults_of as faults_of,
     file_and_class as file_and_class,
     find_class as find_class,
+    installed as installed,
     name_of as name_of,
     names_file as names_file,
     seen_from as seen_from,

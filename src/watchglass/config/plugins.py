@@ -1,4 +1,4 @@
-"""Custom classes (rules and actions): how they declare parameters, and how they are named by file and class."""
+"""Custom classes (rules and actions): how they declare parameters, and how they are named."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from watchglass.errors import InvalidValueError, MissingFileError, PluginFileErr
 T = TypeVar("T")
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from typing_extensions import dataclass_transform as dataclass_transform
 else:
 
@@ -134,23 +136,26 @@ def seen_from(name: str, folder: str | os.PathLike[str]) -> str:
 
 
 def find_class(name: str, built_in: Mapping[str, str], contract: Contract, *, also: Iterable[str] = ()) -> type[Any]:
-    """The class that a name means: a built-in one, ``"DeadRelu"``, or one in a file, ``"path/to/file.py:MyRule"``.
+    """The class that a name means: a built-in one, one of an installed package, or one in a file.
 
     Args:
-        name: The name that the user wrote.
+        name: The name that the user wrote, ``"DeadRelu"`` or ``"path/to/file.py:MyRule"``.
         built_in: The modules of the built-in ones, imported on use.
         contract: The requirements.
         also: Further names to suggest.
 
     Raises:
-        UnknownNameError: No such built-in class, or none in the file; the message suggests a similar name.
+        UnknownNameError: No such class, or none in the file; the message suggests a similar name.
         MissingFileError, PluginFileError: See :func:`class_from_file`.
     """
     if names_file(name):
         return class_from_file(name, contract)
     module = built_in.get(name)
     if module is None:
-        word, near = contract.word, suggest(name, [*built_in, *also])
+        offered = installed(contract)
+        if name in offered:
+            return _class_of_package(name, offered[name], contract)
+        word, near = contract.word, suggest(name, [*built_in, *also, *offered])
         raise UnknownNameError(
             f'there is no {word} "{name}"{near}; to list them: watchglass {word}s; a custom {word} is named by file '
             f'and class: "my_{word}s.py:My{word.title()}"'
@@ -159,8 +164,28 @@ def find_class(name: str, built_in: Mapping[str, str], contract: Contract, *, al
     return cls
 
 
+def installed(contract: Contract) -> dict[str, list[EntryPoint]]:
+    """The classes that installed packages offer, by name: entry points of ``watchglass.rules`` or ``.actions``."""
+    from importlib.metadata import entry_points  # 10 ms, which a launcher with built-in rules need not spend
+
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=f"watchglass.{contract.word}s"):
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _class_of_package(name: str, points: list[EntryPoint], contract: Contract) -> type:
+    packages = sorted({point.dist.name if point.dist is not None else point.module for point in points})
+    if len(packages) > 1:
+        raise PluginFileError(
+            f"several packages offer {contract.word} {name}: {', '.join(packages)}; uninstall all but one"
+        )
+    with faults_of(f"{contract.word} {name} of package {packages[0]}", "imported"):
+        return _checked(points[0].load(), name, contract)
+
+
 def name_of(cls: type[Any], contract: Contract) -> str:
-    """The name by which another process finds a class: that of a built-in one, or its file and name.
+    """The name by which another process finds a class: a built-in or installed one, or its file and name.
 
     Raises:
         InvalidValueError: It is defined in the running script, which another process cannot import.
@@ -173,6 +198,10 @@ def name_of(cls: type[Any], contract: Contract) -> str:
             f"{word} {cls.__name__} is defined in the running script, but another process must import it; move it to a "
             f'file and use {word}s=["my_{word}s.py:{cls.__name__}"]'
         )
+    value = f"{cls.__module__}:{cls.__qualname__}"
+    for name, points in installed(contract).items():
+        if any(point.value == value for point in points):
+            return name
     return f"{inspect.getsourcefile(cls)}:{cls.__name__}"
 
 
@@ -198,6 +227,10 @@ def class_from_file(name: str, contract: Contract) -> type:
     cls = getattr(module, class_name, None)
     if cls is None:
         raise UnknownNameError(f'{path} has no class "{class_name}"{suggest(class_name, found)}')
+    return _checked(cls, name, contract)
+
+
+def _checked(cls: object, name: str, contract: Contract) -> type:
     if not (isinstance(cls, type) and issubclass(cls, contract.base)):
         an = "an" if contract.word[0] in "aeiou" else "a"
         raise PluginFileError(

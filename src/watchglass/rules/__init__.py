@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         documentation as documentation,
         expand as expand,
         find_rule as find_rule,
+        installed_rules as installed_rules,
         rules_of_set as rules_of_set,
     )
     from watchglass.rules.rule import Rule as Rule, state as state

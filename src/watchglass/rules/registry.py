@@ -1,4 +1,4 @@
-"""Rules by name: built-in rules, sets of them, and rules in a user's file."""
+"""Rules by name: built-in rules, sets of them, rules of installed packages, and rules in a user's file."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from watchglass.config import (
     built,
     describe,
     find_class,
+    installed,
 )
 from watchglass.errors import InvalidValueError, PluginFileError
 from watchglass.rules.built_in import BUILT_IN, rule_names
@@ -87,10 +88,11 @@ def find_rule(name: str) -> type[Rule]:
     """The class of a rule.
 
     Args:
-        name: A built-in name, ``"DeadRelu"``, or a file and a class, ``"path/to/file.py:MyRule"``.
+        name: A built-in name, ``"DeadRelu"``, the name of an installed rule, or a file and a class,
+            ``"path/to/file.py:MyRule"``.
 
     Raises:
-        UnknownNameError: No such built-in rule, or no such class in the file; the message suggests a similar name.
+        UnknownNameError: No such rule, or no such class in the file; the message suggests a similar name.
         MissingFileError: No such file.
         PluginFileError: The file cannot be imported, or the class is not a rule.
     """
@@ -99,6 +101,11 @@ def find_rule(name: str) -> type[Rule]:
     if all(getattr(cls, method) is getattr(Rule, method) for method in METHODS):
         raise PluginFileError(f"{name} has no method {CONTRACT.method}; every rule needs one")
     return cls
+
+
+def installed_rules() -> list[str]:
+    """Names of the rules that other installed packages offer, as entry points of the group ``watchglass.rules``."""
+    return sorted(installed(CONTRACT).keys() - BUILT_IN.keys())
 
 
 def build_rule(spec: RuleSpec, calibration: str = "default") -> Rule:
