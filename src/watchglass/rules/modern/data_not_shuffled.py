@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,112 +16,240 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
 
-#: Rows of a batch, classes and sketches that are compared.
-_ROWS, _MOST_CLASSES, _MOST_SKETCHES = 12, 64, 128
+#: Rows of a batch and units that are compared, sketches, and batches whose hashes are remembered.
+_ROWS, _MOST_UNITS, _MOST_SKETCHES, _MOST_BATCHES = 4, 64, 128, 256
+#: Share of the variance of inputs that lies between batches only where something sorts them.
+_OF_INPUTS = 0.15
+#: Batches that came again, with others in between, from which on a script makes its batches once.
+_AGAIN = 3
+#: Standard deviations by which a ratio of variances lies above that of random batches.
+_CERTAIN = 5.0
+_RANDOM = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler", "DistributedSampler")
+
+
+class _Spread(NamedTuple):
+    """How values spread.
+
+    Attributes:
+        share: Of their variance, what lies between batches beyond what random batches of this size show, 0..1.
+        certainty: By how many standard deviations that is more than random batches show.
+    """
+
+    share: float
+    certainty: float
+
+    def exceeds(self, share: float) -> bool:
+        """Whether that is more than a share, and no chance."""
+        return self.share > share and self.certainty > _CERTAIN
 
 
 class DataNotShuffled(Rule):
     """The batches are sorted: within each of them the targets vary far less than over the data.
 
-    Looks at: the entropy of the classes within a batch, or the variance of its targets, against that over all sketched
-        batches; the sampler of the data loader.
-    Fires when: within batches of at least 12 rows it is below `share` of its value over all batches, in the mean of at
-        least `min_sketches` sketches. The rule skips data loaders that shuffle, targets for each position of a sequence
-        or an image, recurrent models whose targets are not classes, and models in turns. It also skips labels that
-        differ between the losses of a step, and runs that act before they learn.
+    Looks at: the share of the variance of the targets (of values, or of which class they are) that lies between
+        batches instead of within them; of inputs the same; the sampler of the data loader, and hashes of the batches.
+    Fires when: more than `share` of the variance of the targets lies between batches of at least 4 rows. If each epoch
+        has the same batches (the loader reads in order, or batches come again), `fixed` is enough, and so is a share of
+        0.15 for inputs. In at least `min_sketches` sketches, and by far more than random batches of that size would
+        show. The rule skips data loaders that shuffle, targets for each position of a sequence or an image, recurrent
+        models whose targets are not classes, and models in turns. It also skips runs that act before they learn and,
+        if batches do not come again, labels that differ between the losses of a step.
     Usual causes: a data loader without `shuffle=True`, an index that walks through sorted files, one file per class.
     What to try: shuffle=True in the data loader, or shuffle the file list before each epoch.
     Costs: a copy of at most 32,768 elements of the targets at about 80 of 5,000 steps.
-    Source: Bengio, Practical Recommendations for Gradient-Based Training, 2012, 3.1 (order); house: `share`.
+    Source: Bengio, Practical Recommendations for Gradient-Based Training, 2012, 3.1 (order); the share is the
+        intraclass correlation (Fisher, 1925); house: `share`, `fixed`.
     """
 
     default = True
     needs = (
         Needs(facts=("target_sketch",), why="to compare batches"),
-        Needs(facts=("data_loader",), optional=True, why="to know whether it shuffles"),
+        Needs(facts=("input_sketch",), optional=True, why="to compare their inputs"),
+        Needs(facts=("data_loader", "batch"), optional=True, why="to know whether it shuffles"),
     )
 
-    share: float = parameter(0.4, help="entropy or variance within a batch, of that over all", gt=0, lt=1)
-    min_sketches: int = parameter(12, help="sketches before batches are compared", ge=2)
+    share: float = parameter(0.5, help="variance of targets between batches, of all", gt=0, lt=1)
+    fixed: float = parameter(0.05, help="the same for batches that are the same in each epoch", gt=0, lt=1)
+    min_sketches: int = parameter(10, help="sketches before batches are compared", ge=2)
 
-    pools: dict[str, dict[str, Any]] = state(dict)
-    #: Of sketches: entropy or variance within, and the mean of the targets, -1 where there is none.
-    batches: list[list[float]] = state(list)
-    samplers: list[str] = state(list)
+    #: Of targets and of inputs, see :func:`_add`.
+    targets: dict[str, Any] = state(dict)
+    inputs: dict[str, Any] = state(dict)
+    #: Means of single targets, in the order of the steps.
+    means: list[float] = state(list)
+    #: Samplers of the loaders that may have given the first batch, and sizes of batches of all loaders by name.
+    samplers: list[str] | None = state(lambda: None)
+    loaders: dict[str, list[Any]] = state(dict)
+    #: Hashes of batches, and how many came again with others in between.
+    hashes: list[str] = state(list)
+    again: int = state(int)
+    rows: int = state(int)
     unjudged: int = state(int)
     several: bool = state(bool)
+    #: The loss that is looked at.
+    key: str = state(str)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a sketched step."""
         self.unjudged += sum(phase.mode is Mode.EVAL and "loss" not in phase.means for phase in view.phases)
         for fact in view.facts("data_loader"):
-            if len(self.samplers) < 32:
-                self.samplers.append(str(fact.data.get("sampler")))
-        found = [fact.data for fact in view.facts("target_sketch")]
-        if view.mode is not Mode.TRAIN or view.in_turns or not found:
+            if len(self.loaders) < 32:
+                self.loaders[str(fact.data.get("loader"))] = [fact.data.get("sampler"), fact.data.get("batch_size")]
+        if view.mode is not Mode.TRAIN or view.in_turns:
             return
-        self.several |= len(found) > 1
-        data = found[0]
-        if len(found) > 1 or len(data.get("shape", ())) > 2 or data.get("rows", 0) < _ROWS:
-            return
-        pool = guessing.pool_of(self.pools, data)
-        guessing.add_targets(pool, data)
-        within = _within(data)
-        if within is None or len(self.batches) >= _MOST_SKETCHES:
-            return
-        self.batches.append(within)
-        yield from self._judge(view, pool, data)
+        self._remember_batch(view)
+        sketches = [fact.data for fact in view.facts("target_sketch")]
+        self.several |= len(sketches) > 1
+        for data in sketches[:1]:
+            key = f"{data.get('function')}/{data.get('number')}"
+            self.key = self.key or key
+            if key == self.key and len(data.get("shape", ())) <= 2:
+                self._add_targets(data)
+        for fact in view.facts("input_sketch")[:1]:
+            channels, shape = fact.data.get("channels"), fact.data.get("shape") or [0]
+            if channels and shape[0] >= _ROWS:
+                _add(self.inputs, _units_of(channels), shape[0])
+        if sketches or self.inputs:
+            yield from self._judge(view)
 
-    def _judge(self, view: StepView, pool: dict[str, Any], data: Any) -> Iterable[Finding]:
-        shuffles = any(sampler not in ("SequentialSampler", "None") for sampler in self.samplers)
-        if len(self.batches) < self.min_sketches or len(self.pools) != 1 or self.several or shuffles:
+    def _remember_batch(self, view: StepView) -> None:
+        for fact in view.facts("batch"):
+            if "iterations" not in fact.data:
+                continue
+            shape: list[int] = next((each for each in (fact.data.get("shapes") or {}).values() if each), [])
+            self.rows = shape[0] if shape else 0
+            if self.samplers is None:
+                known = [self.loaders[name] for name in fact.data["iterations"] if name in self.loaders]
+                self.samplers = [str(sampler) for sampler, size in known if size == self.rows]
+            hashed = " ".join(fact.data["hashes"])
+            if hashed not in self.hashes:
+                self.hashes = [*self.hashes, hashed][-_MOST_BATCHES:]
+            elif hashed != self.hashes[-1]:
+                self.again += 1
             return
-        if guessing.acts(self.unjudged):
+
+    def _add_targets(self, data: Mapping[str, Any]) -> None:
+        rows, counts = int(data.get("rows") or 0), data.get("counts")
+        if rows < _ROWS:
             return
-        table = np.asarray(self.batches)
-        inside = float(table[:, 0].mean())
-        if pool["counts"]:
-            if not 1 < len(pool["counts"]) <= _MOST_CLASSES:
-                return
-            total, what = _entropy(list(pool["counts"].values())), "entropy of the classes"
-        else:
-            recurrent = any(kind == ModuleKind.RECURRENT.value for kind, _ in signals.modules(view).values())
-            total, what = inside + float(table[:, 1].var(ddof=1)), "variance of the targets"
-            if recurrent or _drifts(table[:, 1]):
-                return
-        if total <= 1e-9 or inside >= self.share * total:
+        if data.get("kind") == "classes":
+            shares = {int(label): number / rows for label, number in counts or ()}
+            _add(self.targets, {label: (share, share * (1 - share)) for label, share in shares.items()}, rows, {})
             return
-        sequential = ", and the data loader reads in order" if "SequentialSampler" in self.samplers else ""
-        yield self.finding(
+        units = data.get("units")
+        if data.get("columns") == 1 and "variance" in data:
+            units = {"mean": [data["mean"]], "std": [math.sqrt(data["variance"])]}
+            self.means = [*self.means, data["mean"]][-_MOST_SKETCHES:]
+        if units:
+            _add(self.targets, _units_of(units), rows)
+
+    def _judge(self, view: StepView) -> Iterable[Finding]:
+        samplers = self.samplers if self.samplers else [str(sampler) for sampler, _ in self.loaders.values()]
+        if any(sampler in _RANDOM for sampler in samplers) or guessing.acts(self.unjudged):
+            return
+        in_order = bool(self.samplers) and all(sampler == "SequentialSampler" for sampler in self.samplers or ())
+        fixed = in_order or self.again >= _AGAIN
+        if self.several and not fixed:
+            return
+        classes = bool(self.targets.get("classes"))
+        recurrent = any(kind == ModuleKind.RECURRENT.value for kind, _ in signals.modules(view).values())
+        if recurrent and not classes:
+            return
+        found = _spread(self.targets, pooled=True) if self.targets.get("sketches", 0) >= self.min_sketches else None
+        single = not self.rows or self.targets.get("rows") == self.rows
+        limit = self.fixed if fixed and single else self.share
+        if found is not None and found.exceeds(limit) and (fixed or classes or not _drifts(self.means)):
+            yield self._finding(view, "targets", found, limit, in_order)
+        elif fixed and not recurrent and self.inputs.get("sketches", 0) >= self.min_sketches:
+            found = _spread(self.inputs, pooled=False)
+            if found is not None and found.exceeds(_OF_INPUTS):
+                yield self._finding(view, "inputs", found, _OF_INPUTS, in_order)
+
+    def _finding(self, view: StepView, what: str, found: _Spread, limit: float, in_order: bool) -> Finding:
+        known = self.targets if what == "targets" else self.inputs
+        rows = known["rows"]
+        how = ", and the data loader reads in order" if in_order else ""
+        if not how and self.again >= _AGAIN:
+            how = ", and the same batches come again in each epoch"
+        return self.finding(
             view,
             severity=Severity.WARNING,
             subject="targets",
-            value=inside / total,
-            limit=self.share,
+            value=found.share,
+            limit=limit,
             message=(
-                f"within a batch of {data['shape'][0]} rows the {what} is {inside:.3g} on average, but {total:.3g} "
-                f"over {len(self.batches)} sketched batches together{sequential}"
+                f"{found.share:.0%} of the variance of the {what} lies between batches of {rows} rows and not within "
+                f"them, in {known['sketches']} sketched batches{how}"
             ),
             symptoms=("batches_sorted",),
         )
 
 
-def _within(data: Any) -> list[float] | None:
-    """Entropy or variance of a batch, corrected for its few rows, and the mean of values."""
-    counts = [number for _, number in data.get("counts") or ()]
-    if counts:
-        return [_entropy(counts) + (len(counts) - 1) / (2 * sum(counts)), -1.0]
-    if data.get("kind") != "values" or data.get("columns") != 1 or "variance" not in data:
+def _units_of(data: Mapping[str, Any]) -> dict[int, tuple[float, float]]:
+    """Mean and variance of each unit."""
+    return {unit: (mean, std**2) for unit, (mean, std) in enumerate(zip(data["mean"], data["std"], strict=True))}
+
+
+def _add(
+    sums: dict[str, Any], units: Mapping[int, tuple[float, float]], rows: int, classes: dict[str, Any] | None = None
+) -> None:
+    """Add a batch to sums, which are plain JSON.
+
+    Args:
+        sums: By unit the sums of the mean, of its square, and of the variance within a batch.
+        units: Mean and variance of the units of a batch. A class that a batch does not have has neither.
+        rows: Rows of the batch.
+        classes: Given where the units are classes.
+    """
+    if sums.get("sketches", 0) >= _MOST_SKETCHES:
+        return
+    known = sums.setdefault("units", {})
+    for unit, (mean, variance) in units.items():
+        if str(unit) in known or len(known) <= _MOST_UNITS:
+            before = known.get(str(unit), [0.0, 0.0, 0.0])
+            within = variance * rows / (rows - 1)
+            known[str(unit)] = [before[0] + mean, before[1] + mean * mean, before[2] + within]
+    sums["classes"] = classes is not None
+    sums["sketches"] = sums.get("sketches", 0) + 1
+    sums["inverse"] = sums.get("inverse", 0.0) + 1 / rows
+    sums["rows"] = max(rows, sums.get("rows", 0))
+    # Which batches are the same.
+    key = zlib.crc32(repr(sorted((unit, f"{mean:.6g}") for unit, (mean, _) in units.items())).encode())
+    if key not in sums.setdefault("different", []):
+        sums["different"].append(key)
+
+
+def _spread(sums: Mapping[str, Any], *, pooled: bool) -> _Spread | None:
+    """The variance between batches: of all units together, or in the mean over units, which may have any scale."""
+    sketches, different, units = sums["sketches"], len(sums["different"]), sums["units"]
+    if different < 2 or not units or len(units) > _MOST_UNITS:
         return None
-    return [data["variance"] * data["rows"] / (data["rows"] - 1), data["mean"]]
+    table = np.asarray(list(units.values())) / sketches
+    of_means = np.maximum(table[:, 1] - table[:, 0] ** 2, 0.0) * sketches / (sketches - 1)
+    within = table[:, 2]
+    by_chance = within * sums["inverse"] / sketches
+    total = np.maximum(of_means - by_chance, 0.0) + within
+    varies = total > 1e-12 * np.maximum(1e-12, table[:, 1])
+    if not varies.any():
+        return None
+    of_means, within, by_chance, total = (each[varies] for each in (of_means, within, by_chance, total))
+    if pooled:
+        share = float((of_means - by_chance).sum() / total.sum())
+        ratio = float(of_means.sum() / max(by_chance.sum(), 1e-300))
+    else:
+        share = float(np.mean((of_means - by_chance) / total))
+        ratio = float(np.mean(of_means / np.maximum(by_chance, 1e-3 * of_means + 1e-300)))
+    # The ratio of variances has an F distribution for random batches (its third root is nearly normal: Wilson and
+    # Hilferty, 1931). Of classes each batch counts as often as there are classes.
+    freedom = different - 1.0
+    if sums["classes"]:
+        freedom *= max(1.0, float(total.sum() ** 2 / (total**2).sum()) - 1)
+    spread = 2 / (9 * freedom)
+    return _Spread(share, (ratio ** (1 / 3) - (1 - spread)) / math.sqrt(spread))
 
 
-def _drifts(means: Any) -> bool:
+def _drifts(means: list[float]) -> bool:
     """Whether the targets move slowly with the steps, as returns do while a policy improves, and not with an epoch."""
-    steps = np.diff(means)
-    return bool(np.mean(steps**2) < 0.25 * np.var(means))
-
-
-def _entropy(counts: list[int]) -> float:
-    total = sum(counts)
-    return -sum(number / total * math.log(number / total) for number in counts if number)
+    if len(means) < 2:
+        return False
+    return bool(np.mean(np.diff(means) ** 2) < 0.25 * np.var(means))

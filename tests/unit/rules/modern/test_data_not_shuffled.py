@@ -36,6 +36,24 @@ def series(jumps: bool) -> Batch:
     return made
 
 
+def half_of_the_classes(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+    return random.normal(size=(32, 4)), random.integers(0, 2, 32) + 2 * (step % 8 // 4)
+
+
+def in_epochs(made: Sequence[Step], batches: int) -> list[Step]:
+    """The steps with batches that come again in each epoch."""
+    return [
+        Step(
+            scalars=step.scalars,
+            facts={
+                **step.facts,
+                "batch": {"hashes": [f"{n % batches:016x}"], "shapes": {"0": [32, 4]}, "iterations": {}, "varied": 99},
+            },
+        )
+        for n, step in enumerate(made)
+    ]
+
+
 class TestDataNotShuffled(RuleSuite):
     rule = find_rule(RULE)
 
@@ -47,6 +65,24 @@ class TestDataNotShuffled(RuleSuite):
 
     def healthy(self) -> Sequence[Step]:
         return steps(30, shuffled)
+
+    def test_batches_of_half_of_the_classes_count_where_they_come_again(self, tmp_path: Path) -> None:
+        made = steps(40, half_of_the_classes)
+        assert not self.serious(self.build(tmp_path / "new", made))
+        assert self.serious(self.build(tmp_path / "again", in_epochs(made, 8)))
+
+    def test_few_batches_that_differ_by_chance_are_not_sorted(self, tmp_path: Path) -> None:
+        values = np.random.default_rng(1).normal(size=(4, 8, 1))
+        made = steps(40, lambda step, random: (random.normal(size=(8, 1)), values[step % 4]), "mse_loss")
+        assert not self.serious(self.build(tmp_path / "run", in_epochs(made, 4)))
+
+    def test_sorted_inputs_count_where_the_loader_reads_in_order(self, tmp_path: Path) -> None:
+        def walk(step: int, random: np.random.Generator) -> Any:
+            return random.normal(size=(32, 4)) + 3 * (step % 8)
+
+        made = steps(40, shuffled, inputs=walk)
+        assert not self.serious(self.build(tmp_path / "new", made))
+        assert self.serious(self.build(tmp_path / "again", in_epochs(made, 8)))
 
     def test_targets_that_grow_with_the_steps_are_no_order_of_the_data(self, tmp_path: Path) -> None:
         assert not self.serious(self.build(tmp_path / "run", steps(30, series(jumps=False), "mse_loss")))
