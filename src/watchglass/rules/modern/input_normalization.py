@@ -33,6 +33,10 @@ _OF_IMAGES = (
 _PIXELS, _LEVELS = 64, (8, 128)
 #: Relative error of numbers that were computed twice in single precision, and of moments of a sample.
 _ROUNDING, _OWN = 1e-3, 0.04
+#: Greatest values of pixels, and usual spreads as a share of these.
+_RANGES, _SPREADS = (1, 16, 255), (0.1, 0.5)
+#: Mean from which on inputs that hardly vary around it count.
+_SHIFTED = 0.2
 #: Features of a table from which on their means say whether it was standardised twice.
 _FEATURES = 4
 
@@ -70,6 +74,8 @@ class InputNormalization(Rule):
     #: Sketches so far, and those of inputs that weights took as they are.
     sketches: int = state(int)
     judged: int = state(int)
+    #: Least value and means of the latest of these.
+    before: list[float] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a step whose inputs were sketched."""
@@ -107,7 +113,11 @@ class InputNormalization(Rule):
         where = f"channel {worst} of {len(rms)}" if len(rms) > 1 else "all of them"
         shape = list(data.get("shape") or ())
         pixels = len(shape) > 2 or (len(shape) == 2 and shape[1] >= _PIXELS)
-        again = _divided_twice(quantiles) or (_of_images(low, high, data) if pixels else "")
+        # Black pixels give all batches the same minimum. Sorted samples give each batch values of its own.
+        before, self.before = self.before, [low, *mean.tolist()]
+        black = len(before) > 0 and abs(low - before[0]) <= _ROUNDING * abs(low)
+        walks = len(before) != len(mean) + 1 or bool(np.median(np.abs(mean - before[1:])[varies] / std[varies]) > 1)
+        again = _divided_twice(quantiles) or (_of_images(low, high, data, black=black) if pixels else "")
         if again:
             yield self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std)
         elif max(abs(low), abs(high)) < self.tiny:
@@ -119,7 +129,7 @@ class InputNormalization(Rule):
         elif spread > self.ratio and rms[worst] > self.uneven:
             what = f"{about}, and the scales of their channels differ {spread:.3g}-fold, {where} being the largest"
             yield self._finding(view, "inputs_off_scale", what, spread, self.ratio, mean, std)
-        elif common > self.offset and float(np.median(np.abs(mean[varies]))) > 0.5:
+        elif not walks and common > self.offset and float(np.median(np.abs(mean[varies]))) > _SHIFTED:
             what = f"{about}: they lie {common:.3g} standard deviations from zero"
             twice = float(np.max(np.abs(mean))) < 5 and float(std.max()) < 0.05
             symptom = "inputs_tiny" if twice else "inputs_off_scale"
@@ -163,18 +173,26 @@ def _divided_twice(quantiles: Sequence[float]) -> str:
     return f", in steps of 1/{levels**2}: whole numbers up to {levels}, divided twice by {levels}" if off < 2 else ""
 
 
-def _of_images(low: float, high: float, data: Mapping[str, Any]) -> str:
-    """Says that pixels from 0 to 1 were normalised twice, with usual numbers or with their own; "" otherwise."""
+def _of_images(low: float, high: float, data: Mapping[str, Any], *, black: bool) -> str:
+    """Says that pixels were normalised twice, with usual numbers or with their own; "" otherwise.
+
+    Args:
+        low: Least value.
+        high: Greatest value.
+        data: The sketch.
+        black: Whether the sketch before had the same least value.
+    """
     for means, stds in _OF_IMAGES:
         ends = [[((end - mean) / std - mean) / std for mean, std in zip(means, stds, strict=True)] for end in (0, 1)]
         least, most = min(ends[0]), max(ends[1])
         if abs(low / least - 1) < _ROUNDING and (high - low) / (most - least) > 0.5 and high < most + _ROUNDING:
             return f": such a minimum comes of two normalisations with mean {means[0]:g} and spread {stds[0]:g}"
-    # With its own mean and spread, twice, a range of 1 becomes the square of the spread.
-    root = math.sqrt(max(0.0, high - low))
-    own = low < 0 < high and root > 2 and abs(data["std"] / root - 1) < _OWN
-    if own and abs(data["mean"] - low / (root + 1)) < _OWN * root:
-        return f" with a spread of {data['std']:.3g}, the root of that range: so do pixels that are standardised twice"
+    # With their mean and spread, twice: a range is divided by the square of the spread, the spread by itself.
+    for most in _RANGES if black else _RANGES[:1]:
+        root = math.sqrt(max(0.0, high - low) / most)
+        own = low < 0 < root and _SPREADS[0] < 1 / (root * most) < _SPREADS[1] and abs(data["std"] / root - 1) < _OWN
+        if own and abs(data["mean"] - low / (root + 1)) < _OWN * root:
+            return f" with a spread of {data['std']:.3g}: so do pixels from 0 to {most} that are standardised twice"
     return ""
 
 

@@ -33,7 +33,7 @@ def sketched(values: Any, into: Sequence[str] = ("linear",)) -> list[Step]:
         "quantiles": np.quantile(values, QUANTILES).tolist(),
         "channels": {"axis": 1, "mean": values.mean(0).tolist(), "std": values.std(0).tolist()},
     }  # fmt: skip
-    return training(4, facts={0: {"input_sketch": data}})
+    return training(4, facts={step: {"input_sketch": data} for step in (0, 1)})
 
 
 def grey(most: int, seed: int = 0) -> Any:
@@ -59,6 +59,10 @@ TWICE = {
     "mean and spread of 0.5": lambda times: normalized(grey(255), times, 0.5, 0.5),
     "those of MNIST": lambda times: normalized(grey(255), times, 0.1307, 0.3081),
     "own mean and spread": lambda times: normalized(grey(255), times, grey(255).mean(), grey(255).std()),
+    "own mean and spread, of whole numbers up to 16": lambda times: normalized(
+        16 * grey(16), times, (16 * grey(16)).mean(), (16 * grey(16)).std()
+    ),
+    "divided by 255 and then normalised": lambda times: (grey(255) / 255 ** (times - 1) - 0.1307) / 0.3081,
     "by feature": lambda times: normalized(table(), times),
 }
 
@@ -72,6 +76,13 @@ def test_inputs_that_were_normalised_twice_are_known_by_their_values(run_path: P
     # Features that are logarithms have negative means too.
     severity = "info" if name == "by feature" else "warning"
     assert found == [[], [("inputs_normalized_twice", severity)]]
+
+
+def test_sorted_samples_are_no_inputs_that_hardly_vary(run_path: Path) -> None:
+    random, steps = np.random.default_rng(0), []
+    for place in range(8):
+        steps += sketched(5 + 0.2 * place + 0.01 * random.normal(size=(64, 2)))[:1]
+    assert replay(build_run(run_path, steps), [RuleSpec(RULE)]).findings == ()
 
 
 def normal(*scales: float) -> Any:
