@@ -7,23 +7,33 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.stats import median
 from watchglass.tables import StepView
 
 #: Different batches that are remembered, inputs of a step that count, and loaders.
 _MOST_BATCHES, _MOST_INPUTS, _MOST_LOADERS = 64, 8, 32
+#: Share of a tensor below which a part of it is no whole data set.
+_PART = 0.5
+#: Loss of an evaluation over that of the training from which on the batch is memorised.
+_MEMORIZED = 2.0
 
 
 class RepeatedBatch(Rule):
     """Steps train on the same batch again and again, although the data loader has others.
 
     Looks at: the hash of the inputs at captured steps, and the length of the data loader that gave them: one with
-        the batch size of these inputs.
+        the batch size of these inputs. Where no loader shows it, whether the inputs are a part of a larger tensor, and
+        whether each step has made them again.
     Fires when: a share of `share` of at least `min_captures` captured steps had the same inputs, and the loader has
         more than one batch. This is an `error`. Or `repeats` batches came again within one epoch, with others in
         between (the same batch several times in a row is an inner loop). The rule is silent if each step trains on the
-        whole data set. If the size of the data set is unknown, as without a data loader, the finding is an `info`.
+        whole data set. If the size of the data set is unknown, the same inputs are a `warning` if each step takes less
+        than half of a larger tensor, or begins the loader again, and nothing else. They are one too if one of the two
+        holds (a part, or made again), evaluations have more rows, and their loss is above twice that of the training.
+        Else the finding is an `info`.
     Usual causes: next(iter(loader)) inside or before the loop, a variable of another loop, a sampler that draws the
         same indices.
     What to try: iterate over the loader: for batch in loader.
@@ -35,6 +45,7 @@ class RepeatedBatch(Rule):
     needs = (
         Needs(facts=("batch",), why="to compare the inputs of steps"),
         Needs(facts=("data_loader",), optional=True, why="to know how many batches there are"),
+        Needs(scalars=("loss",), optional=True, why="to know whether a batch was memorised"),
     )
 
     min_captures: int = parameter(8, help="captured steps before a constant batch is reported", ge=2)
@@ -51,6 +62,16 @@ class RepeatedBatch(Rule):
     per_step: int = state(lambda: 1)
     last: str = state(str)
     again: int = state(int)
+    #: Captured steps whose inputs were made since the one before, and whose inputs are a part of a larger tensor.
+    made: int = state(int)
+    parts: int = state(int)
+    #: Rows of the inputs, most rows of an evaluation, and the loss of the latest one.
+    rows: int = state(int)
+    evaluated: int = state(int)
+    evaluation: float | None = state(lambda: None)
+
+    #: The loaders that may have given the latest batch.
+    latest: dict[str, dict[str, Any]] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of a captured step."""
@@ -60,14 +81,21 @@ class RepeatedBatch(Rule):
             self.loaders = dict([*self.loaders.items(), (str(fact.data.get("loader")), kept)][-_MOST_LOADERS:])
         # Those of the beginning of an epoch have a list of workers.
         given = [fact.data for fact in view.facts("batch") if "iterations" in fact.data]
-        if view.mode is not Mode.TRAIN or not given:
+        self._phases(view)
+        if view.mode is not Mode.TRAIN:
+            self.evaluated = max([self.evaluated, *map(_rows, given)])
+            return
+        if not given:
             return
         if max(data.get("varied") or 0 for data in given) < self.min_varied:
             return
         key = " ".join(hashed for data in given[:_MOST_INPUTS] for hashed in data["hashes"])
         self.captures += 1
+        self.rows = _rows(given[0])
+        self.made += given[0].get("same_tensor") is False
+        self.parts += given[0].get("part", 1.0) < _PART
         self.per_step = max(self.per_step, len(given))
-        loaders = self._loaders(given[0])
+        loaders = self.latest = self._loaders(given[0])
         now = {name: count for name, count in given[0]["iterations"].items() if name in loaders}
         known = self.batches.get(key)
         if known is None and len(self.batches) < _MOST_BATCHES:
@@ -80,14 +108,26 @@ class RepeatedBatch(Rule):
             self.batches[key] = {"steps": seen["steps"] + 1, "step": view.model_step, "iterations": now}
             yield from self._constant(view, key, loaders)
 
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The last judgement: whether the only batch was memorised."""
+        self._phases(view)
+        if self.last in self.batches:
+            yield from self._constant(view, self.last, self.latest, at_end=True)
+
+    def _phases(self, view: StepView) -> None:
+        for phase in view.phases:
+            losses = [mean for name, mean in phase.means.items() if name == "loss" or name.startswith("loss/")]
+            if phase.mode is Mode.EVAL and losses:
+                self.evaluation = losses[0]
+
     def _loaders(self, data: Any) -> dict[str, dict[str, Any]]:
         """The loaders that may have given a batch: iterated over, and of its size."""
-        shapes = [shape for shape in (data.get("shapes") or {}).values() if shape]
-        size = shapes[0][0] if shapes else 0
         known = {name: self.loaders[name] for name in data["iterations"] if name in self.loaders}
-        return {name: loader for name, loader in known.items() if _gives(loader, size)}
+        return {name: loader for name, loader in known.items() if _gives(loader, _rows(data))}
 
-    def _constant(self, view: StepView, key: str, loaders: dict[str, dict[str, Any]]) -> Iterable[Finding]:
+    def _constant(
+        self, view: StepView, key: str, loaders: dict[str, dict[str, Any]], *, at_end: bool = False
+    ) -> Iterable[Finding]:
         steps = self.batches[key]["steps"]
         if self.captures < self.min_captures or steps < self.share * self.captures:
             return
@@ -97,16 +137,41 @@ class RepeatedBatch(Rule):
             return  # the whole data set is one batch
         certain = bool(lengths) and None not in lengths
         batches = min((length for length in lengths if length), default=0)
-        has = f"although the data loader has {batches} batches" if certain else "which is right for a whole data set"
+        why = "" if certain else self._why(view, at_end=at_end, restarts=self._restarts(key, loaders))
+        has = f"although the data loader has {batches} batches" if certain else why
         yield self.finding(
             view,
-            severity=Severity.ERROR if certain else Severity.INFO,
+            severity=Severity.ERROR if certain else Severity.WARNING if why else Severity.INFO,
             subject="constant",
             value=steps / self.captures,
             limit=self.share,
-            message=f"{steps} of {self.captures} captured steps had the same inputs, {has}",
-            symptoms=("same_batch",) if certain else (),
+            message=f"{steps} of {self.captures} captured steps had the same inputs, "
+            f"{has or 'which is right for a whole data set'}",
+            symptoms=("same_batch",) if has else (),
             evidence={"captures": self.captures, "steps": steps, **({"batches": batches} if certain else {})},
+        )
+
+    def _restarts(self, key: str, loaders: dict[str, dict[str, Any]]) -> bool:
+        """Whether each step begins an iteration over the only loader, which gives a full batch each time."""
+        seen = self.batches[key]
+        return any(seen["iterations"].get(name, 0) > seen["step"] > 0 for name in loaders)
+
+    def _why(self, view: StepView, *, at_end: bool, restarts: bool) -> str:
+        """Why the same inputs are not a whole data set, where no loader says so; "" where they may be one."""
+        made, part = self.made >= self.share * (self.captures - 1), self.parts >= self.share * self.captures
+        if restarts:
+            return "and each step has begun the data loader again, which gave it a full batch"
+        if made and part:
+            return f"{self.rows} rows that each step takes again from a larger tensor"
+        training = signals.losses(view, 16)
+        if not (made or part) or not at_end or self.evaluation is None or not len(training):
+            return ""
+        loss = float(median(training.tolist()))
+        if self.evaluated <= self.rows or self.evaluation <= _MEMORIZED * max(loss, 0.0):
+            return ""
+        return (
+            f"{self.rows} rows, while an evaluation has {self.evaluated}; the training loss is {loss:.3g}, and the "
+            f"last one of an evaluation {self.evaluation:.3g}"
         )
 
     def _again(self, view: StepView, data: Any, loaders: dict[str, dict[str, Any]], distance: int) -> Iterable[Finding]:
@@ -129,6 +194,11 @@ class RepeatedBatch(Rule):
             symptoms=("same_batch",),
             evidence={"captures": self.captures, "steps": self.again, "batches": min(lengths)},
         )
+
+
+def _rows(data: Any) -> int:
+    """Rows of the first input of a batch that has any."""
+    return next((int(shape[0]) for shape in (data.get("shapes") or {}).values() if shape), 0)
 
 
 def _gives(loader: dict[str, Any], size: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
@@ -104,6 +104,30 @@ def inner_loop(loader: DataLoader[Any], times: int) -> Iterator[Any]:
         yield from [each] * times
 
 
+def of_rows(number: int, rows: slice) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same rows of a data set, taken again at each step."""
+    inputs, labels = batch(number)
+    while True:
+        yield inputs[rows], labels[rows]
+
+
+def of_columns(number: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """All rows of some columns of a table."""
+    table, (_, labels) = torch.randn(number, 64), batch(number)
+    while True:
+        yield table[:, :16], labels
+
+
+class Endless(IterableDataset[Any]):
+    """Samples without end, the same in each iteration."""
+
+    def __iter__(self) -> Iterator[Any]:
+        random = torch.Generator().manual_seed(1)
+        while True:
+            inputs = torch.randn(16, generator=random)
+            yield inputs, inputs[:4].argmax()
+
+
 def of_two_loaders(first: DataLoader[Any], second: DataLoader[Any]) -> Iterator[Any]:
     for one, other in zip(epochs(first), epochs(second), strict=False):
         yield one
@@ -129,6 +153,12 @@ def of_two_loaders(first: DataLoader[Any], second: DataLoader[Any]) -> Iterator[
         # Drawn with replacement, a few samples at a time.
         (lambda: epochs(data(8, 1, sampler=RandomSampler(range(8), replacement=True))), []),
         (lambda: of_two_loaders(data(96), data(64, 64)), []),
+        # A part of a data set, four fifths of one, and of columns.
+        (lambda: of_rows(640, slice(0, 32)), [Severity.WARNING]),
+        (lambda: of_rows(640, slice(0, 512)), [Severity.INFO]),
+        (lambda: of_columns(64), [Severity.INFO]),
+        (lambda: first_each_time(DataLoader(Endless(), 32)), [Severity.WARNING]),
+        (lambda: epochs(DataLoader(Endless(), 32)), []),
         (lambda: with_validation(data(96), data(96), classifier()), []),
     ],
 )
@@ -137,6 +167,21 @@ def test_only_batches_that_stand_in_for_others_are_reported(
 ) -> None:
     torch.manual_seed(0)
     assert found_in(run_path, batches()) == found
+
+
+@pytest.mark.parametrize("memorized", [True, False])
+def test_rows_that_were_drawn_once_are_reported_where_they_are_memorised(run_path: Path, memorized: bool) -> None:
+    torch.manual_seed(0)
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02 if memorized else 1e-5)
+    (inputs, labels), rows = batch(640), torch.randperm(640)[:32]
+    with watchglass.watch(model, run=run_path, strict=True, save_interval=1):
+        for _ in range(4):
+            for _ in range(12):
+                update(model, optimizer, inputs[rows], labels[rows])
+            evaluate(model, *batch(256))
+    found = [finding.severity for finding in replay(str(run_path), [RuleSpec(RULE)]).findings]
+    assert found[-1] is (Severity.WARNING if memorized else Severity.INFO)
 
 
 def test_micro_batches_and_closures_are_no_repeats(run_path: Path) -> None:

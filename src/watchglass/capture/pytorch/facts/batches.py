@@ -86,6 +86,8 @@ class Batches:
         self._iterations: dict[str, int] = {}
         self._epoch: _EpochStart | None = None
         self._pace = SketchPace()
+        # By model the first input of its latest captured forward.
+        self._latest: dict[int, weakref.ref[Tensor]] = {}
         self._correlations: dict[str, Correlations] = {}
         # Of the tensors that are sketched in this forward: their memory, and the kinds of the modules that take them.
         self._sketched: dict[tuple[Any, ...], _Taken] = {}
@@ -110,8 +112,8 @@ class Batches:
         samples = _samples(call.arguments, call.kwargs)
         facts = call.forward.records.facts
         if "batch" in self._kinds and samples:
-            iterations = dict(self._iterations)
-            facts.append(("batch", "forward", DeferredFact(lambda: {**hashed([samples]), "iterations": iterations})))
+            more = {"iterations": dict(self._iterations), **self._held(call)}
+            facts.append(("batch", "forward", DeferredFact(lambda: {**hashed([samples]), **more})))
         if sketching:
             self._sketched = {}
             for chosen in first_of_each_kind(samples):
@@ -128,6 +130,18 @@ class Batches:
             epoch.waiting = False
             self._attach(epoch, [call.root])
             self._add(epoch, call.root, samples)
+
+    def _held(self, call: ForwardCall) -> dict[str, Any]:
+        """Whether a script made the first input for this forward, and of how much memory it is a part."""
+        given = _given(call.arguments, call.kwargs)
+        tensor = next((tensor for _, tensor in tensors_in(given, 1)), None)
+        if tensor is None or type(tensor) is not Tensor:
+            return {}
+        before = self._latest.get(call.forward.model)
+        self._latest[call.forward.model] = weakref.ref(tensor)
+        data: dict[str, Any] = {} if before is None else {"same_tensor": before() is tensor}
+        part = _part_of_memory(tensor)
+        return data if part is None else {**data, "part": part}
 
     def _called(self, call: ModuleCall) -> None:
         if self._sketched and call.place.kind is not ModuleKind.CONTAINER:
@@ -228,6 +242,17 @@ def _memory(tensor: Any) -> tuple[Any, ...] | None:
         return tensor.data_ptr(), tensor.numel(), tensor.dtype
     except RuntimeError:
         return None
+
+
+def _part_of_memory(tensor: Tensor) -> float | None:
+    """The share that the rows of a tensor have of those that it is a view of; None where it owns no memory."""
+    try:
+        memory, rows = tensor.untyped_storage().nbytes(), tensor.shape[:1]
+        # With all columns, of which a view may leave some out.
+        taken = rows[0] * tensor.stride(0) * tensor.element_size() if rows else 0
+    except RuntimeError:
+        return None
+    return min(1.0, taken / memory) if memory and taken else None
 
 
 def _weight(module: nn.Module | None) -> Tensor | None:
