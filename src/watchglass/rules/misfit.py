@@ -80,8 +80,12 @@ class _Misfit:
             return first
         if name == "neg":
             return -first
-        if name == "sub" and len(given) == 2 and "unknown" not in given:
-            return first if given[1] == "constant" else -first
+        if name == "sub" and "unknown" not in given:
+            return first if len(given) == 2 and given[1] == "constant" else -first
+        factor = term.operations[at].get("factor")
+        # The number that weighs a log-probability may be a reward.
+        if factor and not self._of_likelihood(at):
+            return first if factor > 0 else -first
         # The weights of samples are positive. Those of log-probabilities may be rewards, unless each class has one.
         weighed = name in ("mul", "div") and "constant" in given
         if weighed and (not self._of_likelihood(at) or len(term.shape(at)) > 1):

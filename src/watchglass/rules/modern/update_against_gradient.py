@@ -15,6 +15,7 @@ from watchglass.rules.misfit import sign_of
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates, share
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.unbounded import falls_without_limit
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -37,7 +38,9 @@ class UpdateAgainstGradient(Rule):
         a loss that falls with the distance to targets or rises with their likelihood, or updates of most layers go
         along their gradients in `samples` samples in a row, decay left out (in one that leaves no doubt); and that loss
         function (or the loss) has risen `rise`-fold over its start. This is an `error`. If it does not rise so far, it
-        is a `warning` at the end of the run where it has not fallen. Models that are trained in turns with others (a
+        is a `warning` at the end of the run where it has not fallen. Or the loss has a part that falls without limit
+        while outputs grow, faster than all others rise (minus a square, plus a log-density, minus the divergence of a
+        variational autoencoder), and is far below zero. Models that are trained in turns with others (a
         generator against its critic), inputs that are trained instead of weights (adversarial examples), rewards, and
         losses that may be negative by themselves are not reported.
     Usual causes: a minus sign in front of the loss, `maximize=True`, an update that adds the gradient.
@@ -66,6 +69,8 @@ class UpdateAgainstGradient(Rule):
     latest: list[float] = state(list)
     #: -1 where the loss, by its graph, falls with the misfit, 1 where it grows; 0 where that is not known.
     sign: int = state(int)
+    #: Whether, by its graph, the loss falls without limit while outputs grow.
+    endless: bool = state(bool)
     #: Names of the loss functions that made it.
     functions: list[str] = state(list)
     #: Samples in a row that go along the gradient, and whether the optimizer is meant to climb.
@@ -85,6 +90,8 @@ class UpdateAgainstGradient(Rule):
         for fact in view.facts("loss_graph"):
             terms = fact.data.get("terms") or ()
             self.sign = sign_of(LossTerm(term) for term in terms if term.get("kind") == "data")
+            known = len(terms) == fact.data.get("terms_count", len(terms))
+            self.endless = known and falls_without_limit(map(LossTerm, terms))
         loss = signals.loss(view)
         if loss is not None and math.isfinite(loss):
             signals.remember_start(self.losses, loss, _LATEST)
@@ -136,6 +143,10 @@ class UpdateAgainstGradient(Rule):
     def _judge(self, view: StepView, *, last: bool) -> Iterable[Finding]:
         if view.several:
             return
+        fallen = list(self._of_endless(view)) if self.endless and self.steps == 0 else []
+        if fallen:
+            yield from fallen
+            return
         # A run may end before, with a loss that is not finite.
         patience = min(self.patience, len(self.losses)) if last else self.patience
         negated = self.steps >= max(patience, 1) and self._trains_modules(view)
@@ -167,6 +178,26 @@ class UpdateAgainstGradient(Rule):
             limit=first,
             message=f"{how}, so that the optimizer drives {what} up: it {went}, from {first:.3g} to {value:.3g} at "
             f"step {view.mode_step}",
+            symptoms=("update_climbs_loss",),
+            evidence=signals.evidence(view),
+        )
+
+    def _of_endless(self, view: StepView) -> Iterable[Finding]:
+        """A finding where a loss that has no limit has fallen far below zero."""
+        if len(self.losses) < _LATEST or len(self.recent) < _LATEST or not self._trains_modules(view):
+            return
+        first, value = median(self.losses[:3]), median(self.recent)
+        if value >= 0 or -value < self.rise * self.rise * abs(first) or max(self.recent) > min(self.losses):
+            return
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="sign",
+            tensors=["loss"],
+            value=value,
+            limit=first,
+            message=f"by its operations the loss falls without limit while the outputs grow, as one does with a part "
+            f"of the wrong sign: it was {first:.3g} at the start, and is {value:.3g} at step {view.mode_step}",
             symptoms=("update_climbs_loss",),
             evidence=signals.evidence(view),
         )

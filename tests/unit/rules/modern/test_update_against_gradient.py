@@ -145,3 +145,22 @@ class TestVectorInRealRuns(RealRuns):
             optimizer.zero_grad()
             F.mse_loss(model(inputs), inputs.sum(1)).backward()
             optimizer.step()
+
+
+class TestNegativeDivergenceInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A variational term that is subtracted instead of added."""
+        model = classifier()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        watch(model)
+        for _ in range(60):
+            inputs, _ = batch()
+            outputs = model(inputs)
+            mean, logarithm = outputs[:, :2], outputs[:, 2:]
+            divergence = 0.5 * (mean**2 + logarithm.exp() - 1 - logarithm).sum(1).mean()
+            optimizer.zero_grad()
+            (F.l1_loss(mean, inputs[:, :2]) + (-divergence if sick else divergence)).backward()
+            optimizer.step()

@@ -14,8 +14,8 @@ from watchglass.capture.pytorch.autograd_graph import CONSTANT, Graph, Operand, 
 #: Terms of a sum, and operations of a term, that are recorded at most.
 _MOST_TERMS, _MOST_OPERATIONS = 12, 64
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
-#: Fields that follow from the size of a batch.
-_SIZES = ("shape", "size", "elements", "rows", "from")
+#: Fields that follow from the size of a batch, and numbers that may be annealed.
+_SIZES = ("shape", "size", "elements", "rows", "from", "factor")
 _NORMALIZING = ("softmax", "log_softmax", "logsumexp")
 #: No axis: a reshape has put parts of several axes into one.
 _MIXED = -1
@@ -171,8 +171,14 @@ class _Term:
             over = sorted(axis_of(axis, len(shape)) for axis in axes) if axes else list(range(len(shape)))
             return {"axes": over, "elements": math.prod(shape) // max(1, own), "rows": shape[0] if shape else 1}
         larger = math.prod(graph.shape(Operand(at, 0))) > math.prod(shape)
+        found: dict[str, Any] = {}
         if larger and graph.kinds[at] in (graphs.ADDS, graphs.MULTIPLIES):
-            return {"from": list(shape)}
+            found["from"] = list(shape)
+        alone = sum(each.at != CONSTANT for each in graph.below[at]) == 1
+        if graph.bases[at] in ("Mul", "Div") and alone and (factor := _number(graph.factor(at))) is not None:
+            found["factor"] = factor
+        if found:
+            return found
         if graph.kinds[at] == graphs.LOSS:
             reduction = graph.saved(at, "reduction")
             return {

@@ -1,0 +1,61 @@
+"""Losses that fall without limit while outputs grow, by the operations that the fact ``loss_graph`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from watchglass.capture.pytorch.autograd_graph import Graph, Operand, is_parameter
+from watchglass.capture.pytorch.facts.loss_graphs import described
+from watchglass.rules.loss_terms import LossTerm
+from watchglass.rules.unbounded import falls_without_limit
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def divergence(mean: Tensor, logarithm: Tensor) -> Tensor:
+    """Of a normal distribution from the standard one."""
+    return 0.5 * (mean**2 + logarithm.exp() - 1 - logarithm).sum(1).mean()
+
+
+def density(outputs: Tensor, targets: Tensor) -> Tensor:
+    return Normal(outputs[:, :2], F.softplus(outputs[:, 2:]) + 0.01).log_prob(targets[:, :2]).mean()
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return ((outputs - targets) ** 2).mean()
+
+
+ENDLESS: list[Loss] = [
+    lambda outputs, targets: -squares(outputs, targets),
+    lambda outputs, targets: F.l1_loss(outputs, targets) - divergence(outputs[:, :2], outputs[:, 2:]),
+    lambda outputs, targets: F.mse_loss(outputs, targets) - divergence(outputs[:, :2], outputs[:, 2:]),
+    density,
+    lambda outputs, targets: F.l1_loss(outputs, targets) - 0.1 * outputs.exp().mean(),
+]
+LIMITED: list[Loss] = [
+    squares,
+    lambda outputs, targets: F.mse_loss(outputs, targets) + divergence(outputs[:, :2], outputs[:, 2:]),
+    lambda outputs, targets: -density(outputs, targets),
+    lambda outputs, targets: -F.cosine_similarity(outputs, targets).mean(),
+    # A bonus for entropy, a critic, the gap of a triplet.
+    lambda outputs, targets: F.mse_loss(outputs, targets) + (outputs.softmax(1) * outputs.log_softmax(1)).sum(1).mean(),
+    lambda outputs, targets: outputs[:16].mean() - outputs[16:].mean(),
+    lambda outputs, targets: F.relu(1 + (outputs - targets) ** 2 - (outputs - targets.flip(0)) ** 2).mean(),
+    lambda outputs, targets: (1 - outputs.std(0)).relu().mean() + squares(outputs, targets),
+    # A reward weighs the likelihood of an action, with any sign.
+    lambda outputs, targets: (outputs.log_softmax(1)[:, 0] * targets[:, 0]).mean(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "endless"), [(each, True) for each in ENDLESS] + [(each, False) for each in LIMITED])
+def test_a_loss_whose_falling_terms_grow_fastest_has_no_limit(loss: Loss, endless: bool) -> None:
+    made = loss(nn.Linear(3, 4)(torch.randn(32, 3)), torch.randn(32, 4))
+    graph = Graph(made.grad_fn, is_parameter)
+    data = described(graph, Operand(len(graph) - 1, 0), lambda at, number: None, lambda index: "weight")
+    assert falls_without_limit(map(LossTerm, data["terms"])) == endless
