@@ -16,7 +16,7 @@ _SERIES = ("loss", "gradient_norm", "accuracy")
 _COLLECTIONS = {
     "attention_logits_max": "attention", "attention_entropy": "attention", "router_load": "router",
     "router_logits": "router", "tanh_input": "tanh_input", "sigmoid_input": "sigmoid_input",
-    "feature_importance": "feature_importance", "trees": "trees",
+    "feature_importance": "feature_importance", "trees": "trees", "logsumexp": "logsumexp",
 }  # fmt: skip
 
 #: Module path -> kind of the module, or a class name of a module of kind OTHER, in the order of execution.
