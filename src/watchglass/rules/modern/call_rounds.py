@@ -35,6 +35,19 @@ class Round(NamedTuple):
             for call in self.calls
         )
 
+    def unused(self) -> int:
+        """How often gradients are cleared after a backward and before any step."""
+        found, waiting = 0, False
+        for call in self.calls:
+            if call.endswith(".step") and call.startswith(("optimizer", "scaler")):
+                waiting = False
+            elif call.endswith(".zero_grad"):
+                found, waiting = found + waiting, False
+            elif call == "backward":
+                waiting = True
+        # A round without a step ends where its gradients are cleared.
+        return found + (waiting and any(call.endswith(".zero_grad") for call in self.calls))
+
     def discards(self, optimizer: str, clearing: Sequence[str]) -> bool:
         """Whether gradients are cleared between the last backward and the first step of an optimizer after it.
 
@@ -52,16 +65,23 @@ class Round(NamedTuple):
         return any(call in since for call in clearing)
 
 
+def orders_of(fact: Fact) -> list[Round]:
+    """All orders of a ``calls`` fact."""
+    rows = fact.data.get("orders")
+    return [
+        Round(tuple(name for name, times in row["calls"] for _ in range(times)), row["times"])
+        for row in (rows if isinstance(rows, list) else ())
+    ]
+
+
 def rounds_of(fact: Fact) -> list[Round]:
     """The orders of a ``calls`` fact that have an update."""
     found = []
-    rows = fact.data.get("orders")
-    for row in rows if isinstance(rows, list) else ():
-        calls = tuple(name for name, times in row["calls"] for _ in range(times))
+    for calls, times in orders_of(fact):
         # What comes before the loop is in the first round: it shows no habit.
-        calls = calls[calls.index("backward") :] if "backward" in calls else calls
-        if any(call.startswith("optimizer") and call.endswith(".step") for call in calls):
-            found.append(Round(calls, row["times"]))
+        habit = calls[calls.index("backward") :] if "backward" in calls else calls
+        if any(call.startswith("optimizer") and call.endswith(".step") for call in habit):
+            found.append(Round(habit, times))
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from watchglass.config import parameter
 from watchglass.records import Fact, Finding, Mode, Severity
-from watchglass.rules.modern.call_rounds import objects_of, rounds_of
+from watchglass.rules.modern.call_rounds import objects_of, orders_of, rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -77,6 +77,10 @@ class MissingZeroGrad(Rule):
             kind = f"{'one' if each.calls.count('backward') == 1 else 'other'} {' '.join(sorted(each.stepped()))}"
             if kind not in self.kinds and len(self.kinds) < 2:
                 self.kinds.append(kind)
+        # Gradients that are cleared unused are those of other backwards, as of adversarial examples.
+        between = [each for each in orders_of(fact) if each.unused()]
+        if between and "others" not in self.kinds:
+            self.kinds.append("others")
         alone = len(objects_of(fact, "module")) == len(objects_of(fact, "optimizer")) == 1
         for name in objects_of(fact, "optimizer"):
             own = [each for each in rounds if name in each.stepped()]
@@ -85,7 +89,7 @@ class MissingZeroGrad(Rule):
                 self.discarding.setdefault(name, view.model_step)
             elif own:
                 self.discarding.pop(name, None)
-            if name not in self.cleared and any(each.clears(name) for each in rounds):
+            if name not in self.cleared and any(each.clears(name) for each in (*rounds, *between)):
                 self.cleared.append(name)
 
     def _never_cleared(self, view: StepView, name: str, since: int, found: int, of: int) -> Finding:

@@ -72,6 +72,27 @@ class TestMissingZeroGradInRealRuns(RealRuns):
                     parameter.grad = None
 
 
+class TestAdversarialExamples(RealRuns):
+    rule = "MissingZeroGrad"
+    cause = "gradients_never_cleared"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Gradients of inputs; the twin clears those of the parameters before it trains on the new inputs."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(20):
+            inputs, labels = batch()
+            for _ in range(3):
+                inputs.requires_grad_()
+                F.cross_entropy(model(inputs), labels).backward()
+                inputs = (inputs + 0.01 * inputs.grad.sign()).detach()
+                if not sick:
+                    optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+
+
 class TestDiscardedGradientsInRealRuns(RealRuns):
     rule = "MissingZeroGrad"
     cause = "gradients_discarded"
