@@ -40,14 +40,15 @@ def half_of_the_classes(step: int, random: np.random.Generator) -> tuple[Any, An
     return random.normal(size=(32, 4)), random.integers(0, 2, 32) + 2 * (step % 8 // 4)
 
 
-def in_epochs(made: Sequence[Step], batches: int) -> list[Step]:
+def in_epochs(made: Sequence[Step], batches: int, *, shape: Sequence[int] = (32, 4), varied: int = 99) -> list[Step]:
     """The steps with batches that come again in each epoch."""
+    about = {"shapes": {"0": list(shape)}, "iterations": {}, "varied": varied}
     return [
         Step(
             scalars=step.scalars,
             facts={
                 **step.facts,
-                "batch": {"hashes": [f"{n % batches:016x}"], "shapes": {"0": [32, 4]}, "iterations": {}, "varied": 99},
+                "batch": {"hashes": [f"{n % batches:016x}"], **about},
             },
         )
         for n, step in enumerate(made)
@@ -70,6 +71,16 @@ class TestDataNotShuffled(RuleSuite):
         made = steps(40, half_of_the_classes)
         assert not self.serious(self.build(tmp_path / "new", made))
         assert self.serious(self.build(tmp_path / "again", in_epochs(made, 8)))
+
+    def test_inputs_of_few_values_come_again_by_chance(self, tmp_path: Path) -> None:
+        made = in_epochs(steps(40, half_of_the_classes), 8, varied=3)
+        assert not self.serious(self.build(tmp_path / "run", made))
+
+    def test_single_samples_of_a_model_that_acts_are_no_batches(self, tmp_path: Path) -> None:
+        made = steps(80, half_of_the_classes)
+        acts, learns = in_epochs(made, 8, shape=(3,)), in_epochs(made, 80)
+        turns = [acts[n] if n % 2 else step for n, step in enumerate(learns)]
+        assert not self.serious(self.build(tmp_path / "run", turns))
 
     def test_few_batches_that_differ_by_chance_are_not_sorted(self, tmp_path: Path) -> None:
         values = np.random.default_rng(1).normal(size=(4, 8, 1))
