@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -118,7 +119,7 @@ class RepeatedBatch(Rule):
         for phase in view.phases:
             losses = [mean for name, mean in phase.means.items() if name == "loss" or name.startswith("loss/")]
             if phase.mode is Mode.EVAL and losses:
-                self.evaluation = losses[0]
+                self.evaluation = losses[0] if math.isfinite(losses[0]) else None
 
     def _loaders(self, data: Any) -> dict[str, dict[str, Any]]:
         """The loaders that may have given a batch: iterated over, and of its size."""
