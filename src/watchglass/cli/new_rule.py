@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from importlib.machinery import PathFinder
+from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
-from watchglass.errors import InvalidValueError, StoreError
+from watchglass.errors import InvalidValueError
+from watchglass.view import check_output_path, write_whole
 
 _RULE = Template('''\
 """$name: the loss is far above its start."""
@@ -74,6 +79,10 @@ class Test$name(RuleSuite):
 ''')
 
 
+#: Names that the templates import, which a class of the same name would hide.
+_TAKEN = ("Mode", "Needs", "Rule", "RuleSuite", "Severity", "Step")
+
+
 def write_new_rule(name: str, folder: Path) -> tuple[Path, Path]:
     """Write a rule that works and its test, for the user to change.
 
@@ -85,28 +94,44 @@ def write_new_rule(name: str, folder: Path) -> tuple[Path, Path]:
         The file of the rule, and that of its test.
 
     Raises:
-        InvalidValueError: The name is no name of a class or belongs to a built-in rule, or a file exists already.
+        InvalidValueError: The name is no name of a new class, its file would hide a module, or a file exists already.
         StoreError: A file cannot be written.
     """
+    module = _module_of(name)
+    texts = {folder / f"{module}.py": _RULE, folder / f"test_{module}.py": _TEST}
+    # Both are checked before one is written.
+    for path in texts:
+        if os.path.lexists(path):
+            raise InvalidValueError(f"{path} exists already; choose another name, or another folder with --folder")
+        check_output_path(path)
+    for path, text in texts.items():
+        content = text.substitute(name=name, module=module, file=f"{module}.py")
+        write_whole(path, content.encode(), option="--folder")
+    rule, test = texts
+    return rule, test
+
+
+def _module_of(name: str) -> str:
+    """The name of the file of a new rule, without its ending."""
     from watchglass.rules import BUILT_IN, RULE_SETS
 
-    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name) or iskeyword(name):
         raise InvalidValueError(
             f"the name of a new rule must be that of a class, such as SlowStart, but got {name!r:.80}"
         )
     if name in BUILT_IN or name in RULE_SETS:
         raise InvalidValueError(f"{name} is a built-in rule; choose another name")
+    if name in _TAKEN:
+        raise InvalidValueError(f"{name} is a name that rules import; choose another name")
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-    rule, test = folder / f"{module}.py", folder / f"test_{module}.py"
-    texts = {rule: _RULE, test: _TEST}
-    for path in texts:
-        if path.exists():
-            raise InvalidValueError(f"{path} exists already; choose another name, or another folder with --folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            with path.open("x", encoding="utf-8") as stream:
-                stream.write(text.substitute(name=name, module=module, file=rule.name))
-    except OSError as error:
-        raise StoreError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from None
-    return rule, test
+    if module in sys.stdlib_module_names or _is_installed(module):
+        raise InvalidValueError(
+            f"{module}.py would hide the module {module} from scripts beside it; choose another name"
+        )
+    return module
+
+
+def _is_installed(module: str) -> bool:
+    """Whether scripts can import a module of this name, from elsewhere than the current folder."""
+    here = ("", os.getcwd())
+    return PathFinder.find_spec(module, [path for path in sys.path if path not in here]) is not None

@@ -48,19 +48,7 @@ def rules(
     With --coverage, list each built-in rule as live or built-only. A rule is live if a real sick training run of the
     tests fires it under watchglass run and its healthy twin does not; else the reason follows.
     """
-    from rich.text import Text
-
-    from watchglass.cli.listing import print_heading, print_hint, print_list, print_parameters, print_section
-    from watchglass.rules import RULE_SETS, documentation, find_rule, installed_rules, rule_names, rules_of_set
-
-    def summary(of_rule: str) -> str:
-        try:
-            return documentation(find_rule(of_rule)).summary
-        except PluginFileError as error:  # of an installed package; the others are listed
-            return printable(str(error))
-
-    def summaries(names: Iterable[str]) -> list[tuple[str, str]]:
-        return [(each, summary(each)) for each in names]
+    from watchglass.rules import RULE_SETS
 
     if name == "new" or new is not None or folder is not None:
         _write_new(name, new, folder, other_options=coverage or output != "text")
@@ -73,25 +61,60 @@ def rules(
         return
     if output != "text":
         raise InvalidValueError("--format json needs --coverage")
-    console = stdout_console()
     if name is None:
-        print_list(console, summaries(rule_names()))
-        if offered := installed_rules():
-            console.print("\nRules of installed packages", style="bold")
-            print_list(console, summaries(offered))
-        console.print("\nRule sets", style="bold")
-        print_list(
-            console, ((each, f"{len(made.rules) or 'none yet'}: {made.help}") for each, made in RULE_SETS.items())
-        )
-        print_hint(
-            console,
-            "Details of a rule: watchglass rules NAME. Without --rules, the rules of the set default are evaluated.",
-        )
-        return
-    if name in RULE_SETS:
-        print_list(console, summaries(rules_of_set(name)))
-        print_hint(console, f"{name}: {RULE_SETS[name].help}. Usage: watchglass run --rules {name} train.py")
-        return
+        _print_rules()
+    elif name in RULE_SETS:
+        _print_set(name)
+    else:
+        _print_rule(name)
+
+
+def _print_rules() -> None:
+    from watchglass.cli.listing import print_hint, print_list
+    from watchglass.rules import RULE_SETS, installed_rules, rule_names
+
+    console = stdout_console()
+    print_list(console, _summaries(rule_names()))
+    if offered := installed_rules():
+        console.print("\nRules of installed packages", style="bold")
+        print_list(console, _summaries(offered))
+    console.print("\nRule sets", style="bold")
+    print_list(console, ((each, f"{len(made.rules) or 'none yet'}: {made.help}") for each, made in RULE_SETS.items()))
+    print_hint(
+        console,
+        "Details of a rule: watchglass rules NAME. Without --rules, the rules of the set default are evaluated.",
+    )
+
+
+def _print_set(name: str) -> None:
+    from watchglass.cli.listing import print_hint, print_list
+    from watchglass.rules import RULE_SETS, rules_of_set
+
+    console = stdout_console()
+    print_list(console, _summaries(rules_of_set(name)))
+    print_hint(console, f"{name}: {RULE_SETS[name].help}. Usage: watchglass run --rules {name} train.py")
+
+
+def _summaries(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Names with the first lines of their docstrings."""
+    from watchglass.rules import documentation, find_rule
+
+    def summary(name: str) -> str:
+        try:
+            return documentation(find_rule(name)).summary
+        except PluginFileError as error:  # of an installed package; the others are listed
+            return printable(str(error))
+
+    return [(name, summary(name)) for name in names]
+
+
+def _print_rule(name: str) -> None:
+    from rich.text import Text
+
+    from watchglass.cli.listing import print_heading, print_hint, print_parameters, print_section
+    from watchglass.rules import documentation, find_rule
+
+    console = stdout_console()
     rule = documentation(find_rule(name))
     print_heading(console, rule.name, rule.summary)
     for title, text in rule.sections.items():

@@ -35,12 +35,16 @@ def test_nothing_is_overwritten(in_tmp_path: Path, capsys: pytest.CaptureFixture
     [
         (["new", "slow_start"], "must be that of a class, such as SlowStart, but got 'slow_start'"),
         (["new", "../Start"], "must be that of a class"),
+        (["new", "None"], "must be that of a class"),
+        (["new", "Severity"], "Severity is a name that rules import; choose another name"),
+        (["new", "Random"], "random.py would hide the module random from scripts beside it; choose another name"),
+        (["new", "Torch"], "torch.py would hide the module torch from scripts beside it; choose another name"),
         (["new", "DeadRelu"], "DeadRelu is a built-in rule; choose another name"),
         (["new"], "to write a new rule: watchglass rules new CLASS"),
         (["DeadRelu", "SlowStart"], "to write a new rule: watchglass rules new CLASS"),
         (["new", "SlowStart", "--coverage"], "to write a new rule: watchglass rules new CLASS"),
         (["--folder", "here"], "to write a new rule: watchglass rules new CLASS"),
-        (["new", "SlowStart", "--folder", "file/in"], "cannot be written: Not a directory"),
+        (["new", "SlowStart", "--folder", "file/in"], "cannot make the folder file/in: Not a directory"),
     ],
 )
 def test_what_cannot_be_written_is_one_line(
