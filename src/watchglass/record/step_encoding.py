@@ -144,8 +144,7 @@ def encode_ending(status: str, counters: dict[str, Any], failure: Failure | None
 def _yielding_the_lock(steps: Sequence[OpenStep]) -> Iterable[OpenStep]:
     """The steps; every few of them, other threads get the interpreter lock.
 
-    Without this, a thread that waits for the lock gets it after 5 ms. That is long for a training thread with steps
-    of 1 ms.
+    The interpreter takes the lock from a running thread only after 5 ms. A training step may be shorter than that.
     """
     for number, step in enumerate(steps):
         if number % _STEPS_AT_A_TIME == 0:

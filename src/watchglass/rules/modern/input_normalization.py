@@ -113,7 +113,7 @@ class InputNormalization(Rule):
         where = f"channel {worst} of {len(rms)}" if len(rms) > 1 else "all of them"
         shape = list(data.get("shape") or ())
         pixels = len(shape) > 2 or (len(shape) == 2 and shape[1] >= _PIXELS)
-        # Black pixels give all batches the same minimum. Sorted samples give each batch values of its own.
+        # Black pixels give all batches the same minimum. Batches of sorted samples have different means.
         before, self.before = self.before, [low, *mean.tolist()]
         black = len(before) > 0 and abs(low - before[0]) <= _ROUNDING * abs(low)
         walks = len(before) != len(mean) + 1 or bool(np.median(np.abs(mean - before[1:])[varies] / std[varies]) > 1)
