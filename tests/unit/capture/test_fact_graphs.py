@@ -236,6 +236,22 @@ def test_functions_of_python_hide_what_may_be_out_of_reach(run_path: Path) -> No
     assert (found["opaque"], found["unreached"]) == (["OpaqueBackward"], None)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_inputs_whose_derivatives_a_loss_holds_are_no_parameters(run_path: Path, joined: bool) -> None:
+    """The collocation points of a physics-informed network; a scale that a script made itself is one."""
+    points, scale = torch.rand(16, 1, requires_grad=True), torch.ones(3, requires_grad=True)
+    model = nn.Sequential(nn.Linear(2 if joined else 1, 8), nn.Tanh(), nn.Linear(8, 3))
+    with watching(model, run_path, facts=("unheld_parameters",)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            outputs = scale * model(torch.cat([points, torch.zeros(16, 1)], 1) if joined else points)
+            (slope,) = torch.autograd.grad(outputs.sum(), points, create_graph=True)
+            ((slope - points).square().mean() + outputs.square().mean()).backward()
+            optimizer.step()
+    shapes = [[row["shape"] for row in data["parameters"]] for data in facts(run_path, "unheld_parameters")]
+    assert shapes == [[[3]], [[3]], [[3]]]
+
+
 def test_parameters_that_no_optimizer_updates_are_described(run_path: Path) -> None:
     first, model, idle = nn.Linear(6, 6), perceptron(), nn.Linear(3, 3)
     with watching(model, run_path, facts=("unheld_parameters",)):

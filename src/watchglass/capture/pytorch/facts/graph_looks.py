@@ -55,6 +55,8 @@ class GraphLooks:
         self._backwards = 0
         self._calls: list[_Call] = []
         self._given: frozenset[int] = frozenset()
+        # Sizes of the batches of the present step.
+        self._rows: set[int] = set()
         self._reported: dict[tuple[str, int, int], Any] = {}
         self._records = dict.fromkeys(self._kinds, 0)
         #: Listens to modules in the forwards that are read, see :class:`~watchglass.capture.pytorch.events.Events`.
@@ -66,13 +68,14 @@ class GraphLooks:
         few = _ALL_LARGE if step.model in self._large else _ALL
         is_power_of_four = number & (number - 1) == 0 and number.bit_length() % 2 == 1
         self._looking = (number <= few or is_power_of_four) and step.model not in self._unreadable
-        self._backwards, self._calls = 0, []
+        self._backwards, self._calls, self._rows = 0, [], set()
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward begins."""
         if self._looking:
-            given = (call.arguments, call.kwargs)
-            self._given = frozenset(_place(tensor) for _, tensor in tensors_in(given))
+            given = [tensor for _, tensor in tensors_in((call.arguments, call.kwargs))]
+            self._given = frozenset(map(_place, given))
+            self._rows.update(tensor.shape[0] for tensor in given if tensor.dim())
 
     def backward_began(self, call: BackwardCall) -> None:
         """A captured backward begins."""
@@ -87,7 +90,8 @@ class GraphLooks:
                 self._large.add(call.step.model)
             self._record(call, (call.step.model, self._backwards), graph)
             if self._looks_for_unheld and graph.complete:
-                self._unheld.look(call.forward.records, self._backwards, list(graph.parameters.values()))
+                reached = [each for each in graph.parameters.values() if not self._is_input(each)]
+                self._unheld.look(call.forward.records, self._backwards, reached)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             # Nodes belong to PyTorch and to other libraries: one that is not as expected ends these facts alone.
             _log.debug("watchglass: autograd's graph was not read: %s: %s", type(error).__name__, error)
@@ -96,6 +100,10 @@ class GraphLooks:
     def update_ended(self, update: Update) -> None:
         """A captured step's update is over."""
         self._unheld.updated(update.optimizer)
+
+    def _is_input(self, leaf: Tensor) -> bool:
+        """Whether a leaf has a row for each sample of a batch: a loss may hold its derivative by such inputs."""
+        return not graphs.is_parameter(leaf) and leaf.dim() > 0 and leaf.shape[0] in self._rows
 
     def _called(self, call: ModuleCall) -> None:
         """A module has returned."""
