@@ -32,8 +32,8 @@ RULES ?=
 ZOO ?=
 FUZZ ?= --seconds 300
 # Integration tests for make test: the ordinary ways of capture, launch and evaluation.
-FIRST := budget captured_tensors collections digits_example ends_of_a_training evaluator_process facts_switched \
-  fast_path faults_of_ours first_bad_module launcher_imports pytorch_semantics resume rules_configure_capture
+FIRST := budget captured_tensors digits_example ends_of_a_training evaluator_process faults_of_ours first_bad_module \
+  launcher_imports pytorch_semantics resume rules_configure_capture
 TESTS ?= tests/unit tests/conformance tests/properties $(FIRST:%=tests/integration/test_%.py)
 # Options of pytest, for make test and make test-all.
 PYTEST ?=

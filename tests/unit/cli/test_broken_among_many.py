@@ -52,6 +52,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+@pytest.mark.slow
 def test_a_frame_that_is_too_large_is_a_problem_of_its_run(runs: Path, watchglass: Watchglass) -> None:
     rewritten(runs / "bad", too_large)
     alone = watchglass("check", runs / "bad")

@@ -121,6 +121,7 @@ def test_following_ends_on_request(tmp_path: Path, sound: Path, watchglass: Watc
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", ["run.json", "attempts/0000/attempt.json", "journal/lease", "journal/judged", "segment"]
 )
