@@ -75,7 +75,7 @@ class GraphLooks:
         if self._looking:
             given = [tensor for _, tensor in tensors_in((call.arguments, call.kwargs))]
             self._given = frozenset(map(_place, given))
-            self._rows.update(tensor.shape[0] for tensor in given if tensor.dim())
+            self._rows.update(tensor.size(0) for tensor in given if tensor.dim())  # nested ones have no shape
 
     def backward_began(self, call: BackwardCall) -> None:
         """A captured backward begins."""
@@ -103,7 +103,7 @@ class GraphLooks:
 
     def _is_input(self, leaf: Tensor) -> bool:
         """Whether a leaf has a row for each sample of a batch: a loss may hold its derivative by such inputs."""
-        return not graphs.is_parameter(leaf) and leaf.dim() > 0 and leaf.shape[0] in self._rows
+        return not graphs.is_parameter(leaf) and leaf.dim() > 0 and leaf.size(0) in self._rows
 
     def _called(self, call: ModuleCall) -> None:
         """A module has returned."""
