@@ -28,8 +28,10 @@ class FaultClass:
         name: Its name.
         half: The half of the zoo that has programs of it.
         causes: Ids of causes that are right for it.
-        certain: Whether the fault is certain from the structure of a program.
         about: What the fault is.
+        certain: Whether the fault is certain from the structure of a program.
+        draw: Number of the draw that gave it its half. Classes that are added later are drawn among themselves, so that
+            no class changes its half.
     """
 
     name: str
@@ -37,6 +39,7 @@ class FaultClass:
     causes: tuple[str, ...]
     about: str
     certain: bool = False
+    draw: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,16 @@ def fault_classes() -> dict[str, FaultClass]:
     return {name: FaultClass(name, **{**fields, "causes": tuple(fields["causes"])}) for name, fields in data.items()}
 
 
-def drawn_halves(names: Iterable[str]) -> dict[str, str]:
-    """The half of each class: in the order of the digests of their names, alternately one and the other."""
-    order = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    return {name: HALVES[position % 2] for position, name in enumerate(order)}
+def drawn_halves(classes: Iterable[FaultClass]) -> dict[str, str]:
+    """The half of each class: in the order of the digests of the names of a draw, alternately one and the other."""
+    halves: dict[str, str] = {}
+    draws: dict[int, list[str]] = {}
+    for each in classes:
+        draws.setdefault(each.draw, []).append(each.name)
+    for names in draws.values():
+        order = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+        halves.update((name, HALVES[position % 2]) for position, name in enumerate(order))
+    return halves
 
 
 def members() -> list[Member]:

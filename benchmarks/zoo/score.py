@@ -42,7 +42,7 @@ def main() -> int:
     """
     options = _options()
     if options.draw:
-        for name, half in sorted(drawn_halves(fault_classes()).items()):
+        for name, half in sorted(drawn_halves(fault_classes().values()).items()):
             print(f"{half:12} {name}")
         return 0
     chosen = _chosen(options)

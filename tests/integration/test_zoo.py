@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 
 def score(repository: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(repository / "benchmarks" / "zoo" / "score.py"), *options]
@@ -27,3 +32,10 @@ def test_single_verdicts_of_the_held_out_half_are_refused(repository: Path, tmp_
     answer = score(repository, "--half", "held-out", "--verdicts", str(tmp_path / "verdicts.md"))
     assert answer.returncode == 2
     assert "single verdicts of the held-out half stay unread" in answer.stderr
+
+
+def test_each_fault_class_belongs_to_the_half_that_was_drawn_for_it(repository: Path) -> None:
+    answer = score(repository, "--draw")
+    drawn = {name: half for half, name in (line.split() for line in answer.stdout.splitlines())}
+    classes = tomllib.loads((repository / "benchmarks" / "zoo" / "causes.toml").read_text(encoding="utf-8"))
+    assert drawn == {name: fields["half"] for name, fields in classes.items()}
