@@ -20,7 +20,7 @@ from figures_of_halves import harmless
 from judging import Judged, judge
 from members import HALVES, Member, drawn_halves, fault_classes, members
 from running import train, trained, trials, write_skills
-from scoreboard import ROOT, log_held_out, page, verdicts
+from scoreboard import ROOT, log_held_out, page, verdicts, write_scores
 
 #: Programs of --quick: what is wrong with the faulty ones must be found, and the healthy ones must be silent.
 _QUICK = (
@@ -72,6 +72,7 @@ def main() -> int:
         return 0
     (ROOT / "docs" / "scoreboard.md").write_text(document, encoding="utf-8")
     log_held_out(counted, options.seeds)
+    write_scores(counted, options.seeds)  # last: a file of the package has then changed since the commit
     write_skills(wanted)
     return 0
 

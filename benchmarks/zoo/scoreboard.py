@@ -13,6 +13,7 @@ from pathlib import Path
 from figures_of_halves import Figures, Share, figures
 from judging import STRAWMEN, Judged
 from members import HALVES, HERE, Member
+from watchglass.rules import BUILT_IN, SCOREBOARD_FILE, rule_names
 
 ROOT = HERE.parents[1]
 #: Each scoring of the held-out half, for ever: a line each.
@@ -92,17 +93,44 @@ def _by_class(judged: Sequence[Judged]) -> str:
 
 
 def _by_rule(judged: Sequence[Judged]) -> str:
-    rules = sorted({rule for each in judged for rule in each.rules})
-    changed = changed_since_scored()
     sick = sum(each.trial.member.fault is not None for each in judged)
-    rows = []
-    for rule in rules:
-        fired = [each for each in judged if rule in each.rules]
-        on_sick = sum(each.trial.member.fault is not None for each in fired)
-        healthy = Share(len(fired) - on_sick, len(judged) - sick)
-        rows.append((rule, f"{on_sick} of {sick}", healthy, "seen" if rule in changed else ""))
+    changed = changed_since_scored()
+    rows = [
+        (rule, f"{found} of {sick}", Share(alarms, len(judged) - sick), "seen" if rule in changed else "")
+        for rule, (found, alarms) in scores_by_rule(judged).items()
+        if found or alarms
+    ]
     heads = ("rule", "sick runs with a finding", "healthy runs with a finding", "changed after a held-out scoring")
     return "### By rule\n\n" + _table(heads, rows)
+
+
+def scores_by_rule(judged: Iterable[Judged]) -> dict[str, tuple[int, int]]:
+    """Sick and healthy runs with a finding, by rule: of each default rule, and of others that found something."""
+    sick: Counter[str] = Counter()
+    healthy: Counter[str] = Counter()
+    for each in judged:
+        (sick if each.trial.member.fault else healthy).update(each.rules)
+    return {rule: (sick[rule], healthy[rule]) for rule in sorted({*rule_names("default"), *sick, *healthy})}
+
+
+def write_scores(judged: Sequence[Judged], seeds: int, path: Path = SCOREBOARD_FILE) -> None:
+    """Write what each rule found to the file that `watchglass rules` and the pages of the rules read."""
+    lines = [
+        "# What each default rule found in the zoo. Written by benchmarks/zoo/score.py with docs/scoreboard.md.",
+        "# found: sick runs with a finding of severity warning or error; alarms: healthy runs with one.",
+        f'commit = "{_commit()}"',
+        f"seeds = {seeds}",
+    ]
+    for half in HALVES:
+        of_half = [each for each in judged if each.trial.member.half == half]
+        sick = sum(each.trial.member.fault is not None for each in of_half)
+        lines += ["", f"[halves.{half}]", f"sick = {sick}", f"healthy = {len(of_half) - sick}"]
+        lines += ["", f"[halves.{half}.rules]"]
+        lines += [
+            f"{rule} = {{ found = {found}, alarms = {alarms} }}"
+            for rule, (found, alarms) in scores_by_rule(of_half).items()
+        ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _alarms(judged: Sequence[Judged]) -> str:
@@ -182,8 +210,10 @@ def changed_since_scored() -> set[str]:
     if first is None:
         return set()
     commit = first["commit"].removesuffix("+")
-    paths = _git("diff", "--name-only", commit, "--", "src/watchglass/rules").splitlines()
-    return {"".join(word.capitalize() for word in Path(path).stem.split("_")) for path in paths}
+    paths = {*_git("diff", "--name-only", commit, "--", "src/watchglass/rules").splitlines()}
+    return {
+        name for name, each in BUILT_IN.items() if f"src/watchglass/rules/{each.module.replace('.', '/')}.py" in paths
+    }
 
 
 def _commit() -> str:

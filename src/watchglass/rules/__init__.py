@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     )
     from watchglass.rules.rule import Rule as Rule, state as state
     from watchglass.rules.rule_texts import parse_rules as parse_rules
+    from watchglass.rules.scoreboard import (
+        SCOREBOARD_FILE as SCOREBOARD_FILE,
+        RuleScore as RuleScore,
+        scored_commit as scored_commit,
+        scores_of as scores_of,
+    )
     from watchglass.rules.signals import without_layers as without_layers
 
 if not TYPE_CHECKING:
