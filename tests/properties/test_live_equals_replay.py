@@ -388,6 +388,14 @@ class _Course:
         if worker is not None:
             judging.observed([worker.observation(kind, at=self.times)])
 
+    def event(self, number: int, event: str, **more: Any) -> None:
+        self.builders[-1].workers[number % 2]._event(event, **more)
+
+    @property
+    def streams(self) -> dict[str, tuple[StreamWriter, int]]:
+        """The writers of the attempt that goes on, by stream, and until when each has written."""
+        return self.builders[-1]._streams
+
     def lose(self, number: int) -> None:
         self.observe("worker_lost", number)
 
@@ -397,10 +405,10 @@ class _Course:
     def leave(self, number: int) -> None:
         """A worker leaves, or joins again under the same name, as another process would."""
         self.builders[-1].workers[number % 2].flush()
-        self.builders[-1].workers[number % 2]._event("left", status="finished")
+        self.event(number, "left", status="finished")
 
     def join(self, number: int) -> None:
-        self.builders[-1].workers[number % 2]._event("joined")
+        self.event(number, "joined")
 
     def look_again(self) -> None:
         """It is time for another look at claims."""
@@ -430,7 +438,7 @@ class _Course:
     def batch(self, number: int) -> None:
         """One of two streams writes about a short or a long stretch of time."""
         self.times += 1
-        if not self.builders[-1]._streams:
+        if not self.streams:
             self.deliver_streams()
         stream, seconds = ("system", "disk")[number % 2], number / 4
         rows = [(seconds * part / 3, self.times) for part in range(min(number, 3))]
@@ -439,16 +447,16 @@ class _Course:
     def silent(self, number: int) -> None:
         """The writer of a stream is killed, and what it had begun to write stays; another one goes on, or none."""
         stream = ("system", "disk")[number % 2]
-        if stream in self.builders[-1]._streams:
+        if stream in self.streams:
             self.deliver_streams()
             segment = max((self.path / layout.stream(stream)).glob("0*"))
             with segment.open("ab") as file:
                 file.write(encode_rows(SAMPLES, table_of(SAMPLES, [(1, 2)]))[: 3 * number])
             if number > 7:
-                writer, until_ns = self.builders[-1]._streams[stream]
+                writer, until_ns = self.streams[stream]
                 writer.close()
                 store, attempt = self.builders[-1].store, self.builders[-1].attempt
-                self.builders[-1]._streams[stream] = StreamWriter(store, attempt, stream), until_ns
+                self.streams[stream] = StreamWriter(store, attempt, stream), until_ns
 
     def end(self, dropped: bool) -> None:
         self.builders[-1].leave()

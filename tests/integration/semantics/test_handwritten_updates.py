@@ -41,7 +41,7 @@ def by_copying(model: nn.Module) -> None:
 def all_at_once(model: nn.Module) -> None:
     parameters = list(model.parameters())
     with torch.no_grad():
-        torch._foreach_sub_(parameters, torch._foreach_mul([gradient(each) for each in parameters], RATE))
+        torch._foreach_sub_(parameters, [gradient(each) for each in parameters], alpha=RATE)
 
 
 def by_replacing(model: nn.Module) -> None:

@@ -203,7 +203,7 @@ def test_a_mixture_of_all_experts_has_the_mean_of_its_shares(run_path: Path, x: 
     with Stage(run_path, [Routers], model, collections=["router"]) as stage:
         stage.call(model, x)
         load = stage.only("mixer.selector.router_load")
-        ((_, kind, unused),) = [row for _, forward in stage._forwards for row in forward.records.units]
+        ((_, kind, unused),) = stage.units()
     shares = model.mixer.selector(x)
     assert torch.allclose(load, (shares if softmax else shares.softmax(-1)).mean(0))
     assert (kind, unused.tolist()) == (UnitKind.UNUSED, [False, False, True, False])
