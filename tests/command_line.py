@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from waiting import until
+from watchglass.config import RuleSpec
 from watchglass.errors import WatchglassError
 from watchglass.testing import Step
 
@@ -47,6 +48,14 @@ def interrupted_once(condition: Callable[[], object]) -> Iterator[None]:
     thread.start()
     yield
     thread.join()
+
+
+#: Rules that end in every way on the broken one of :func:`training`: with findings, without, not applicable, and
+#: starved of a statistic or a fact.
+RULES = tuple(
+    RuleSpec(name)
+    for name in ("ExplodingTensor", "LossNotDecreasing", "VanishingGradient", "Overfit", "DeadRelu", "RepeatedBatch")
+)
 
 
 def training(steps: int = 120, *, broken_at: int | None = None) -> list[Step]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from command_line import training
+from command_line import RULES, training
 from evaluators.ray_in_this_process import Processes, elsewhere
 from moments import Made
 from watchglass.config import EvaluatorConfig, RuleSpec
@@ -21,7 +21,6 @@ from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.scaling.cluster import Cluster, Patience
 from watchglass.evaluate.scaling.judging_elsewhere import JudgingElsewhere, judging_on
 from watchglass.records import Observation, Severity
-from watchglass.rules import default_rules
 from watchglass.run import open_run
 from watchglass.store import LocalStore, StoredObject, layout
 from watchglass.testing import RunBuilder, Step, build_run
@@ -56,7 +55,7 @@ def own(tmp_path: Path) -> Callable[[str], RuleSpec]:
 
 
 def config_of(run: Path, *rules: RuleSpec, **more: Any) -> EvaluatorConfig:
-    return EvaluatorConfig(str(run), None, (*default_rules(), *rules), **more)
+    return EvaluatorConfig(str(run), None, (*RULES, *rules), **more)
 
 
 def turned(evaluator: Evaluator) -> None:
