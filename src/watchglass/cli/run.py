@@ -184,7 +184,7 @@ def _launch(job: Job, after: _After) -> int:
     outcome = launch(
         job,
         started=lambda run, attempt: None if after.quiet else print_note(_announcement(job, run, attempt, after.file)),
-        say=print_warning,
+        report=print_warning,
         waiting=lambda: progress("watchglass: evaluating the last steps (Ctrl-C to skip)", enabled=not after.quiet),
     )
     for problem in outcome.problems:

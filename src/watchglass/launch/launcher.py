@@ -76,15 +76,15 @@ class _Evaluation:
 
     Args:
         config: What it evaluates; None where this launch has none.
-        say: Takes a sentence about what goes wrong.
+        report: Takes a sentence about what goes wrong.
 
     Attributes:
         verdict: Its verdict at the end; None if it gave none.
     """
 
-    def __init__(self, config: EvaluatorConfig | None, say: Callable[[str], None]) -> None:
+    def __init__(self, config: EvaluatorConfig | None, report: Callable[[str], None]) -> None:
         self._config = config
-        self._say = say
+        self._report = report
         self._evaluator: Supervision | None = None
         self._answer: IO[bytes] | None = None
         self.verdict: Verdict | None = None
@@ -103,7 +103,7 @@ class _Evaluation:
         elif self._config is not None:
             environ = evaluator_environment(os.environ, BOOTSTRAP)
             start = partial(EvaluatorProcess, answer=self._answer)
-            self._evaluator = Supervision(self._config, environ, self._say, start=start)
+            self._evaluator = Supervision(self._config, environ, self._report, start=start)
 
     def finish(self, signals: SignalWatch, waiting: Waiting, problems: list[str]) -> bool:
         """Wait for its end after the end of the script; returns whether it finished by itself."""
@@ -135,7 +135,7 @@ def launch(
     job: Job,
     *,
     started: Callable[[str, int], None] = lambda run, attempt: None,
-    say: Callable[[str], None] = lambda sentence: None,
+    report: Callable[[str], None] = lambda sentence: None,
     waiting: Waiting = lambda: nullcontext(lambda _: None),
 ) -> LaunchOutcome:
     """Run a training script under watch; returns when the script and its evaluator have ended.
@@ -145,7 +145,7 @@ def launch(
     Args:
         job: What to run.
         started: Called by the launcher of rank 0 with location and attempt of the run, just before the script starts.
-        say: Takes a sentence about what goes wrong during the run.
+        report: Takes a sentence about what goes wrong during the run.
         waiting: Makes the context for the wait for the evaluator, after the end of the script.
 
     Raises:
@@ -153,7 +153,7 @@ def launch(
     """
     job.check()
     check_bootstrap_possible()
-    run, attempt = begin_attempt(job, say=say)
+    run, attempt = begin_attempt(job, report=report)
     leads = environment.rank() == 0
     if _restarted_after_stop(run, attempt):
         note = "torchrun restarted a run that was stopped by request; not started again"
@@ -164,7 +164,7 @@ def launch(
         started(run, attempt)
     failures = Failures()
     begin = time.monotonic()
-    with SignalWatch(_group_sender()) as signals, closing(_Evaluation(config, say)) as evaluation:
+    with SignalWatch(_group_sender()) as signals, closing(_Evaluation(config, report)) as evaluation:
         environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.variable}
         ended = run_training(job.command, environ, signals, evaluation.look)
         seconds = time.monotonic() - begin

@@ -35,7 +35,7 @@ def begin_attempt(
     job: Job,
     *,
     environ: Mapping[str, str] = os.environ,
-    say: Callable[[str], None] = lambda sentence: None,
+    report: Callable[[str], None] = lambda sentence: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, int]:
     """Create or join the run of ``job`` and an attempt in it: (location of the run, attempt).
@@ -46,7 +46,7 @@ def begin_attempt(
     Args:
         job: The job.
         environ: The environment, which says whether this process is a rank.
-        say: Takes a warning about processes on other machines.
+        report: Takes a warning about processes on other machines.
         sleep: Sleeps for seconds.
 
     Raises:
@@ -63,7 +63,7 @@ def begin_attempt(
     store = open_store(run)
 
     def follows(attempt: int) -> None:
-        _check_over(store, run, attempt, say, sleep)
+        _check_over(store, run, attempt, report, sleep)
 
     joins = functools.partial(_is_joined, store, rank)
     return run, create_attempt(store, launch_key(environ), joins, follows=follows, launcher=this_process())
@@ -96,7 +96,7 @@ def _is_joined(store: Store, rank: int, attempt: int) -> bool:
 
 
 def _check_over(
-    store: Store, run: str, attempt: int, say: Callable[[str], None], sleep: Callable[[float], None]
+    store: Store, run: str, attempt: int, report: Callable[[str], None], sleep: Callable[[float], None]
 ) -> None:
     """Refuse an attempt beside one that still runs, because the steps of both would mix.
 
@@ -118,7 +118,7 @@ def _check_over(
         sleep(TIMING.dying_s / _DYING_LOOKS)
     launcher = launcher_of(store, attempt)
     if launcher is not None and is_alive(launcher) is None and store.size(layout.launch_end(attempt, 0)) is None:
-        say(
+        report(
             f"attempt {attempt} of {run} was launched on {launcher.host} and has recorded no end; if it still runs, "
             "its steps and those of this attempt will mix"
         )

@@ -25,7 +25,7 @@ class Supervision:
     Args:
         config: The configuration of the evaluator.
         environ: The environment of the processes.
-        say: Takes a sentence for the user.
+        report: Takes a sentence for the user.
         start: Starts a process.
         monotonic: The clock.
     """
@@ -34,12 +34,12 @@ class Supervision:
         self,
         config: EvaluatorConfig,
         environ: Mapping[str, str],
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         *,
         start: Callable[[EvaluatorConfig, Mapping[str, str]], EvaluatorProcess] = EvaluatorProcess,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config, self._environ, self._say = config, dict(environ), say
+        self._config, self._environ, self._report = config, dict(environ), report
         self._start_process, self._monotonic = start, monotonic
         self._silence_s = max(config.timing.hung_s, config.timing.hung_rules * config.rule_timeout_s)
         self._process: EvaluatorProcess | None = None
@@ -119,7 +119,7 @@ class Supervision:
             self.completed = True
         elif code == REFUSED:
             self._process = None
-            self._say(f"the evaluator ended for the reason above; {self._later}")
+            self._report(f"the evaluator ended for the reason above; {self._later}")
         else:
             self._replace(_how(code))
 
@@ -131,12 +131,12 @@ class Supervision:
         if self._deaths > len(pauses_s):
             stops = "" if self._config.stop_on is None else " and will not be stopped by findings"
             unjudged = f"this run is no longer evaluated{stops}"
-            self._say(f"the evaluator {how}, {self._deaths} times in all; {unjudged}; {self._later}")
+            self._report(f"the evaluator {how}, {self._deaths} times in all; {unjudged}; {self._later}")
             return
         pause_s = 0.0 if self._training_ended else pauses_s[self._deaths - 1]
         self._due_s = self._monotonic() + pause_s
         when = f" in {pause_s:.0f} s" if pause_s else ""
-        self._say(
+        self._report(
             f"the evaluator {how}; restarting{when} ({self._deaths} of {len(pauses_s)}), continuing from the journal"
         )
         if not pause_s:

@@ -179,7 +179,7 @@ def test_a_worker_that_survived_its_launcher_is_waited_for_and_then_refused(fold
 def test_one_that_cannot_be_seen_is_mentioned() -> None:
     launched_by(claim_of_other(host="node7"))
     said: list[str] = []
-    assert begin_alone(Job("train.py", run="mine"), say=said.append) == ("mine", 1)
+    assert begin_alone(Job("train.py", run="mine"), report=said.append) == ("mine", 1)
     assert said == [
         "attempt 0 of mine was launched on node7 and has recorded no end; if "
         "it still runs, its steps and those of this attempt will mix"

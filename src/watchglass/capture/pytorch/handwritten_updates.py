@@ -41,7 +41,7 @@ _HABIT, _QUESTIONS = 8, 64
 _MOST_KEPT = 256
 
 
-class _Seen:
+class _AfterBackward:
     """State of a parameter at the end of a backward.
 
     Args:
@@ -104,7 +104,7 @@ class HandwrittenUpdates:
         # Tensors of no module, in the order in which the graph of the last backward has them.
         self._loose: list[weakref.ref[Tensor]] = []
         self._without_loose = 0
-        self._seen: list[_Seen] = []
+        self._seen: list[_AfterBackward] = []
         self._in_a_row = self._questions = self._changes = 0
         # Backwards since the last update.
         self._backwards = 0
@@ -213,7 +213,7 @@ class HandwrittenUpdates:
             step.due = False
             del step.forwards[:-1]
 
-    def _follow(self) -> list[_Seen]:
+    def _follow(self) -> list[_AfterBackward]:
         places: list[tuple[Tensor, Callable[[], Tensor | None]]] = []
         for tree in self._current.models:
             owner = tree.owner
@@ -227,7 +227,7 @@ class HandwrittenUpdates:
             loose = reference()
             if loose is not None and loose.grad is not None and _is_readable(loose):
                 chosen.append((loose, reference))
-        return [_Seen(parameter, now) for parameter, now in chosen]
+        return [_AfterBackward(parameter, now) for parameter, now in chosen]
 
     def _rest(self, on: bool) -> None:
         self._version = None

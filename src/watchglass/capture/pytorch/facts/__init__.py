@@ -16,7 +16,7 @@ from watchglass.capture.pytorch.facts.clips import ClipCalls
 from watchglass.capture.pytorch.facts.graph_looks import GraphLooks
 from watchglass.capture.pytorch.facts.judged_rows import JudgedRows
 from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
-from watchglass.capture.pytorch.facts.loss_calls import LossCalls
+from watchglass.capture.pytorch.facts.loss_calls import LossCallFact
 from watchglass.capture.pytorch.facts.loss_scales import LossScales
 from watchglass.capture.pytorch.facts.model_structure import Membership, TrainingFlags
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
@@ -111,7 +111,7 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     frozenset({"leftover_gradients"}): lambda hook, models, subjects, leave, kinds: Leftovers(hook, subjects, leave),
     frozenset({"training_flags"}): lambda hook, models, subjects, leave, kinds: TrainingFlags(models),
     frozenset({"membership"}): lambda hook, models, subjects, leave, kinds: Membership(hook, models, subjects),
-    frozenset({"loss_call"}): lambda hook, models, subjects, leave, kinds: LossCalls(),
+    frozenset({"loss_call"}): lambda hook, models, subjects, leave, kinds: LossCallFact(),
     frozenset({"output_sketch", "target_sketch"}): (
         lambda hook, models, subjects, leave, kinds: JudgedRows(models, kinds)
     ),

@@ -42,7 +42,7 @@ _MOST_TENSORS, _MOST_BATCHES = 4, 16
 _MOST_TOKENS = 4096
 
 
-class _Taken(list[str]):
+class _Takers(list[str]):
     """Kinds of the modules that take a sketched tensor, and norms of the gradients of an embedding among them."""
 
     gradients: Any = None
@@ -90,9 +90,9 @@ class Batches:
         self._latest: dict[int, weakref.ref[Tensor]] = {}
         self._correlations: dict[str, Correlations] = {}
         # Of the tensors that are sketched in this forward: their memory, and the kinds of the modules that take them.
-        self._sketched: dict[tuple[Any, ...], _Taken] = {}
+        self._sketched: dict[tuple[Any, ...], _Takers] = {}
         # Embeddings that took a sketched tensor, until the update of their step.
-        self._embedded: list[tuple[weakref.ref[nn.Module], _Taken]] = []
+        self._embedded: list[tuple[weakref.ref[nn.Module], _Takers]] = []
         #: An entry of :attr:`Events.module_listeners`.
         self.module_listeners = (lambda: "input_sketch" in kinds, self._called)
         self._guarded = hook.guarded(self._first_batches, unless=is_compiling)
@@ -117,7 +117,7 @@ class Batches:
         if sketching:
             self._sketched = {}
             for chosen in first_of_each_kind(samples):
-                into, taken = _Taken(), chosen
+                into, taken = _Takers(), chosen
                 for path, tensor in tensors_in(_given(call.arguments, call.kwargs), _MOST_TENSORS):
                     if path == chosen.path:
                         taken = table_sample(path, tensor) or chosen
@@ -157,7 +157,7 @@ class Batches:
         """The captured forward has ended."""
         self._sketched = {}
 
-    def _sketch(self, forward: Forward, taken: Sample, into: _Taken, *, training: bool) -> dict[str, Any] | None:
+    def _sketch(self, forward: Forward, taken: Sample, into: _Takers, *, training: bool) -> dict[str, Any] | None:
         """Data of an ``input_sketch``; for the recorder's thread."""
         key = f"{forward.model}/{taken.path}"
         correlations = self._correlations.setdefault(key, Correlations()) if training else None

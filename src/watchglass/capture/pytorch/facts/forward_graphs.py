@@ -15,7 +15,7 @@ _MOST_LAYERS, _MOST_PAIRS = 256, 512
 _FEW = 2
 
 
-class _Depth(NamedTuple):
+class _Chain(NamedTuple):
     """The longest chain of operations with weights up to a result."""
 
     layers: int = 0
@@ -27,7 +27,7 @@ class _State(NamedTuple):
     """Of a result: the last operations with weights before it, each with the operations since, as bits."""
 
     since: dict[int, int]
-    depth: _Depth
+    depth: _Chain
 
 
 class ForwardReading:
@@ -74,7 +74,7 @@ class ForwardReading:
         graph = self._graph
         kind = graph.kinds[at]
         if not graph.varying[at] or kind == graphs.PARAMETER:
-            return _State({}, _Depth())
+            return _State({}, _Chain())
         below = [each.at for each in graph.below[at] if each.at != CONSTANT and graph.varying[each.at]]
         weights = graph.weights(at)
         if weights:
@@ -113,13 +113,13 @@ class ForwardReading:
         shape = self._graph.shape(Operand(at, 0))
         return 0 if not shape else shape[1 if name == "convolution" and len(shape) > 1 else -1]
 
-    def _joined(self, below: list[int]) -> tuple[dict[int, int], _Depth, bool]:
+    def _joined(self, below: list[int]) -> tuple[dict[int, int], _Chain, bool]:
         """What several results together come of, and whether one of them is a shortcut around the layers of another."""
         if len(below) == 1:
             state = self._states[below[0]]
             return state.since, state.depth, False
         states = [self._states[each] for each in below]
-        depth = max((state.depth for state in states), default=_Depth())
+        depth = max((state.depth for state in states), default=_Chain())
         since: dict[int, int] = {}
         before = 0
         for state in states:

@@ -53,7 +53,7 @@ class GraphLooks:
         # Whether the graphs of the present step are read, its backwards so far, and calls of modules in order.
         self._looking = False
         self._backwards = 0
-        self._calls: list[_Call] = []
+        self._calls: list[_TrainableCall] = []
         self._given: frozenset[int] = frozenset()
         # Sizes of the batches of the present step.
         self._rows: set[int] = set()
@@ -113,7 +113,7 @@ class GraphLooks:
         taken = [tensor for _, tensor in tensors_in(call.arguments, 4) if tensor.is_floating_point()]
         places = frozenset(_place(each) for each in taken)
         self._calls.append(
-            _Call(
+            _TrainableCall(
                 call.place.path,
                 [id(each) for each in parameters],
                 joined=any(tensor.requires_grad for _, tensor in tensors_in(call.output, 4)),
@@ -192,7 +192,7 @@ class GraphLooks:
         }
 
 
-class _Call:
+class _TrainableCall:
     """A call of a module with trainable parameters.
 
     Attributes:
@@ -215,7 +215,7 @@ class _Call:
         self.cut = cut
 
 
-def _is_cut(calls: list[_Call], at: int, lost: set[int]) -> bool:
+def _is_cut(calls: list[_TrainableCall], at: int, lost: set[int]) -> bool:
     """Whether a module took values that are cut off from what lost modules made, as far as that shows."""
     call = calls[at]
     if not call.cut or lost & set(call.parameters):
@@ -225,7 +225,7 @@ def _is_cut(calls: list[_Call], at: int, lost: set[int]) -> bool:
     return made is None or bool(lost & set(made.parameters))
 
 
-def _share(calls: Iterable[_Call], lost: set[int], *, joined: bool) -> int:
+def _share(calls: Iterable[_TrainableCall], lost: set[int], *, joined: bool) -> int:
     """How many of the lost parameters belong to modules that ran, with a graph or without."""
     ran = {number for call in calls if call.joined is joined for number in call.parameters}
     return len(ran & lost)

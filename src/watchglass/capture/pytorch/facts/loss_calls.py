@@ -19,7 +19,7 @@ _TOLD = ("softmax", "log_softmax", "sigmoid", "tanh", "relu", "softplus", "weigh
 _MOST_HOPS = 5
 
 
-class LossCalls:
+class LossCallFact:
     """Records the call of a loss function when none like it was recorded last."""
 
     def __init__(self) -> None:
