@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -76,13 +77,16 @@ def its_forward(model: nn.Module, backend: str) -> nn.Module:
 
 
 WAYS = [wrapped, in_place, by_block, by_wrapped_block, its_forward]
+#: What is captured of outputs.
+OUTPUTS = ["outputs", "relu_output"]
 #: The other ways to compile take as long as the first.
 OTHERS = [pytest.param(way, marks=pytest.mark.slow) for way in WAYS[1:]]
-#: What inductor does before it makes code, aot_eager does alone: one way to call it is enough.
+#: The way decides what is traced, and the backend what is made of that: with the whole model and with its parts traced,
+#: each way needs no backend of its own. What inductor does before it makes code, aot_eager does alone.
 COMPILED = [
     (wrapped, "eager"),
     *(pytest.param(way, "eager", marks=pytest.mark.slow) for way in WAYS[1:]),
-    *(pytest.param(way, "inductor", marks=pytest.mark.slow) for way in WAYS),
+    *(pytest.param(way, "inductor", marks=pytest.mark.slow) for way in (wrapped, by_block)),
     (wrapped, "aot_eager"),
 ]
 
@@ -105,10 +109,14 @@ def fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
-@pytest.fixture
-def data() -> tuple[Tensor, Tensor]:
+def samples() -> tuple[Tensor, Tensor]:
     inputs = torch.randn(64, 12, generator=torch.Generator().manual_seed(7))
     return inputs, inputs[:, :4].argmax(1)
+
+
+@pytest.fixture
+def data() -> tuple[Tensor, Tensor]:
+    return samples()
 
 
 def train(call: Callable[[Tensor], Tensor], model: nn.Module, data: tuple[Tensor, Tensor], steps: int) -> list[float]:
@@ -129,6 +137,25 @@ def compiled_training(way: Compile, backend: str, data: tuple[Tensor, Tensor], s
     return train(way(model, backend), model, data, steps), model
 
 
+@functools.cache
+def unwatched(way: Compile, backend: str) -> tuple[list[float], Net]:
+    """A run of two steps and then of twelve, for all tests that compare with it."""
+    model = Net()
+    call = way(model, backend)
+    trained = [loss for steps in (2, 12) for loss in train(call, model, samples(), steps)]
+    torch.compiler.reset()
+    return trained, model
+
+
+@pytest.fixture(scope="module")
+def eager_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The outputs of three steps of a model that is not compiled."""
+    run, model = tmp_path_factory.mktemp("eager") / "run", Net()
+    with watchglass.watch(model, run=run, save_interval=2, collections=OUTPUTS, strict=True):
+        train(model, model, samples(), 3)
+    return open_run(run)
+
+
 def same_statistics(run: Run, expected: Run, names: Sequence[str], steps: list[int]) -> None:
     for name in names:
         ours, theirs = run.tensor(name), expected.tensor(name)
@@ -145,35 +172,41 @@ def same_bits(one: nn.Module, other: nn.Module) -> None:
         assert torch.equal(value, theirs), name
 
 
-@pytest.mark.parametrize(("way", "backend"), COMPILED)
-@pytest.mark.parametrize("watched_first", [True, False])
-def test_captured_outputs_are_those_of_the_eager_model(
-    tmp_path: Path, data: tuple[Tensor, Tensor], way: Compile, backend: str, watched_first: bool
-) -> None:
-    collections = ["outputs", "relu_output"]
-    eager, model = Net(), Net()
-    with watchglass.watch(eager, run=tmp_path / "eager", save_interval=2, collections=collections, strict=True):
-        train(eager, eager, data, 3)
+def captured_as(expected: Run, path: Path, way: Compile, backend: str, *, watched_first: bool) -> None:
+    """Asserts that a compiled model's outputs are captured as in this run."""
+    model = Net()
     call = model if watched_first else way(model, backend)
-    with watchglass.watch(call, run=tmp_path / "run", save_interval=2, collections=collections, strict=True):
-        train(way(model, backend) if watched_first else call, model, data, 3)
-    run, expected = open_run(tmp_path / "run"), open_run(tmp_path / "eager")
-    names = expected.tensor_names(role="output")
+    with watchglass.watch(call, run=path, save_interval=2, collections=OUTPUTS, strict=True):
+        train(way(model, backend) if watched_first else call, model, samples(), 3)
+    run, names = open_run(path), expected.tensor_names(role="output")
     assert run.tensor_names(role="output") == names
     assert len(names) == 12
     same_statistics(run, expected, names, [0, 2])
 
 
 @pytest.mark.parametrize(("way", "backend"), COMPILED)
+def test_captured_outputs_are_those_of_the_eager_model(
+    run_path: Path, eager_run: Run, way: Compile, backend: str
+) -> None:
+    captured_as(eager_run, run_path, way, backend, watched_first=False)
+
+
+@pytest.mark.parametrize("way", [wrapped, *OTHERS])
+def test_they_are_where_the_model_was_watched_before_it_was_compiled(
+    run_path: Path, eager_run: Run, way: Compile
+) -> None:
+    captured_as(eager_run, run_path, way, "eager", watched_first=True)
+
+
+@pytest.mark.parametrize(("way", "backend"), COMPILED)
 def test_steps_with_nothing_due_are_bit_identical(
     tmp_path: Path, data: tuple[Tensor, Tensor], way: Compile, backend: str
 ) -> None:
-    expected, plain = compiled_training(way, backend, data, 12)
-    torch.compiler.reset()
+    expected, plain = unwatched(way, backend)
     model = Net()
     call = way(model, backend)
     with watchglass.watch(call, run=tmp_path / "run", start_step=1000, strict=True):
-        losses = train(call, model, data, 12)
+        losses = [loss for steps in (2, 12) for loss in train(call, model, data, steps)]
     assert losses == expected
     same_bits(model, plain)
     np.testing.assert_array_equal(open_run(tmp_path / "run").scalars("loss")[1], expected)
@@ -184,7 +217,7 @@ def test_there_is_a_graph_for_captured_steps_and_one_for_others_and_nothing_is_c
     tmp_path: Path, data: tuple[Tensor, Tensor], way: Compile
 ) -> None:
     model = Net()
-    call = way(model, "aot_eager")
+    call = way(model, "aot_eager" if way is wrapped else "eager")  # that code of a backward is kept is seen once
     with watchglass.watch(call, run=tmp_path / "run", save_interval=10, strict=True) as hook:
         train(call, model, data, 2)
         with torch.no_grad():
@@ -258,18 +291,12 @@ def test_a_model_compiled_with_reduced_overhead_is_captured_and_trains_as_ever(
 def test_a_model_compiled_before_it_is_watched_trains_to_the_same_bits(
     tmp_path: Path, data: tuple[Tensor, Tensor], caplog: pytest.LogCaptureFixture, way: Compile, backend: str
 ) -> None:
-    def training(run: Path | None) -> tuple[list[float], Net]:
-        torch.compiler.reset()
-        model = Net()
-        call = way(model, backend)
-        losses = train(call, model, data, 2)
-        if run is None:
-            return losses + train(call, model, data, 12), model
-        with watchglass.watch(call, run=run, save_interval=2, strict=True):
-            return losses + train(call, model, data, 12), model
-
-    expected, plain = training(None)
-    losses, model = training(tmp_path / "run")
+    expected, plain = unwatched(way, backend)
+    model = Net()
+    call = way(model, backend)
+    losses = train(call, model, data, 2)
+    with watchglass.watch(call, run=tmp_path / "run", save_interval=2, strict=True):
+        losses += train(call, model, data, 12)
     assert losses == expected
     same_bits(model, plain)
     run = open_run(tmp_path / "run")
