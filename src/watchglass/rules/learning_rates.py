@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from watchglass.records import Mode, ModuleKind
+from watchglass.records import ModuleKind
 from watchglass.rules import signals
 from watchglass.stats import median
 from watchglass.tables import StepView
@@ -36,7 +36,7 @@ def adaptive(view: StepView) -> bool:
 
 def beyond_usual(view: StepView) -> str:
     """``"above"`` or ``"below"`` if the learning rate is orders of magnitude off for the kind of optimizer, else ""."""
-    group, rates = _group(view), view.series("learning_rate", Mode.TRAIN)
+    group, rates = _group(view), signals.learning_rates(view)
     highest = max([*rates[np.isfinite(rates)].tolist(), signals.learning_rate(view) or 0.0])
     if not group or highest <= 0 or "line_search_fn" in group:  # LBFGS finds its own length of a step
         return ""
@@ -71,7 +71,7 @@ def without_warmup(view: StepView) -> bool:
     needs = ModuleKind.ATTENTION in kinds or (
         ModuleKind.EMBEDDING in kinds and kinds.count(ModuleKind.NORMALIZATION) > 2
     )
-    rates = view.series("learning_rate", Mode.TRAIN)
+    rates = signals.learning_rates(view)
     full = not len(rates) or (rates[0] > 0 and rates[0] >= _FULL * float(np.max(rates)))
     return needs and full and adaptive(view)
 

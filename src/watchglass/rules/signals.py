@@ -100,11 +100,22 @@ def resumed(view: StepView) -> bool:
 
 
 def _rate_name(view: StepView) -> str:
-    """Name of the learning rate of this step: of several groups and optimizers, the first that made the step."""
+    """Name of the learning rate: of several groups and optimizers, the first that made this step, else the first."""
     if view.scalar("learning_rate") is not None:
         return "learning_rate"
-    names = [name for name in view.scalars(Role.METRIC) if name.startswith("learning_rate/")]
+    recorded = view.scalars(Role.METRIC) if view.mode is Mode.TRAIN else {}
+    names = [name for name in recorded or view.catalog.names if name.startswith("learning_rate/")]
     return min(names, key=lambda name: (len(name), name), default="learning_rate")
+
+
+def learning_rates(view: StepView, last: int | None = None) -> npt.NDArray[np.float64]:
+    """The learning rates of the training steps so far (of the first group where there are several), oldest first.
+
+    Args:
+        view: The step.
+        last: Only so many.
+    """
+    return view.series(_rate_name(view), Mode.TRAIN, last)
 
 
 def learning_rate(view: StepView) -> float | None:
@@ -120,13 +131,13 @@ def learning_rate(view: StepView) -> float | None:
 
 def warming_up(view: StepView) -> bool:
     """Whether the learning rate is zero or still rising: then small updates and a flat loss are intended."""
-    rates = view.series(_rate_name(view), Mode.TRAIN, 32)
+    rates = learning_rates(view, 32)
     return len(rates) > 0 and bool(rates[-1] <= 0 or rates[-1] > rates[0] * 1.001)
 
 
 def decayed(view: StepView) -> bool:
     """Whether the learning rate is below half of its highest so far: then small updates are intended."""
-    rates = view.series(_rate_name(view), Mode.TRAIN)
+    rates = learning_rates(view)
     return len(rates) > 0 and bool(rates[-1] < 0.5 * rates.max())
 
 

@@ -26,7 +26,7 @@ _FEW_STEPS = 8
 _MANY_STEPS = 64
 
 #: Scalars that every step has.
-_EVERY_STEP = frozenset({"loss", "learning_rate"})
+_EVERY_STEP = frozenset({"loss", "learning_rate", "learning_rate/0"})
 _MODE_NAMES = {Mode.TRAIN: "train", Mode.EVAL: "eval", Mode.PREDICT: "predict"}
 _IN_MODE = {Mode.TRAIN: "", Mode.EVAL: " in evaluation", Mode.PREDICT: " in prediction"}
 #: Roles of tensors in a collection that selects by structure alone.

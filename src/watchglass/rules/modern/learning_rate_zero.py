@@ -25,7 +25,7 @@ class LearningRateZero(Rule):
     """
 
     default = True
-    needs = (Needs(scalars=("learning_rate",), why="to follow the learning rate"),)
+    needs = (Needs(scalars=("learning_rate", "learning_rate/0"), why="to follow the learning rate"),)
 
     zero_steps: int = parameter(8, help="training steps in a row with a rate of zero", unit="steps", ge=2)
 

@@ -34,7 +34,7 @@ class SchedulerMisuse(Rule):
     default = True
     needs = (
         Needs(facts=("calls",), optional=True, why="to see when the scheduler steps"),
-        Needs(scalars=("learning_rate",), why="to follow the learning rate"),
+        Needs(scalars=("learning_rate", "learning_rate/0"), why="to follow the learning rate"),
     )
 
     early: float = parameter(0.2, help="share of the run by which a schedule should not be over", unit="ratio", gt=0)

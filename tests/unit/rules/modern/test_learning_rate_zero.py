@@ -38,3 +38,23 @@ class TestLearningRateZeroInRealRuns(RealRuns):
         for _ in range(40):
             update(model, optimizer, *batch())
             scheduler.step()
+
+
+class TestLearningRateZeroOfTwoGroups(RealRuns):
+    """Groups with and without weight decay, as scripts for language models have them."""
+
+    rule = "LearningRateZero"
+    cause = "learning_rate_zero"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The twin warms up from zero."""
+        model = classifier()
+        weights = [each for each in model.parameters() if each.dim() > 1]
+        biases = [each for each in model.parameters() if each.dim() < 2]
+        groups = [{"params": weights, "weight_decay": 0.01}, {"params": biases, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=0.01)
+        watch(model)
+        scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: 0.0 if sick else min(1.0, step / 10))
+        for _ in range(40):
+            update(model, optimizer, *batch())
+            scheduler.step()
