@@ -40,6 +40,7 @@ class FrozenByMistake(Rule):
         Needs(role=Role.WEIGHT, statistics=("min", "max", "std", "sum", "l2"), why="to see frozen weights"),
         Needs(facts=("membership",), optional=True, why="to know frozen weights that the optimizer holds"),
         Needs(facts=("initialization",), optional=True, why="to omit copies of trained weights"),
+        Needs(facts=("training_flags",), optional=True, why="to see that weights are unfrozen"),
     )
 
     patience: int = parameter(3, help="captures with the same values", unit="captures", ge=2)
@@ -50,6 +51,9 @@ class FrozenByMistake(Rule):
     #: Frozen ones that the optimizer holds; spreads of trained weights at the start, by shape.
     held: list[str] = state(list)
     trained: int = state(int)
+    #: By model how many parameters were frozen, and the step since which there are fewer.
+    frozen: dict[str, int] = state(dict)
+    thawed: int = state(int)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without layers."""
@@ -60,6 +64,11 @@ class FrozenByMistake(Rule):
         for fact in view.facts("membership"):
             of = fact.data.get("optimizers")
             self.held = [name for each in (of or {}).values() for name in each["frozen"]["names"]]
+        for fact in view.facts("training_flags"):
+            now, model = fact.data.get("frozen_parameters", 0), str(fact.data.get("model"))
+            if now < self.frozen.get(model, 0):
+                self.thawed = view.model_step
+            self.frozen[model] = now
         if view.mode is not Mode.TRAIN or not view.captured:
             return
         weights = view.statistics(Role.WEIGHT, min_dims=2)
@@ -100,10 +109,9 @@ class FrozenByMistake(Rule):
         return rows, dict.fromkeys((info.name for info in trained), _TRAINED), sum(bool(i.module) for i in trained)
 
     def _judge(self, view: StepView) -> Iterable[Finding]:
-        # Since then a weight may have been unfrozen: it must have been seen after a third of the run.
-        third = view.model_step // 3 if view.mode is Mode.TRAIN else 0
-        still = {name: row[2] for name, row in self.fresh.items() if row[1] >= self.patience and row[3] >= third}
-        still = {name: fits for name, fits in still.items() if fits}
+        # A weight that has been unfrozen shows by its values where it is captured. Short runs have few late captures.
+        rows = {name: row for name, row in self.fresh.items() if row[1] >= self.patience and row[3] >= self.thawed}
+        still = {name: row[2] for name, row in rows.items() if row[2]}
         uniform = [name for name, fits in still.items() if "uniform" in fits]
         if not self.trained or not still or not (uniform or len(still) > 1):
             return
@@ -117,7 +125,7 @@ class FrozenByMistake(Rule):
             value=float(len(names)),
             limit=0.0,
             message=f"{names[0]}{others} {'are' if others else 'is'} frozen since the start, with weights that look "
-            f"like a fresh initialisation ({still[names[0]]}), up to step {view.mode_step}",
+            f"like a fresh initialisation ({still[names[0]]}), up to step {rows[names[0]][3]}",
             symptoms=("frozen_at_random_weights",),
         )
 
@@ -129,10 +137,10 @@ class FrozenByMistake(Rule):
         return initialization_of(info.shape, info.module_kind, size, least, most, std, self.tolerance)
 
     def _is_copy(self, view: StepView, info: TensorInfo, std: float) -> bool:
-        """Whether a trained weight began with the same shape and spread."""
+        """Whether a trained weight began with the same shape and spread; layers of one stack are copies of another."""
         fact = view.latest_fact("initialization")
         rows = fact.data.get("tensors", {}) if fact is not None else {}
+        others = [row for name, row in rows.items() if name != info.name and name not in self.held]
         return any(
-            name != info.name and row.get("shape") == list(info.shape) and abs((row.get("std") or 0) / std - 1) < 1e-5
-            for name, row in rows.items()
+            row.get("shape") == list(info.shape) and abs((row.get("std") or 0) / std - 1) < 1e-5 for row in others
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +36,41 @@ def run(frozen: str, random: np.random.Generator) -> list[Step]:
     ]
 
 
+def short_of_captures(thawed: int | None = None) -> list[Step]:
+    """A run whose captures end long before it does; at one of its evaluations some parameters may be unfrozen."""
+    captured = run("uniform", np.random.default_rng(0))
+    late = [Step(scalars={"loss": 1.0}, facts=flags(0) if step == thawed else {}) for step in range(180)]
+    captured[0] = dataclasses.replace(captured[0], facts={**captured[0].facts, **flags(1)})
+    return [*captured, *late]
+
+
+def flags(frozen: int) -> dict[str, Any]:
+    return {"training_flags": {"model": "Net", "training": True, "frozen_parameters": frozen}}
+
+
+def stack(trained: bool) -> list[Step]:
+    """Two layers that are copies of one another, as those of a transformer; one of them may be trained."""
+    random = np.random.default_rng(0)
+    bound = 1 / math.sqrt(32)
+    weight = random.uniform(-bound, bound, (64, 32)).astype(np.float32)
+    names = ["stem.weight"] if trained else ["stem.weight", "body.weight"]
+    membership = {"optimizers": {"optimizer": {"frozen": {"count": len(names), "names": names}}}}
+    row = {"identical_rows": 0.0, "constant": False, "std": float(weight.std()), "shape": [64, 32]}
+    initialization = {"tensors": {"stem.weight": row, "body.weight": row}}
+    return [
+        Step(
+            scalars={"loss": 1.0},
+            statistics={
+                "stem.weight": weight,
+                "body.weight": weight + np.float32(0.01 * step * trained),
+                "readout.weight": random.normal(size=(8, 8)).astype(np.float32),
+            },
+            facts={"membership": membership, "initialization": initialization} if step == 0 else {},
+        )
+        for step in range(20)
+    ]
+
+
 class TestFrozenByMistake(RuleSuite):
     rule = find_rule("FrozenByMistake")
 
@@ -41,6 +79,15 @@ class TestFrozenByMistake(RuleSuite):
 
     def healthy(self) -> Sequence[Step]:
         return run("trained", np.random.default_rng(0))
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return [short_of_captures(), stack(trained=False)]
+
+    def test_weights_that_are_unfrozen_after_the_last_capture_are_not_reported(self, tmp_path: Path) -> None:
+        assert self.serious(self.build(tmp_path, short_of_captures(thawed=100))) == []
+
+    def test_copies_of_trained_weights_are_not_reported(self, tmp_path: Path) -> None:
+        assert self.serious(self.build(tmp_path, stack(trained=True))) == []
 
 
 class TestFrozenByMistakeInRealRuns(RealRuns):
