@@ -102,6 +102,11 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "a few reductions per normalisation at the 1st, 2nd, 4th, 8th ... captured step and the first evaluation",
             "how far the running statistics of normalisation have moved, and how far they are from their inputs",
         ),
+        "rank_gradients": FactKind(
+            "rules",
+            "nothing with one process; with several, two copies of 16 elements of a gradient at captured steps",
+            "some elements of a gradient before and after ranks average it, and the wrapper that averages",
+        ),
         "loss_graph": FactKind(
             "rules",
             "one reading of autograd's graph at the first three captured steps, then the 4th, 16th, 64th ...",

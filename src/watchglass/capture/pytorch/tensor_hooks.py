@@ -1,4 +1,4 @@
-"""The one way to put a hook on a tensor."""
+"""The ways to put a hook on a tensor."""
 
 from __future__ import annotations
 
@@ -23,4 +23,18 @@ def observe_gradient(tensor: Tensor, guard: Guard, arrived: Callable[[Tensor | N
     """
     # Nothing is lost when a tensor with this hook is saved, and PyTorch is not to warn of it.
     handle: RemovableHandle = tensor.register_hook(unserializable_hook(guard.shielded(arrived)))
+    return handle
+
+
+def observe_accumulated(parameter: Tensor, guard: Guard, arrived: Callable[[Tensor], None]) -> RemovableHandle:
+    """Call ``arrived`` with a parameter each time a backward has added to its gradient, until the handle is removed.
+
+    Copies and saved files of a parameter do not have such a hook.
+
+    Args:
+        parameter: A leaf that requires a gradient.
+        guard: Keeps faults of ``arrived`` from autograd.
+        arrived: Called on any thread; returns nothing.
+    """
+    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(guard.shielded(arrived))
     return handle

@@ -20,6 +20,7 @@ from watchglass.capture.pytorch.facts.loss_calls import LossCallFact
 from watchglass.capture.pytorch.facts.loss_scales import LossScales
 from watchglass.capture.pytorch.facts.model_structure import Membership, TrainingFlags
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
+from watchglass.capture.pytorch.facts.rank_gradients import RankGradients
 from watchglass.capture.pytorch.facts.running_statistics import RunningStatistics
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.facts.update_samples import UpdateSampleFact
@@ -116,6 +117,7 @@ _MAKERS: dict[frozenset[str], _Maker] = {
         lambda hook, models, subjects, leave, kinds: JudgedRows(models, kinds)
     ),
     frozenset({"update_sample"}): lambda hook, models, subjects, leave, kinds: UpdateSampleFact(),
+    frozenset({"rank_gradients"}): lambda hook, models, subjects, leave, kinds: RankGradients(hook, models, leave),
     frozenset({"running_statistics"}): lambda hook, models, subjects, leave, kinds: RunningStatistics(models),
     frozenset({"loss_graph", "forward_graph", "unheld_parameters"}): (
         lambda hook, models, subjects, leave, kinds: GraphLooks(

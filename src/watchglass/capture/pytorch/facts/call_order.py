@@ -10,7 +10,6 @@ import itertools
 from contextlib import ExitStack
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -18,6 +17,7 @@ from watchglass.capture import call_order
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
+from watchglass.capture.pytorch.facts.rank_gradients import processes
 from watchglass.record import OpenStep
 
 
@@ -86,11 +86,5 @@ class CallOrderFact:
 
     def _write(self) -> None:
         self._last_version = self._version()
-        data = {**self.rounds.record(), "objects": self._subjects.describe(), "processes": _processes()}
+        data = {**self.rounds.record(), "objects": self._subjects.describe(), "processes": processes()}
         self._hook.current_records().facts.append(("calls", "wrapped functions", data))
-
-
-def _processes() -> int:
-    """Processes that train together: libraries step a scheduler once for each of them."""
-    distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1

@@ -1,0 +1,90 @@
+"""GradientsSummedOverRanks: ranks add their gradients and do not divide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.rules.modern.rank_average import Average, average, samples
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import JointStep, StepView
+
+#: Optimizers whose updates hardly depend on the scale of all gradients.
+_SCALE_FREE = ("Adam", "Lion", "Rprop", "RMSprop", "Adagrad", "Adadelta", "Adafactor", "Muon", "Lamb", "Lars")
+
+
+class GradientsSummedOverRanks(Rule):
+    """Ranks add their gradients and do not divide, so updates grow with the number of ranks.
+
+    Looks at: some elements of a gradient as each rank computes it and as its optimizer uses it; the loss that backward
+        starts from and the value of its loss function.
+    Fires when: in `patience` captures in a row all ranks use the sum of their gradients, of losses that nothing divides
+        by the number of ranks. It is `info` where the optimizer does not depend on the scale of gradients, as Adam.
+    Usual causes: an all_reduce by hand, whose default is the sum.
+    What to try: divide by the number of ranks after all_reduce, or use DistributedDataParallel.
+    Costs: nothing with one process; with several, a copy of 16 elements of a gradient at captured steps.
+    Source: exact; documentation of torch.distributed.all_reduce; house: `patience`.
+    """
+
+    default = True
+    needs = (
+        Needs(facts=("rank_gradients",), optional=True, why="to see how gradients are averaged"),
+        Needs(scalars=("loss",), optional=True, why="to see whether the loss is divided by the number of ranks"),
+        Needs(facts=("loss_call",), optional=True, why="to know losses that are sums"),
+        Needs(facts=("membership",), optional=True, why="to know the optimizer"),
+    )
+
+    patience: int = parameter(2, help="captures in a row", unit="captures", ge=1)
+
+    sums: int = state(int)
+    known: bool = state(bool)
+
+    def check_step(self, step: JointStep) -> Iterable[Finding]:
+        """At most one finding at a step."""
+        if step.mode is not Mode.TRAIN or len(step.views) < 2:
+            return
+        kind = average(step)
+        self.known = self.known or kind is not None
+        if kind is None or not all(map(_is_mean, step.views)):
+            return
+        self.sums = self.sums + 1 if kind is Average.SUM else 0
+        if self.sums < self.patience:
+            return
+        ranks = len(step.views)
+        yield self.finding(
+            step,
+            severity=Severity.INFO if all(map(_scale_free, step.views)) else Severity.WARNING,
+            subject="gradients",
+            tensors=[f"gradient/{samples(step)[0]['parameter']}"],
+            value=float(ranks),
+            limit=1.0,
+            message=f"all {ranks} ranks use the sum of their gradients, {ranks} times the mean over the samples of all "
+            "ranks",
+            symptoms=("gradients_summed",),
+            evidence={"ranks": ranks},
+        )
+
+    def applicable(self, step: JointStep) -> str:
+        """A reason where nothing shows how ranks combine gradients."""
+        if len(step.views) < 2:
+            return "the run has one rank"
+        return "" if self.known else "no gradient was captured on all ranks before and after their average"
+
+
+def _is_mean(view: StepView) -> bool:
+    """Whether the loss that backward starts from is what a loss function returned, and that is a mean."""
+    loss, call = view.scalar("loss"), view.latest_fact("loss_call")
+    if loss is None or (call is not None and call.data.get("reduction") == "sum"):
+        return False
+    parts = [value for name, value in view.scalars(Role.LOSS).items() if name.startswith("loss/")]
+    return any(math.isclose(loss, value, rel_tol=1e-3) for value in parts)
+
+
+def _scale_free(view: StepView) -> bool:
+    fact = view.latest_fact("membership")
+    optimizers = fact.data.get("optimizers", {}) if fact is not None else {}
+    names = [str(each.get("type", "")) for each in optimizers.values()]
+    return bool(names) and all(any(kind.lower() in name.lower() for kind in _SCALE_FREE) for name in names)
