@@ -75,7 +75,7 @@ class Snapshot:
     processes: frozenset[int]
     open_files: frozenset[tuple[str, int]]
     hooks: dict[str, frozenset[int]]
-    patchable: dict[str, object]
+    patchable: dict[str, dict[str, object]]
     finders: tuple[object, ...]
     path: tuple[str, ...]
     environment: dict[str, str]
@@ -113,11 +113,7 @@ def differences(before: Snapshot, below: Path, patience_s: float = PATIENCE_S) -
         *(f"process {pid} ({_command(pid)}) is still running" for pid in after.processes - before.processes),
         *(f"file {path} is still open" for path, _ in sorted(after.open_files - before.open_files)),
         *_hook_differences(before, after),
-        *(
-            f"{name} is still replaced by {after.patchable[name]!r}"
-            for name, value in before.patchable.items()
-            if after.patchable.get(name) is not value and not _of_the_compiler(after.patchable.get(name))
-        ),
+        *_replaced(before, after),
         *(
             f"{finder!r} is still on sys.meta_path or sys.path_hooks"
             for finder in after.finders
@@ -199,15 +195,25 @@ def _torch_registries() -> Iterator[tuple[str, dict[int, Any]]]:
             yield f"{module}.{name}", getattr(sys.modules[module], name)
 
 
-def _torch_patchable() -> Iterator[tuple[str, object]]:
+def _torch_patchable() -> Iterator[tuple[str, dict[str, object]]]:
+    """Copies of the tables of names, which are examined only where one of them has changed."""
     for module, name in TORCH_PATCHABLE:
         if module not in sys.modules:
             continue
         owner = getattr(sys.modules[module], name, None) if name else sys.modules[module]
-        for attribute, value in vars(owner).items() if owner is not None else ():
+        if owner is not None:
+            yield f"{module}.{name}", dict(vars(owner))
+
+
+def _replaced(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    for owner, names in before.patchable.items():
+        now = after.patchable.get(owner, {})
+        for name, value in names.items():
+            if now.get(name) is value or not callable(value) or _of_the_compiler(now.get(name)):
+                continue
             # Dunders matter for classes (Module.__call__, Optimizer.__init__), not for modules (__dict__, __spec__).
-            if callable(value) and (name or not attribute.startswith("__")):
-                yield f"{module}.{name + '.' if name else ''}{attribute}", value
+            if not (owner.endswith(".") and name.startswith("__")):
+                yield f"{owner.rstrip('.')}.{name} is still replaced by {now.get(name)!r}"
 
 
 def _hook_differences(before: Snapshot, after: Snapshot) -> Iterator[str]:
