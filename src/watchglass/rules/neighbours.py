@@ -21,8 +21,10 @@ _SKETCHES, _ROWS = 2, 64
 _MANY = 8
 #: Agreement that counts, and by how many standard errors it must be above zero.
 _AGREE, _CERTAIN = 0.2, 4.0
+#: Agreement of errors from which on a model has left out a part of what its inputs tell.
+_LEFT_OUT = 0.3
 
-#: Of each sketch: rows, agreement of targets, agreement of errors, variance of targets (0 for classes).
+#: Of each sketch: rows, agreement of targets, agreement of errors, variance of targets (0 for classes), model step.
 Compared = list[list[float]]
 
 
@@ -33,12 +35,21 @@ def remember(compared: Compared, view: StepView) -> None:
         if found and fact.data.get("number") == 1:
             rows, spread = fact.data.get("rows", 0), float(fact.data.get("constant_error") or 0.0)
             variance = spread * rows / (rows - 1) if rows > 1 else 0.0
-            compared.append([found["rows"], found["targets"], found["errors"], variance])
+            compared.append([found["rows"], found["targets"], found["errors"], variance, view.model_step])
 
 
 def targets_agree(compared: Compared) -> float | None:
     """How alike the targets of neighbours are, 0..1, over the whole run; None where they are not for certain."""
     return _certain(compared, 1)
+
+
+def errors_agree(compared: Compared, since: int) -> float | None:
+    """How alike the errors of neighbours are from a step on, 0..1; None where they are not for certain.
+
+    Where they are, the inputs tell something about the errors, so that a better model has smaller ones.
+    """
+    mean = _certain([each for each in compared if each[4] >= since], 2)
+    return mean if mean is not None and mean >= _LEFT_OUT else None
 
 
 def symptoms(compared: Compared) -> tuple[str, ...]:

@@ -19,26 +19,36 @@ from watchglass.tables import Selection, StepView
 _MOVES = 1e-4
 #: Units of a bottleneck that are too few for this many classes, whatever the inputs are.
 _NO_MORE, _CLASSES = 2, 4
+#: Channels of a convolution that count as so many units; more of them are too many for their positions.
+_CHANNELS = 4
+#: Loss over its start from which alike errors count: those of a solved task are alike, and tiny.
+_UNSOLVED = 0.15
+#: Share of the training loss below which a validation loss shows that something but the model raises the former.
+_TRAINED = 0.8
 
 
 class Underfit(Rule):
     """Training and validation loss have both stopped falling at a high level, in a small model.
 
     Looks at: the training loss in windows that widen with the length of the run, the last validation loss, the widths
-        of the layers between inputs and outputs, and how similar the targets of samples with similar inputs are.
+        of the layers between inputs and outputs, and how similar targets and errors of samples with similar inputs are.
     Fires when: at the end of a run of at least `windows` windows the training loss has not fallen by `fall` over the
         second half with any certainty; the last validation loss is at most `gap` above it; the learning rate is a usual
         one and moves the weights; and the loss is above that of looking up the target of the most similar sample of the
-        same batch. The model must be small: linear, or everything goes through one or two units; if it has learned
-        something, also through `units` units, or its widest hidden layer has at most `widest`. Or everything goes
-        through one or two units to four or more classes, the loss is between `high` and `learned` times its start, and
-        has fallen by less than `slow`. Where inputs are far from each other (tokens), only the latter is judged.
+        same batch, or in the second half of the run the errors of similar samples are alike, so that the inputs tell
+        more than the model makes of them. The model must be small: linear, or everything goes through one or two units;
+        if it has learned something, also through `units` units, or its widest hidden layer has at most `widest` (or 4
+        channels). Where errors are alike, a fall by `slow` is as good as none, but a low loss does not count. Or
+        everything goes through one or two units to four or more classes, the loss is between `high` and `learned` times
+        its start, and has fallen by less than `slow`. Where inputs are far from each other (tokens), only the latter is
+        judged.
     Usual causes: layers that are too narrow, a bottleneck between them, a linear model of what is not linear.
     What to try: wider layers, or more of them.
     Costs: nothing in addition to losses, the shapes of weights, and the facts output_sketch, target_sketch and
         forward_graph.
     Source: Goodfellow et al., Deep Learning, 5.2; Cover and Hart, Nearest Neighbor Pattern Classification, 1967: no
-        better prediction has a larger error than the nearest sample; house: the limits.
+        better prediction has a larger error than the nearest sample; Moran, Notes on Continuous Stochastic Phenomena,
+        1950: errors that are alike where inputs are; house: the limits.
     """
 
     default = True
@@ -53,7 +63,7 @@ class Underfit(Rule):
 
     windows: int = parameter(8, help="windows before a plateau counts", unit="windows", ge=4)
     fall: float = parameter(0.03, help="decrease over the second half, as a share of the start", unit="ratio", ge=0)
-    slow: float = parameter(0.08, help="the same in a model that goes through one or two units", unit="ratio", ge=0)
+    slow: float = parameter(0.08, help="the same with one or two units, or alike errors", unit="ratio", ge=0)
     learned: float = parameter(0.95, help="training loss over its start below which it learns", unit="ratio", gt=0)
     high: float = parameter(0.3, help="training loss over its start above which it is high", unit="ratio", gt=0)
     gap: float = parameter(0.15, help="validation loss above the training loss", unit="ratio", ge=0)
@@ -107,12 +117,17 @@ class Underfit(Rule):
         tiny = not widest or min(widest, narrowest) <= _NO_MORE
         learns = now.value < self.learned * start
         small = tiny or (learns and (narrowest <= self.units or widest <= self.widest))
-        lookup = self._lookup()
         # Dropout and augmentation belong to the training only.
-        above = lookup is not None and min([now.value, *self.validation]) > lookup
-        if lookup is not None and above and small and (flat or (tiny and falls < self.slow * start)):
+        best = min([now.value, *self.validation])
+        lookup, alike = self._lookup(), self._alike(view)
+        if lookup is not None and best > lookup and small and (flat or (tiny and falls < self.slow * start)):
             words = f", and the most similar sample of the same batch would give {lookup:.3g}"
             yield self._finding(view, now.value, lookup, words, widest, narrowest)
+            return
+        left = best > _TRAINED * now.value and best > _UNSOLVED * start
+        if alike is not None and left and small and falls < self.slow * start:
+            words = f", and the errors of samples with similar inputs are still alike ({alike:.2f} of 1)"
+            yield self._finding(view, now.value, (1 - alike**2) * now.value, words, widest, narrowest)
             return
         many = (signals.classes(view) or 0) >= _CLASSES
         if widest and tiny and many and learns and falls < self.slow * start and now.value > self.high * start:
@@ -141,6 +156,14 @@ class Underfit(Rule):
         pool = next(iter(self.pools.values())) if len(self.pools) == 1 else None
         return neighbours.loss_of_lookup(self.compared, pool) if pool is not None and self.plain else None
 
+    def _alike(self, view: StepView) -> float | None:
+        """How alike the errors of similar samples are in the second half; None where that is not known for certain."""
+        pool = next(iter(self.pools.values())) if len(self.pools) == 1 else None
+        # Smoothed labels leave the same error on every sample that is right.
+        if pool is None or pool.get("smoothing"):
+            return None
+        return neighbours.errors_agree(self.compared, view.model_step // 2)
+
     def _finding(
         self, view: StepView, loss: float, limit: float, words: str, widest: float, narrowest: float
     ) -> Finding:
@@ -168,13 +191,14 @@ class Underfit(Rule):
 
 
 def _widest(view: StepView) -> float:
-    """Units of the widest layer before the last one; 0 if there is none."""
+    """Units of the widest layer before the last one: 0 for none, infinite where a convolution has many channels."""
     weights = sorted(view.catalog.select(Selection(Role.WEIGHT, min_dims=2)), key=lambda info: info.layer_index)
     # A table has a row for each of its words, and a recurrent layer its gates below each other.
     axis = {ModuleKind.EMBEDDING: 1, ModuleKind.RECURRENT: 1}
     last = weights[-1].layer_index if weights else 0
-    hidden = (info.shape[axis.get(info.module_kind, 0)] for info in weights if info.layer_index < last)
-    return float(max(hidden, default=0))
+    hidden = [(info, info.shape[axis.get(info.module_kind, 0)]) for info in weights if info.layer_index < last]
+    many = any(info.module_kind is ModuleKind.CONVOLUTION and width > _CHANNELS for info, width in hidden)
+    return math.inf if many else float(max((width for _, width in hidden), default=0))
 
 
 def _narrowest(view: StepView) -> float:

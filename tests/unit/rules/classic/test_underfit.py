@@ -21,20 +21,24 @@ from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 
-def steps(loss: float, units: int, *, alike: float = 0.0, moves: float = 1e-3) -> list[Step]:
+def steps(
+    loss: float, units: int, *, alike: float = 0.0, errors: float = 0.0, late: bool = True, moves: float = 1e-3
+) -> list[Step]:
     """A loss that falls from 1.4 and stays, in a model of this width for four classes.
 
     Args:
         loss: Where it stays.
         units: Units of the hidden layer.
         alike: How similar the targets of similar samples are.
+        errors: How similar their errors are.
+        late: Whether that is known of the second half of the run.
         moves: Update over weight.
     """
     random = np.random.default_rng(0)
     weights = {"first.weight": random.normal(size=(units, 8)), "last.weight": random.normal(size=(4, units))}
     arrays = {**weights, **{f"update/{name}": moves * weight for name, weight in weights.items()}}
     facts: dict[str, Any] = {
-        "output_sketch": {"number": 1, "rows": 32, "neighbours": {"rows": 32, "targets": alike, "errors": alike}},
+        "output_sketch": {"number": 1, "rows": 32, "neighbours": {"rows": 32, "targets": alike, "errors": errors}},
         "target_sketch": {
             "function": "cross_entropy", "number": 1, "rows": 32, "columns": 4, "kind": "classes",
             "counts": [[each, 8] for each in range(4)],
@@ -44,7 +48,7 @@ def steps(loss: float, units: int, *, alike: float = 0.0, moves: float = 1e-3) -
         Step(
             scalars={"loss": loss + (1.4 - loss) * 0.95**n + 0.02 * random.normal(), "accuracy": 0.5},
             statistics=arrays,
-            facts={} if n % 10 else facts,
+            facts={} if n % 10 or (n >= 150 and not late) else facts,
         )
         for n in range(300)
     ]
@@ -59,7 +63,7 @@ class TestUnderfit(RuleSuite):
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
         # A look at the most similar sample gives 0.7.
-        return (steps(0.9, units=12, alike=0.7),)
+        return (steps(0.9, units=12, alike=0.7), steps(0.5, units=12, alike=0.7, errors=0.5))
 
     def healthy(self) -> Sequence[Step]:
         # As high, but the task is noisy: similar samples do not tell more.
@@ -75,6 +79,9 @@ class TestUnderfit(RuleSuite):
         (steps(1.38, units=2, alike=0.7), True),
         (steps(0.9, units=2, alike=0.7, moves=1e-6), False),
         (steps(0.3, units=2, alike=0.7), False),
+        (steps(0.5, units=12, alike=0.7, errors=0.1), False),
+        (steps(0.5, units=12, alike=0.7, errors=0.5, late=False), False),
+        (steps(0.5, units=32, alike=0.7, errors=0.5), False),
     ],
 )
 def test_a_model_is_small_for_what_similar_samples_tell(run_path: Path, given: list[Step], found: bool) -> None:
