@@ -15,6 +15,8 @@ from watchglass.tables import StepView
 _KINDS = ("classes", "one_hot", "labels")
 #: Sketches of each mode whose errors are kept.
 _MOST_SKETCHES = 256
+#: Rows of one class in a batch, and their share, that a rare class never has in random batches.
+_TOGETHER, _MAJORITY = 8, 0.5
 
 
 class ClassImbalance(Rule):
@@ -26,8 +28,8 @@ class ClassImbalance(Rule):
         least `samples` labels. The model must also mispredict a share of more than `threshold_misprediction` of the
         rarest class in the second half of the run, and `harm` more than of the most frequent class. Imbalance alone is
         an `info`. With `harm` below 0, as in calibration `sagemaker`, imbalance alone or misprediction alone is a
-        finding. The rule skips losses with weights by class, sequences and images with a class for each position, and
-        more than 64 classes.
+        finding. The rule skips losses with weights by class, sequences and images with a class for each position,
+        more than 64 classes, and batches that are sorted: there the counts say where the sketches lie.
     Usual causes: classes that are rare by nature (faults, fraud, diseases); a filter that removes one class.
     What to try: weight the loss by class, or sample classes equally often; judge by balanced accuracy.
     Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
@@ -48,6 +50,8 @@ class ClassImbalance(Rule):
     min_rows: int = parameter(10, help="rows of a class whose errors count", unit="rows", ge=1)
 
     pools: dict[str, dict[str, Any]] = state(dict)
+    #: Classes that had the most rows of some batch of several rows.
+    together: list[int] = state(list)
     #: By mode: model step and errors of sketches, triples of class, predicted class and rows.
     errors: dict[str, list[list[Any]]] = state(dict)
 
@@ -63,6 +67,10 @@ class ClassImbalance(Rule):
             data = fact.data
             if data.get("kind") in _KINDS and len(data.get("shape", ())) <= 2 and data.get("columns", 0) <= 64:
                 guessing.add_targets(guessing.pool_of(self.pools, data), data)
+                for label, rows in data.get("counts") or ():
+                    many = rows >= max(_TOGETHER, _MAJORITY * (data.get("rows") or 0))
+                    if many and int(label) not in self.together:
+                        self.together.append(int(label))
         if self.harm < 0:
             yield from self._judge(view, 0)
 
@@ -81,6 +89,8 @@ class ClassImbalance(Rule):
             return
         rare, common = min(counts, key=lambda each: counts[each]), max(counts, key=lambda each: counts[each])
         ratio = counts[common] / counts[rare]
+        if rare in self.together:
+            return
         if self.harm < 0:
             missed = self._missed(since)
             worst = max(missed, key=lambda each: missed[each], default=rare)

@@ -72,7 +72,7 @@ class DataNotShuffled(Rule):
 
     share: float = parameter(0.5, help="variance of targets between batches, of all", gt=0, lt=1)
     fixed: float = parameter(0.05, help="the same for batches that are the same in each epoch", gt=0, lt=1)
-    min_sketches: int = parameter(10, help="sketches before batches are compared", ge=2)
+    min_sketches: int = parameter(6, help="sketches before batches are compared", ge=2)
 
     #: Of targets and of inputs, see :func:`_add`.
     targets: dict[str, Any] = state(dict)

@@ -38,6 +38,12 @@ class TestClassImbalance(RuleSuite):
     def healthy(self) -> Sequence[Step]:
         return steps(40, rare(0.03, right=True))
 
+    def test_counts_of_sorted_batches_say_nothing_of_the_frequency_of_classes(self, tmp_path: Path) -> None:
+        def mostly_the_first(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+            return 5.0 * np.eye(2)[np.zeros(64, int)], np.full(64, int(step == 30))
+
+        assert not self.serious(self.build(tmp_path / "run", steps(40, mostly_the_first)))
+
 
 class TestClassImbalanceInRealRuns(RealRuns):
     rule = "ClassImbalance"

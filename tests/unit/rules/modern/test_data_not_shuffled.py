@@ -67,6 +67,10 @@ class TestDataNotShuffled(RuleSuite):
     def healthy(self) -> Sequence[Step]:
         return steps(30, shuffled)
 
+    def test_a_few_batches_of_single_classes_are_enough(self, tmp_path: Path) -> None:
+        assert self.serious(self.build(tmp_path / "sorted", steps(7, sorted_by_class)))
+        assert not self.serious(self.build(tmp_path / "shuffled", steps(7, shuffled)))
+
     def test_batches_of_half_of_the_classes_count_where_they_come_again(self, tmp_path: Path) -> None:
         made = steps(40, half_of_the_classes)
         assert not self.serious(self.build(tmp_path / "new", made))
