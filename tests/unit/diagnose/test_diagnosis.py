@@ -245,6 +245,20 @@ def test_each_attempt_breaks_for_itself() -> None:
     assert diagnosis.findings == (broken.id, "again", after.id)
 
 
+def test_units_that_die_of_tiny_inputs_and_a_loss_at_the_guess_are_one_disease() -> None:
+    (found,) = diagnose(
+        [
+            finding("InputNormalization", 0, ("inputs_tiny",)),
+            finding("DeadRelu", 96, ("dead_units", "all_units_dead"), severity=Severity.ERROR),
+            finding("WeightUpdateRatio", 204, ("update_ratio_small", "updates_small_at_usual_rate")),
+            finding("LossNotDecreasing", 319, ("loss_flat", "update_ratio_small", "targets_follow_inputs")),
+            finding("NoBetterThanGuessing", 399, ("loss_at_guess", "targets_follow_inputs")),
+        ]
+    )
+    assert found.causes[0].cause.id == "inputs_normalized_twice"
+    assert len(found.findings) == 5
+
+
 def test_the_chain_is_earliest_first_also_among_consequences() -> None:
     findings = [
         finding("LossNotDecreasing", 2, ("loss_diverged",)),
