@@ -259,6 +259,17 @@ def test_units_that_die_of_tiny_inputs_and_a_loss_at_the_guess_are_one_disease()
     assert len(found.findings) == 5
 
 
+def test_saturating_layers_explain_a_spread_that_shrinks_over_the_depth() -> None:
+    shrinks = finding("PoorWeightInitialization", 0, ("activations_over_depth",))
+    vanishes = finding("VanishingGradient", 25, ("vanishing_over_depth", "saturating_modules_between"))
+    (found,) = diagnose([shrinks, vanishes])
+    assert found.causes[0].cause.id == "deep_saturating_activations"
+    (found,) = diagnose([shrinks, finding("VanishingGradient", 25, ("vanishing_over_depth", "deep_and_plain"))])
+    assert found.causes[0].cause.id == "vanishing_over_depth"
+    of_weights = finding("PoorWeightInitialization", 0, ("weight_scale", "activations_over_depth"))
+    assert diagnose([of_weights, vanishes])[0].causes[0].cause.id == "poor_initialization_scale"
+
+
 def test_the_chain_is_earliest_first_also_among_consequences() -> None:
     findings = [
         finding("LossNotDecreasing", 2, ("loss_diverged",)),

@@ -24,8 +24,9 @@ class ConstantOutput(Rule):
     Looks at: the spread of the output over the batch, by unit, against its largest spread so far and that of the
         targets.
     Fires when: in `patience` sketches in a row, after `start` steps and no warm-up, the spread of logits is below
-        `logits` while labels differ, or the spread of other outputs is below `share` of that of their targets. Or
-        either spread has fallen to `share` of its largest value. The rule skips models in turns (GANs).
+        `logits` while labels differ, or the spread of other outputs is below `share` of that of their targets. As deep
+        models may begin so, the rule waits for half of the planned steps, or for the end. It does not wait where either
+        spread has fallen to `share` of its largest value. The rule skips models in turns (GANs).
     Usual causes: units that are all dead, initial weights that are too small, weight decay that outweighs the loss,
         inputs that are blank.
     What to try: look at the spread of each layer's output, from the first one on, and find the layer that loses it.
@@ -44,6 +45,9 @@ class ConstantOutput(Rule):
     #: By loss: sketches in a row, and the largest spread.
     flat: dict[str, int] = state(dict)
     largest: dict[str, float] = state(dict)
+    #: By loss, what the latest sketch shows if it is flat: step, spread, limit, what it is compared with, whether that
+    #: is large targets.
+    latest: dict[str, list[Any]] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a sketched step."""
@@ -60,8 +64,18 @@ class ConstantOutput(Rule):
             limit, of, large = self._limit(key, target)
             counts = view.model_step >= self.start and not signals.warming_up(view)
             self.flat[key] = self.flat.get(key, 0) + 1 if counts and spread < limit else 0
+            self.latest.pop(key, None)
             if self.flat[key] >= self.patience:
-                yield self._finding(view, key, spread, limit, of, large=large)
+                self.latest[key] = [view.mode_step, spread, limit, of, large]
+                planned = guessing.planned(view)
+                fallen = spread < self.share * self.largest[key]
+                if fallen or (planned is not None and 2 * view.model_step >= planned):
+                    yield self._finding(view, key)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """Findings about outputs that are still constant."""
+        for key in self.latest:
+            yield self._finding(view, key)
 
     def _limit(self, key: str, target: dict[str, Any] | None) -> tuple[float, str, bool]:
         """The spread below which an output is constant, what it is compared with, and whether that is large targets."""
@@ -76,7 +90,8 @@ class ConstantOutput(Rule):
         limit = self.share * spread if spread > _TINY else 0.0
         return max((limit, f"that of the targets is {spread:.2g}", spread > _LARGE_TARGETS), fallen)
 
-    def _finding(self, view: StepView, key: str, spread: float, limit: float, of: str, *, large: bool) -> Finding:
+    def _finding(self, view: StepView, key: str) -> Finding:
+        step, spread, limit, of, large = self.latest[key]
         return self.finding(
             view,
             severity=Severity.WARNING,
@@ -84,7 +99,7 @@ class ConstantOutput(Rule):
             value=spread,
             limit=limit,
             message=(
-                f"the output hardly depends on the input: over the batch of step {view.mode_step} it has a standard "
+                f"the output hardly depends on the input: over the batch of step {step} it has a standard "
                 f"deviation of {spread:.2g}, and {of}"
             ),
             symptoms=("output_constant", "targets_off_scale") if large else ("output_constant",),

@@ -22,6 +22,8 @@ _ROWS, _MOST_UNITS, _MOST_SKETCHES, _MOST_BATCHES = 4, 64, 128, 256
 _OF_INPUTS = 0.15
 #: Batches that came again, with others in between, from which on a script makes its batches once.
 _AGAIN = 3
+#: Sketches of classes that are enough: means of values may drift for longer.
+_CLASSES = 6
 #: Sampled elements unlike the usual one, below which equal hashes prove nothing.
 _VARIED = 16
 #: Standard deviations by which a ratio of variances lies above that of random batches.
@@ -52,10 +54,10 @@ class DataNotShuffled(Rule):
         batches instead of within them; of inputs the same; the sampler of the data loader, and hashes of the batches.
     Fires when: more than `share` of the variance of the targets lies between batches of at least 4 rows. If each epoch
         has the same batches (the loader reads in order, or batches come again), `fixed` is enough, and so is a share of
-        0.15 for inputs. In at least `min_sketches` sketches, and by far more than random batches of that size would
-        show. The rule skips data loaders that shuffle, targets for each position of a sequence or an image, recurrent
-        models whose targets are not classes, and models in turns. It also skips runs that act before they learn and,
-        if batches do not come again, labels that differ between the losses of a step.
+        0.15 for inputs. In at least `min_sketches` sketches (6 of classes), and by far more than random batches of that
+        size would show. The rule skips data loaders that shuffle, targets for each position of a sequence or an image,
+        recurrent models whose targets are not classes, and models in turns. It also skips runs that act before they
+        learn and, if batches do not come again, labels that differ between the losses of a step.
     Usual causes: a data loader without `shuffle=True`, an index that walks through sorted files, one file per class.
     What to try: shuffle=True in the data loader, or shuffle the file list before each epoch.
     Costs: a copy of at most 32,768 elements of the targets at about 80 of 5,000 steps.
@@ -72,7 +74,7 @@ class DataNotShuffled(Rule):
 
     share: float = parameter(0.5, help="variance of targets between batches, of all", gt=0, lt=1)
     fixed: float = parameter(0.05, help="the same for batches that are the same in each epoch", gt=0, lt=1)
-    min_sketches: int = parameter(6, help="sketches before batches are compared", ge=2)
+    min_sketches: int = parameter(10, help="sketches before batches are compared", ge=2)
 
     #: Of targets and of inputs, see :func:`_add`.
     targets: dict[str, Any] = state(dict)
@@ -160,7 +162,8 @@ class DataNotShuffled(Rule):
         recurrent = any(kind == ModuleKind.RECURRENT.value for kind, _ in signals.modules(view).values())
         if recurrent and not classes:
             return
-        found = _spread(self.targets, pooled=True) if self.targets.get("sketches", 0) >= self.min_sketches else None
+        enough = min(self.min_sketches, _CLASSES) if classes else self.min_sketches
+        found = _spread(self.targets, pooled=True) if self.targets.get("sketches", 0) >= enough else None
         single = not self.rows or self.targets.get("rows") == self.rows
         limit = self.fixed if fixed and single else self.share
         if found is not None and found.exceeds(limit) and (fixed or classes or not _drifts(self.means)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,10 @@ class TestConstantOutput(RuleSuite):
     def healthy(self) -> Sequence[Step]:
         # The last layer begins with zeros.
         return steps(40, spread(lambda step: 0.01 * step))
+
+    def test_a_deep_model_may_begin_with_a_constant_output(self, tmp_path: Path) -> None:
+        made = steps(60, spread(lambda step: 1e-5 if step < 40 else 0.1))
+        assert not self.serious(self.build(tmp_path / "run", made))
 
 
 class TestConstantOutputInRealRuns(RealRuns):
