@@ -17,7 +17,7 @@ from failing import Guard, Poisoned, Training, network, to_nan
 from watchglass import open_run
 from watchglass.capture.pytorch.device.readback import DeviceRows
 
-LATE = "on a device the loss is read late, when the update has changed the weights"
+LATE = "on a device the loss is read after the update has changed the weights"
 
 
 class Guarded(Guard):

@@ -195,10 +195,10 @@ def test_a_backward_from_an_unknown_loss(tmp_path: Path, at: int, interval: int)
         limits=limits,
     )  # fmt: skip
     assert (facts[0]["level"], facts[0]["where"], facts[0]["at"]) == ("flags", "backward", at)
-    assert facts[0]["refused"] == "what the loss sent back is not known"
+    assert facts[0]["refused"] == "the gradient of the loss is unknown"
 
 
-NOTHING_SEEN = "no forward was seen before the backward that was given a tensor on the CPU"
+NOTHING_SEEN = "there was no forward with a tensor on the CPU before the backward"
 
 
 def test_a_loss_that_no_model_was_called_for(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_what_came_out_of_another_model(tmp_path: Path) -> None:
             training.spoil(number == 3)
             training.step()
     (found, *_) = open_run(tmp_path / "run").facts("first_bad_module")
-    assert found.data["refused"] == "what the last model was given came out of a computation before it"
+    assert found.data["refused"] == "another computation produced the input of the last model"
 
 
 # -- several ranks ---------------------------------------------------------------------------------------------------

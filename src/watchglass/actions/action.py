@@ -47,7 +47,7 @@ class Action(Subscription):
     statuses: tuple[Status, ...] = parameter((), help="with on=status, only changes to these; all if not given")
     timeout_s: float = parameter(30.0, help="time limit of one attempt", unit="seconds", gt=0, le=3600)
     retries: int = parameter(3, help="number of retries of a failed delivery", ge=0, le=100)
-    per_hour: int | None = parameter(60, help="most deliveries within an hour; none for no limit", ge=1)
+    per_hour: int | None = parameter(60, help="largest number of deliveries per hour; none for no limit", ge=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ class StopTraining(Subscription):
     Example: StopTraining:severity=warning,rules=ExplodingTensor
     """
 
-    severity: Severity = parameter(Severity.ERROR, help="least severity of a finding")
+    severity: Severity = parameter(Severity.ERROR, help="lowest severity of a finding")
     grace_s: float | None = parameter(
         None, help="time for workers to reach the step, before SIGTERM; 30 if not given", unit="seconds", gt=0
     )

@@ -12,7 +12,7 @@ from watchglass.records import Finding, Severity
 class Subscription(Plugin, ABC):
     """The findings that concern an action. Subclasses become keyword-only dataclasses automatically."""
 
-    severity: Severity = parameter(Severity.WARNING, help="least severity of a finding")
+    severity: Severity = parameter(Severity.WARNING, help="lowest severity of a finding")
     rules: tuple[str, ...] = parameter((), help="names of rules; every rule if not given")
 
     def concerned_by(self, finding: Finding) -> bool:

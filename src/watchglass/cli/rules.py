@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -118,7 +119,7 @@ def _print_rule(name: str) -> None:
     rule = documentation(find_rule(name))
     print_heading(console, rule.name, rule.summary)
     for title, text in rule.sections.items():
-        print_section(console, title, text[:1].upper() + text[1:])
+        print_section(console, title, _as_sentences(text))
     print_parameters(console, rule.parameters)
     for calibration, overrides in rule.calibrations.items():
         values = ", ".join(f"{key}={value}" for key, value in overrides.items())
@@ -126,12 +127,19 @@ def _print_rule(name: str) -> None:
         console.print(Text.assemble((f"Calibration {calibration}", "bold"), f"  {values}"))
         if calibration in rule.algorithms:
             text = rule.algorithms[calibration]
-            print_section(console, "Fires then when", text[:1].upper() + text[1:])
+            print_section(console, "Fires then when", _as_sentences(text))
     first = rule.parameters[0] if rule.parameters else None
     # A list has no form of one word.
     plain = first is not None and isinstance(first.default, (bool, int, float, str))
     example = f"{name}:{first.name}={first.default}" if first is not None and plain else name
     print_hint(console, f"watchglass run --rules {shlex.quote(example)} train.py")
+
+
+def _as_sentences(text: str) -> str:
+    """A section with a capital at its start, unless that is code, and with each item of a list on a line of its own."""
+    starts_with_word = re.match(r"[a-z]+(-[a-z]+)*[,;:.]?(\s|$)", text) is not None
+    sentences = text[:1].upper() + text[1:] if starts_with_word else text
+    return re.sub(r"(?<=[.:]) \* ", "\n* ", sentences)
 
 
 def _write_new(name: str | None, new: str | None, folder: Path | None, *, other_options: bool) -> None:

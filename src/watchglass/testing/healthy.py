@@ -40,7 +40,7 @@ def assert_trains_healthy(
         run_or_callable: Location of a run, a :class:`~watchglass.run.Run`, or a function that trains.
         rules: As for :func:`watchglass.watch`; the default ones if None.
         calibration: As for :func:`watchglass.watch`.
-        fail_on: Least severity of a finding that fails: ``"warning"``, ``"error"`` or ``"never"``.
+        fail_on: Lowest severity of a finding that fails: ``"warning"``, ``"error"`` or ``"never"``.
         allow_unfinished: Whether a run that is not finished, or of which records are missing, may be healthy.
         run: Where the run of a function is written. If None, in a temporary folder, which is kept and named in the
             message only if the run is not healthy.

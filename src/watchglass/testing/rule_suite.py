@@ -105,7 +105,7 @@ class RuleSuite(ABC):
     modules: ClassVar[Modules] = {}
     #: Workers of the runs; :attr:`Step.workers` says which of them record a step.
     workers: ClassVar[int] = 1
-    #: Least severity that the sick run must get, and that the healthy one must not.
+    #: Lowest severity that the sick run must get, and that the healthy one must not.
     severity: ClassVar[Severity] = Severity.WARNING
 
     @abstractmethod

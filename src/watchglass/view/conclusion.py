@@ -27,7 +27,7 @@ class Terms:
     """When a run counts as failed.
 
     Attributes:
-        fail_on: Least severity of a finding that counts: ``"warning"``, ``"error"``, or ``"never"``.
+        fail_on: Lowest severity of a finding that counts: ``"warning"``, ``"error"``, or ``"never"``.
         allow_unfinished: Whether a run that failed, has not ended or misses records may be clean.
     """
 

@@ -80,6 +80,13 @@ def test_parameters_are_listed_with_default_limits_and_unit(watchglass: Watchgla
     assert "window  a whole number, default 8, >= 1, in captures" in watchglass("rules", "DeadRelu").out
 
 
+def test_items_of_a_list_are_lines_and_code_keeps_its_case(watchglass: Watchglass) -> None:
+    lines = watchglass("rules", "LossGraph").out.splitlines()
+    assert any(line.startswith("  * A clamp limits logits") for line in lines)
+    assert any(line.startswith("  dim=0 in place of dim=1") for line in lines)
+    assert any(line.startswith("  Use cross_entropy on raw outputs") for line in lines)
+
+
 def test_a_report_is_written_and_not_overwritten(watchglass: Watchglass, broken: Path, tmp_path: Path) -> None:
     target = tmp_path / "out" / "report.html"
     said = watchglass("report", broken, "-o", target)

@@ -140,7 +140,7 @@ def tested(
         run: Location of the run.
         specs: The rule with several combinations of parameters.
         calibration: Which set of thresholds they begin with.
-        severity: The least severity that counts.
+        severity: The lowest severity that counts.
         rule_timeout_s: How long a variant may take over one step.
         progress: Called now and then with the number of TRAIN steps evaluated so far.
 

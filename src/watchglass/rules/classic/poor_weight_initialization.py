@@ -22,13 +22,17 @@ class PoorWeightInitialization(Rule):
 
     Looks at: how similar the rows of each weight are at the first step, the spread of each weight against its fan-in,
         the spread of the activations over the layers at the first captured step, and the first loss.
-    Fires when: most weights of the model, or two layers in a row, start with identical rows. This is an `error`,
-        because units that start alike stay alike. Or half of the weights have a spread outside `low` to `high` times
-        1/sqrt(fan_in), while the activations grow or shrink 30-fold over the layers. Or half of them, and at least two,
-        are below `tiny` times it in a model without normalisation, or above `high` times it while the first loss is
-        more than `worse` times that of guessing (the first squared error: that of the mean of the targets). Or the
-        variance of activations differs between layers by more than `threshold`. A single layer of zeros is not
-        reported, because it is intended in last layers, residual branches and low-rank adapters.
+    Fires when: one of these holds. A single layer of zeros is not reported, because it is intended in last layers,
+        residual branches and low-rank adapters.
+        * Most weights of the model, or two layers in a row, start with identical rows. This is an `error`, because
+        units that start alike stay alike.
+        * Half of the weights have a spread outside `low` to `high` times 1/sqrt(fan_in), and the activations grow or
+        shrink 30-fold over the layers.
+        * Half of the weights, and at least two, have a spread below `tiny` times 1/sqrt(fan_in), in a model without
+        normalisation.
+        * Half of the weights, and at least two, have a spread above `high` times 1/sqrt(fan_in), and the first loss is
+        more than `worse` times that of guessing (for a squared error: of predicting the mean of the targets).
+        * The variance of activations differs between layers by more than `threshold`.
     Usual causes: weights filled with a constant, an initialisation written for another layer size.
     What to try: Kaiming initialisation for ReLU, Xavier for tanh; only biases with a constant.
     Costs: one pass over the weights before the first update, then statistics of outputs and weights.

@@ -37,12 +37,13 @@ class VanishingGradient(Rule):
 
     Looks at: the mean absolute gradient of weights with two or more axes, over the values that are not exactly zero, in
         the order of the layers; and the loss.
-    Fires when: in `window` captures in a row the mean of the first layer is below `ratio` times that of a later layer
-        which still gets a gradient. Or the means of all layers are below `threshold`. It takes four times as many
-        captures while the learning rate warms up. At the end of a run with fewer captures all but the first must agree.
-        At the end 3 times `ratio` is enough, and 20 times if the loss has fallen by less than a tenth, where saturating
-        activations or many layers without shortcuts and normalisation explain it.
-        The rule is silent once the loss has fallen to half of its start, because small gradients are then convergence.
+    Fires when: one of these holds in `window` captures in a row, or in four times as many while the learning rate warms
+        up. At the end of a run with fewer captures, all but the first must agree. The rule is silent once the loss has
+        fallen to half of its start, because small gradients are then convergence.
+        * The mean of the first layer is below `ratio` times that of a later layer which still gets a gradient. At the
+        end of a run, 3 times `ratio` is enough. 20 times is enough if the loss has fallen by less than a tenth, and
+        saturating activations or many layers without shortcuts and normalisation explain it.
+        * The means of all layers are below `threshold`.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
     Costs: statistics of gradients and weights at captured steps, and which units of ReLUs are zero.

@@ -24,14 +24,15 @@ class WeightUpdateRatio(Rule):
 
     Looks at: the root mean square of the exact update over that of the weight before it, for every weight with two or
         more axes; the learning rate and the loss.
-    Fires when: for half of the weights this ratio exceeds `extreme` in two captures in a row, or ten times `extreme` in
-        one, or `extreme` in one at a learning rate far above usual ones. Or it exceeds `large` in `window` captures in
-        a row: `info`, or `warning` beyond three times `large`, or at such a learning rate while the loss does not fall.
-        Or updates are too small, while the loss has fallen by less than `learned`, or not with certainty: the median
-        ratio is below `small` in `window_small` captures in a row, after 200 steps, or all updates of a run together
-        are below `travel` at its end. Small updates are not reported while the learning rate warms up or after it has
-        decayed, in a resumed attempt, or if the first accuracy is far above guessing. Layers that start from zero do
-        not count.
+    Fires when: one of these holds. Layers that start from zero do not count.
+        * For half of the weights this ratio exceeds `extreme` in two captures in a row. One capture is enough beyond
+        ten times `extreme`, or at a learning rate far above usual ones.
+        * For half of the weights it exceeds `large` in `window` captures in a row: an `info`. It is a `warning` beyond
+        three times `large`, or at such a learning rate while the loss does not fall.
+        * Updates are too small, and the loss has not fallen by `learned` with certainty: the median ratio is below
+        `small` in `window_small` captures in a row after 200 steps, or all updates of a run together are below `travel`
+        at its end. This is not reported while the learning rate warms up, after it has decayed, in a resumed attempt,
+        or if the first accuracy is far above guessing.
     Usual causes: a learning rate that is too high or too low.
     What to try: a learning rate that brings the ratio near 1e-3.
     Costs: a copy of some parameters at captured steps, within capture_memory_bytes, and statistics of weights.

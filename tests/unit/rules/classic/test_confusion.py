@@ -1,4 +1,4 @@
-"""Confusion: classes that are taken for one another."""
+"""Confusion: classes that the model confuses."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Rerun:
         found = first_bad_analysis.of_loss([trace.seen], function, chained=self._current.chained > 0)
         last = self._current.forward
         if found.place is None and any(each is not last and not each.backpropagated for each in step.forwards):
-            raise RefusedError("the loss was made of several forwards, of which only the last can be repeated")
+            raise RefusedError("the loss came from several forwards, and only the last can be repeated")
         return _reported(found, by)
 
     def of_backward(self, step: OpenStep, bad: Sequence[str]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Rerun:
             if look is None or not look.bad or place is None:
                 continue
             if tensor.requires_grad:
-                raise RefusedError("what the last model was given came out of a computation before it")
+                raise RefusedError("another computation produced the input of the last model")
             return first_bad_analysis.in_data(place, path[2:])
         return None
 
@@ -128,7 +128,7 @@ class Rerun:
 def _state(forward: Forward | None) -> ForwardState:
     state = forward.state if forward is not None else None
     if not isinstance(state, ForwardState):
-        raise RefusedError("no forward was seen before the backward that was given a tensor on the CPU")
+        raise RefusedError("there was no forward with a tensor on the CPU before the backward")
     return state
 
 
@@ -152,7 +152,7 @@ def _heads(
         # A model may return its loss.
         if state.loss is not None and output.requires_grad and output.numel() == 1 and alike(output, state.loss):
             return [output], None
-    raise RefusedError("what the loss sent back is not known")
+    raise RefusedError("the gradient of the loss is unknown")
 
 
 def _reported(found: Found, by: str) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from watchglass.capture.pytorch.parameter_reader import LateGradients
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import OpenStep, Readback
 
-_LATE = "on a device the loss is read late, when the update has changed the weights"
-_UNTESTED = "the loss was known before the update, but no forward is repeated on a device until that is tested"
+_LATE = "on a device the loss is read after the update has changed the weights"
+_UNTESTED = "the loss was known before the update, but re-runs on a device are not tested yet"
 _LOSS = Found("loss", None, "loss", "the loss is not finite")
 
 
