@@ -109,7 +109,7 @@ def test_an_argument_that_none_can_be_is_reported() -> None:
     [
         ("", "Command needs command"),
         ("no-such-program {run}", "there is no program 'no-such-program'"),
-        ("true {stpe}", 'has no place {stpe} .did you mean "step"'),
+        ("true {stpe}", 'has no placeholder {stpe} .did you mean "step"'),
         ("true {env.NO_SUCH_VARIABLE}", "environment variable NO_SUCH_VARIABLE is not set"),
         ("true 'open", "cannot be split into words"),
     ],

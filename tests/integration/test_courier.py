@@ -174,7 +174,7 @@ def test_variables_are_read_at_delivery_and_are_in_no_error(action: Write) -> No
     outcome = delivered(spec, example_event(), environ={**os.environ, "DOOR_KEY": "geheim 1234"})
     assert outcome.reason == "ValueError: refused: $DOOR_KEY (mine.py, line 12)"
     outcome = delivered(spec, example_event())
-    assert outcome.reason == "Mine: the environment variable DOOR_KEY is not set, and $DOOR_KEY stands for it"
+    assert outcome.reason == "Mine: the environment variable DOOR_KEY is not set; set it, or remove $DOOR_KEY"
     assert not outcome.again
 
 

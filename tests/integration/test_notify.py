@@ -114,7 +114,7 @@ def test_an_address_that_is_none_does_not_keep_others_from_theirs() -> None:
         ("Notify", "Notify needs urls"),
         ("Notify:urls=slak://a/b/c", "address 1 of urls, of slak://, is unknown to apprise"),
         ("Notify:urls=geheim", "address 1 of urls is unknown to apprise"),
-        ("Notify:urls=json://localhost,title={rul}", 'has no place {rul} .did you mean "rule"'),
+        ("Notify:urls=json://localhost,title={rul}", 'has no placeholder {rul} .did you mean "rule"'),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_training_run(text: str, message: str) -> None:

@@ -160,9 +160,9 @@ def test_an_evaluator_at_work_may_be_sending_itself(run: Path, server: Receiver)
 
 def test_it_needs_an_action_that_delivers(run: Path) -> None:
     letter(run, 1)
-    with pytest.raises(InvalidValueError, match="StopTraining delivers nothing: give --action, as for run"):
+    with pytest.raises(InvalidValueError, match="StopTraining delivers nothing; give --action, as for run"):
         sent(run, ActionSpec("StopTraining"))
-    with pytest.raises(InvalidValueError, match="none was: give --action, as for run"):
+    with pytest.raises(InvalidValueError, match="no action is named; give --action, as for run"):
         sent(run)
 
 

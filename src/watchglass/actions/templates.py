@@ -57,12 +57,14 @@ def check_template(owner: str, text: str, environ: Collection[str] | None = None
             continue
         if variable:
             if environ is None:
-                raise InvalidValueError(f"{owner} has no place {{env.{name}}}; it knows {', '.join(FIELDS)}")
+                raise InvalidValueError(f"{owner} has no placeholder {{env.{name}}}; known are {', '.join(FIELDS)}")
             if name not in environ:
                 raise InvalidValueError(f"{owner} names {{env.{name}}}, but the environment variable {name} is not set")
         elif name not in FIELDS:
             near = suggest(name, FIELDS) or f"; known are {', '.join(FIELDS)}"
-            raise InvalidValueError(f"{owner} has no place {{{name}}}{near}; for the word itself write {{{{{name}}}}}")
+            raise InvalidValueError(
+                f"{owner} has no placeholder {{{name}}}{near}; for this text itself write {{{{{name}}}}}"
+            )
 
 
 def variables_in(text: str) -> list[str]:

@@ -44,10 +44,10 @@ def check_variables(owner: str, value: Any, environ: Mapping[str, str]) -> None:
     """
     for name in variables_of(value):
         if name not in environ:
-            raise UnknownNameError(f"{owner}: the environment variable {name} is not set, and ${name} stands for it")
+            raise UnknownNameError(f"{owner}: the environment variable {name} is not set; set it, or remove ${name}")
         if not environ[name]:
             raise InvalidValueError(
-                f"{owner}: the environment variable {name} is empty; give it a value, or leave ${name} out"
+                f"{owner}: the environment variable {name} is empty; give it a value, or remove ${name}"
             )
 
 

@@ -68,7 +68,9 @@ class Webhook(Action):
         if self.secret and not has_variable(self.secret):
             _key(self.secret)
         if has_variable(self.dead_letter):  # the evaluator writes this file, and it reads no variables
-            raise InvalidValueError(f"Webhook: dead_letter must be a path, but got {self.dead_letter}; write it out")
+            raise InvalidValueError(
+                f"Webhook: dead_letter must be a path, but got {self.dead_letter}; give the path itself"
+            )
 
     def check(self) -> None:
         """Refuse a missing extra."""

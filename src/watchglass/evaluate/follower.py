@@ -213,7 +213,7 @@ class FollowedWorker:
         if rows is not None and rows.key is RowKey.TIME:
             return  # rules are shown what streams wrote; of a worker nothing would ever drop such rows
         if self._over and frame.kind == FrameKind.STEP_ENDS:
-            raise CompactedError(f"steps of {self.worker} came long after attempt {self.attempt} was over")
+            raise CompactedError(f"steps of {self.worker} arrived long after the end of attempt {self.attempt}")
         added = self.tables.ingest(frame)
         if frame.kind == FrameKind.STEP_ENDS:
             self._whole = True

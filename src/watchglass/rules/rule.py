@@ -86,8 +86,8 @@ class Rule(Plugin):
         for method in ("check_step", "check_window"):
             if cls.check is not Rule.check and getattr(cls, method) is not getattr(Rule, method):
                 raise InvalidValueError(
-                    f"{cls.__name__} has check and {method}; a rule has one of them: check to see each worker by "
-                    f"itself, {method} to see all workers at once"
+                    f"{cls.__name__} has check and {method}; a rule has one of them: check to see each worker "
+                    f"separately, {method} to see all workers at once"
                 )
         super().__init_subclass__(**kwargs)
 

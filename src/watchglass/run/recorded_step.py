@@ -139,9 +139,7 @@ class RecordedStep:
         info = self._info(name)
         place = self._raw.get(info.tensor_id)
         if place is None:
-            raise StepNotRecordedError(
-                f"no value of {name} was recorded at {self._here}; ask statistics() for its numbers"
-            )
+            raise StepNotRecordedError(f"no value of {name} was recorded at {self._here}; statistics() has its numbers")
         stored = stored_tensor(self._store, place, name, self._here)
         return as_numbers(stored) if as_float32 else as_array(stored)
 
@@ -167,7 +165,8 @@ class RecordedStep:
         found = self._rows.where(np.arange(len(self._rows)) == row)
         if not found.histograms.seen[0]:
             raise StepNotRecordedError(
-                f"no histogram of {name} was captured at {self._here}; ask for it in a collection (save_histogram=True)"
+                f"no histogram of {name} was captured at {self._here}; to record it set save_histogram=True in a "
+                "collection"
             )
         return Histogram.of(found.histograms, found.values[0])
 

@@ -226,7 +226,7 @@ class Tensor:
         if place is not None:
             return _reduced(as_numbers(stored_tensor(self.run.store, place, self.name, f"step {step}")), name)
         what = f"{name} of {self.name} was" if name in EXACT else f"statistics of {self.name} were"
-        cure = f"; ask for it in a collection (reductions={name!r})" if name in EXACT else ""
+        cure = f"; to record it set reductions={name!r} in a collection" if name in EXACT else ""
         raise StepNotRecordedError(f"no {what} captured at {mode.name} step {step}{cure}; {self._where(mode, worker)}")
 
     @reads_again
@@ -268,8 +268,8 @@ class Tensor:
             if found.seen[0] > 0:
                 return Histogram.of(found, rows.values[chosen[0]])
         raise StepNotRecordedError(
-            f"no histogram of {self.name} was captured at {mode.name} step {step}; ask for it in a collection "
-            f"(save_histogram=True); {self._where(mode, worker)}"
+            f"no histogram of {self.name} was captured at {mode.name} step {step}; to record it set "
+            f"save_histogram=True in a collection; {self._where(mode, worker)}"
         )
 
     def histograms(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> dict[int, Histogram]:

@@ -302,8 +302,8 @@ def test_bad_input_is_one_line(watchglass: Watchglass, place: Path, words: list[
         ("l.csv", "run,sick,since_step\na,false,3\n", "a is not sick, so since_step and until_step must be empty"),
         ("l.csv", "run,sick,since_step,until_step\na,true,3,2\n", "must not be before since_step (3) but got 2"),
         ("l.csv", "run,sick\na,true,7\n", "l.csv, line 2: does not have as many columns"),
-        ("l.csv", "run,sick\n", "holds none"),
-        ("l.csv", "run,sick\nz,true\n", "no label names a run that is given: the first is of z, the first run is"),
+        ("l.csv", "run,sick\n", "contains no labels"),
+        ("l.csv", "run,sick\nz,true\n", "no label matches a given run: the first label is of z, the first run is"),
         ("l.csv", "run,sick\na,true\nruns/a,false\n", "runs/a has two labels, a and runs/a"),
         ("l.json", "{", "l.json is not valid JSON"),
         ("l.json", "3", "must hold a list of labels"),
@@ -323,7 +323,7 @@ def test_a_label_that_fits_several_runs_is_refused(watchglass: Watchglass, place
     run_of(place / "more" / "a", [1.0])
     (place / "l.json").write_text('{"runs": [{"run": "a", "sick": true, "since_step": null}]}')
     said = watchglass("backtest", "rules.py:High", "runs", "more", "--labels", "l.json")
-    assert "the label of a fits 2 runs, runs/a and more/a; write more of its path" in said.error
+    assert "the label of a matches 2 runs, runs/a and more/a; write more of its path" in said.error
 
 
 def test_ranges() -> None:

@@ -199,7 +199,7 @@ def test_statuses_say_why(run_path: Path, rules) -> None:
     names = ("Wrong", "Nothing", "Hungry", "Choosy")
     wrong, nothing, hungry, choosy = replay(build_run(run_path, losses(3)), rules(*names)).statuses
     assert wrong.status is Status.ERROR
-    assert "must give findings" in wrong.reason
+    assert "must yield findings" in wrong.reason
     assert nothing.status is Status.NO_ISSUES_FOUND
     assert hungry.status is Status.STARVED
     assert hungry.reason == "the scalar temperature never came (needed to see the weather)"

@@ -87,7 +87,7 @@ def read_labels(path: str | os.PathLike[str]) -> list[Label]:
         except WatchglassError as error:
             raise InvalidValueError(f"{path}, {place}: {str(error).removeprefix('a label: ')}") from None
     if not labels:
-        raise InvalidValueError(f"file of labels {path} holds none")
+        raise InvalidValueError(f"file of labels {path} contains no labels")
     return labels
 
 
@@ -112,15 +112,15 @@ def labels_of_runs(labels: Sequence[Label], runs: Sequence[str]) -> tuple[dict[s
             continue
         if len(fitting) > 1:
             raise InvalidValueError(
-                f"the label of {label.run} fits {len(fitting)} runs, {fitting[0]} and {fitting[1]}; write more of its "
-                "path"
+                f"the label of {label.run} matches {len(fitting)} runs, {fitting[0]} and {fitting[1]}; write more of "
+                "its path"
             )
         if fitting[0] in found:
             raise InvalidValueError(f"{fitting[0]} has two labels, {found[fitting[0]].run} and {label.run}; leave one")
         found[fitting[0]] = label
     if others and not found:
         raise UnknownNameError(
-            f"no label names a run that is given: the first is of {others[0]}, the first run is "
+            f"no label matches a given run: the first label is of {others[0]}, the first run is "
             f"{runs[0] if runs else 'missing'}"
         )
     return found, others

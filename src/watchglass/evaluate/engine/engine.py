@@ -223,7 +223,7 @@ class Engine:
                     self._pins.append(other.pin(view.attempt))
                 found[location] = other.at(view)
             except StoreError as error:
-                raise CompactedError(f"{location} could not be looked at: {error}") from error
+                raise CompactedError(f"{location} could not be read: {error}") from error
         return found
 
 

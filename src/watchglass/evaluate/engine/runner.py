@@ -476,7 +476,7 @@ def _take(found: Iterable[Finding] | None, folding: Folding, taken: list[Finding
     rows = iter(found)
     for finding in islice(rows, MOST_AT_ONCE):
         if not isinstance(finding, Finding):
-            raise TypeError(f"check must give findings, see Rule.finding, but gave {finding!r:.100}")
+            raise TypeError(f"check must yield findings, see Rule.finding, but yielded {finding!r:.100}")
         taken.append(_plain(finding) if folding.would_keep(finding) else finding)
     if len(taken) < MOST_AT_ONCE:
         return 0

@@ -167,8 +167,8 @@ def follow(
                     published.publish([evaluator.snapshot()])
                     if following.is_late:
                         raise MissingFileError(
-                            f"no training step came in {config.run} within {wait_s:g} s; is the training running, and "
-                            "with a framework that is watched? --wait gives it longer"
+                            f"no training step was recorded in {config.run} within {wait_s:g} s; check that the script "
+                            "runs and that its framework is supported, or wait longer with --wait"
                         )
                     return pause_s
 

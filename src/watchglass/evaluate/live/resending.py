@@ -63,10 +63,10 @@ def resend(store: Store, actions: Sequence[ActionSpec], report: Callable[[str], 
             lines[key_among(lines, action.name)] = spec, action
     if not lines:
         names = ", ".join(spec.name for spec in actions)
-        found = f"{names} delivers nothing" if names else "none was"
+        found = f"{names} delivers nothing" if names else "no action is named"
         raise InvalidValueError(
-            f"dead letters are sent again by the actions that are named, but {found}: give --action, as for run, or "
-            "[[actions]] in watchglass.toml"
+            f"dead letters need an action that sends them, but {found}; give --action, as for run, or [[actions]] in "
+            "watchglass.toml"
         )
     if not store.list(layout.DEAD_LETTERS):
         return []

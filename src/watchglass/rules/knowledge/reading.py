@@ -262,7 +262,7 @@ def _new(section: str, name: str, known: Iterable[str]) -> str:
     if not _IDENTIFIER.fullmatch(name):
         raise _Wrong(key, "must be named by small letters, digits and underscores, a letter first")
     if name in known:
-        raise _Wrong(key, "is known already; choose another name, since what is known is added to and not replaced")
+        raise _Wrong(key, "exists already; choose another name, because files only add entries and replace none")
     return key
 
 

@@ -183,7 +183,7 @@ def summaries(
         space.grow_bins(2 * int(space.offsets[0]))
         state = _library.watchglass_summaries(space.address)
     if state == _UNKNOWN_DTYPE:
-        raise ValueError(f"dtype code {codes[space.offsets[0]]} is not one that statistics can be taken of")
+        raise ValueError(f"statistics do not support dtype code {codes[space.offsets[0]]}")
     if state == _NO_MEMORY:
         raise MemoryError("no memory for statistics")
     return space.rows[:number].copy(), space.histograms(number) if histograms else None

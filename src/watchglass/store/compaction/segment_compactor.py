@@ -278,7 +278,7 @@ def compacted_file(frame: Frame) -> CompactedFile:
         )
         sound = all(type(number) is int and 0 <= number < 1 << 63 for number in (rows, size, first, last, crc))
         if not sound or first > last or not check_path(path).startswith(f"{layout.COMPACTED}/"):
-            raise InvalidValueError("a number or path that cannot be")
+            raise InvalidValueError("an impossible number or path")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedDataError(
             f"{frame.source} at byte {frame.offset} names compacted statistics wrongly: {str(error)[:120]}"

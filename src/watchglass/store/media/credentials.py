@@ -240,7 +240,7 @@ def _from_boto3(profile: str, credentials_s: float) -> Callable[[], dict[str, An
         import boto3
     except ImportError as error:
         raise MissingExtraError(
-            f"the AWS profile {profile[:80]!a} holds no keys but says where to get some, which needs boto3; install it "
+            f"the AWS profile {profile[:80]!a} holds no keys but names a source of keys, which needs boto3; install it "
             "with: pip install 'watchglass[aws]'"
         ) from error
     session = boto3.Session(profile_name=profile)
