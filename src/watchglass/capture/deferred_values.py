@@ -1,4 +1,4 @@
-"""Values that the recorder's thread computes, so that the training's thread does not wait: numbers, data of facts."""
+"""Values that the recorder's thread computes, so that the training thread does not wait: numbers, data of facts."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class _WorkerPlace:
 
 
 class WorkerOpening:
-    """Opens the worker's files; a call that raises StoreError may be repeated and goes on where it was.
+    """Opens the worker's files; a call that raises StoreError may be repeated and continues where it was.
 
     Args:
         config: Names the run; the run and the attempt are created where they do not exist.

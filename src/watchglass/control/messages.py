@@ -127,7 +127,7 @@ def decode_acknowledgement(data: bytes) -> Acknowledgement:
 
 
 def decode_commit(kind: type[Change], data: bytes) -> Commit:
-    """The commit of a change in ``data``. Unknown keys are left out.
+    """The commit of a change in ``data``. Unknown keys are omitted.
 
     Raises:
         DamagedDataError: There is none, or not all of it yet.

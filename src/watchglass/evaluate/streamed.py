@@ -41,7 +41,7 @@ class Streamed:
 
     @property
     def problems(self) -> list[Problem]:
-        """Invalid frames, which are left out."""
+        """Invalid frames, which are omitted."""
         return self._streams.problems + self._damaged
 
     def ingest(self, stream: str, frame: Frame) -> None:

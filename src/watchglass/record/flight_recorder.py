@@ -167,7 +167,7 @@ def settle(records: CapturedRecords) -> None:
 
 
 def pack(step: OpenStep, *, light: bool = False) -> bytes:
-    """A settled step as bytes: the length of a JSON head, the head, arrays. Raw tensors are left out.
+    """A settled step as bytes: the length of a JSON head, the head, arrays. Raw tensors are omitted.
 
     Private to this release and this machine: a ring is read within the life of a run, by the same package.
 

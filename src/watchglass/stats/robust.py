@@ -41,7 +41,7 @@ class RollingBaseline:
         return len(self._logs)
 
     def update(self, value: float) -> None:
-        """Add the next value of the series; NaN, infinities, zero and negative values are left out."""
+        """Add the next value of the series; NaN, infinities, zero and negative values are omitted."""
         if _is_positive(value):
             self._logs.append(math.log10(value))
             self._fit = None

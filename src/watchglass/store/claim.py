@@ -146,7 +146,7 @@ def claims_of_workers(store: Store, attempt: int) -> dict[str, list[Claim]]:
 
 
 def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
-    """The newest claim of each worker of an attempt, in order of rank; unreadable ones are left out.
+    """The newest claim of each worker of an attempt, in order of rank; unreadable ones are omitted.
 
     One listing, and a read for each worker.
     """
@@ -156,7 +156,7 @@ def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
 
 
 def is_untouched(store: Store, attempt: int, worker: str) -> bool:
-    """Whether ``worker`` is free and no worker has left the attempt yet, so that its launch still goes on.
+    """Whether ``worker`` is free and no worker has left the attempt yet, so that its launch continues.
 
     One listing; claims are read only of workers that had more than one.
     """
@@ -266,7 +266,7 @@ def _decode(data: bytes, path: str) -> Claim:
 
 
 def _readable(store: Store, paths: Sequence[str]) -> dict[str, Claim]:
-    """The claims at paths, by path; unreadable ones are left out."""
+    """The claims at paths, by path; unreadable ones are omitted."""
     claims: dict[str, Claim] = {}
     for path, data in zip(paths, store.read_many([(path, 0, MAX_BYTES) for path in paths]), strict=True):
         with suppress(DamagedDataError):

@@ -135,7 +135,7 @@ class Attendance:
         self._ends[attempt] = _launch_ends({path: self._objects[path] for path in ends if path in self._objects})
 
     def claims(self, attempt: int) -> dict[str, Claim]:
-        """The newest claim of each worker as of the last look, in order of rank; unreadable ones are left out."""
+        """The newest claim of each worker as of the last look, in order of rank; unreadable ones are omitted."""
         return self._claims.get(attempt, {})
 
     def launch_ended(self, attempt: int, worker: str | None = None) -> LaunchEnd | None:

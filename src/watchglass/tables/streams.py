@@ -85,7 +85,7 @@ class Streams:
 
     @property
     def problems(self) -> list[Problem]:
-        """Invalid frames, which are left out, and the batches that writers of streams lost."""
+        """Invalid frames, which are omitted, and the batches that writers of streams lost."""
         found = list(self._problems)
         for name, parts in self.parts.items():
             for part in parts:

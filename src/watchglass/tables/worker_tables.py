@@ -138,7 +138,7 @@ class WorkerTables:
 
     @property
     def problems(self) -> list[Problem]:
-        """Frames, and rows of frames, with invalid content; they are left out."""
+        """Frames, and rows of frames, with invalid content; they are omitted."""
         self.statistics.look_into()
         return self._problems.all()
 
@@ -210,7 +210,7 @@ class WorkerTables:
         return list(rows.values())
 
     def reductions(self, global_step: int) -> dict[tuple[int, Reduction], float]:
-        """Exact reductions of a step by tensor id and reduction; those of later releases are left out."""
+        """Exact reductions of a step by tensor id and reduction; those of later releases are omitted."""
         return {
             (tensor_id, Reduction(which)): value
             for _, tensor_id, which, value in self.log(REDUCTIONS).at(global_step).tolist()

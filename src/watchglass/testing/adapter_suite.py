@@ -49,7 +49,7 @@ _NOT_BROKEN = frozenset((
 
 
 class AdapterCase(ABC):
-    """A tiny training in one framework; each instance starts again, and all compute the same, bit for bit.
+    """A tiny training loop in one framework; each instance starts again, and all compute the same, bit for bit.
 
     Attributes:
         model: The argument of ``watch`` in a script.

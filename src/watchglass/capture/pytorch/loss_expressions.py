@@ -1,4 +1,4 @@
-"""Losses that a script writes with tensor operations: the expression of the training is found again in an evaluation.
+"""Losses that a script writes with tensor operations: the expression of the training loss, found in evaluations too.
 
 ``((model(x) - y) ** 2).mean()`` calls no loss function. At captured training steps autograd's graph is read from the
 start of a backward down to the model's outputs: it shows each operation and its numbers. In an evaluation the same

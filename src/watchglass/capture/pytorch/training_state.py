@@ -1,4 +1,4 @@
-"""The present state of the training, shared by the parts of the adapter."""
+"""The current state of the training run, shared by the parts of the adapter."""
 
 from __future__ import annotations
 

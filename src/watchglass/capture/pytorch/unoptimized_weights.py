@@ -1,4 +1,4 @@
-"""Weights of a model that no optimizer holds: frozen ones, and those that were left out of it by mistake.
+"""Weights of a model that no optimizer holds: frozen ones, and those that it lacks by mistake.
 
 No update point ever reads them. Here they are read rarely (at the captured steps 2, 3, 4, 6, 8, 12 and so on, twice in
 each doubling; of a model of which no optimizer holds anything once) and a bounded number of elements at a time, so that

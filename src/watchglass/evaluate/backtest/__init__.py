@@ -1,1 +1,1 @@
-"""A rule on stored runs, beside labels."""
+"""A rule on stored runs, compared with their labels."""

@@ -1,4 +1,4 @@
-"""Where a rule would have fired on stored runs, and how good that is beside what is known of them.
+"""Where a rule would have fired on stored runs, and how good that is according to their labels.
 
 One pass over a run evaluates the rule with all combinations of parameters at once.
 """

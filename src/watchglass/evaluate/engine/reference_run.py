@@ -50,7 +50,7 @@ class ReferenceRun:
         )
 
     def pinned(self, seen: Observation) -> None:
-        """Takes the pin of an earlier evaluation; an invalid one is left out."""
+        """Takes the pin of an earlier evaluation; an invalid one is omitted."""
         rows = seen.data.get("reached")
         if self._reached is not None or not isinstance(rows, dict):
             return

@@ -1,1 +1,1 @@
-"""The evaluator of a run that goes on, and the process it lives in."""
+"""The evaluator of an active run, and its process."""

@@ -222,7 +222,7 @@ class Deliveries:
         return seen
 
     def summary(self, *, now: bool) -> list[Observation]:
-        """Report how many events were left out, once the limit allows, or at once."""
+        """Report how many events were omitted, once the limit allows, or at once."""
         if not self.left_out or self._last is None or (self._full() and not now):
             return []
         count, last = self.left_out, self._last

@@ -131,7 +131,7 @@ class Judging:
         return self.follower.frames != before
 
     def _look_at_streams(self) -> None:
-        """Observes that a stream goes on no more, where its writer had ended before the last look at the run."""
+        """Observes that a stream has ended, where its writer had ended before the last look at the run."""
         losses = self.follower.losses()
         holders = {stream: holder_of(self._store, layout.stream_claim(stream)) for stream in losses}
         ended = {stream for stream, holder in holders.items() if holder is None or is_alive(holder) is False}

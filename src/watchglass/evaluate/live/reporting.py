@@ -115,6 +115,6 @@ class Reporting:
 
 
 def _goes_on(attempt: int, workers: Collection[FollowedWorker]) -> bool:
-    """Whether a training run goes on that can be acted on: what an earlier attempt did wrong is history."""
+    """Whether an active run exists that can be acted on: what an earlier attempt did wrong is history."""
     newest = max((worker.attempt for worker in workers), default=attempt)
     return attempt >= newest and any(worker.active for worker in workers if worker.attempt == attempt)

@@ -1,4 +1,4 @@
-"""Overtraining: the run goes on although nothing improves any more."""
+"""Overtraining: the run continues although nothing improves any more."""
 
 from __future__ import annotations
 

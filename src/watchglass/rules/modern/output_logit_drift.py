@@ -1,4 +1,4 @@
-"""OutputLogitDrift: the normaliser of the output softmax drifts away."""
+"""OutputLogitDrift: the normaliser of the output softmax drifts."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class SampledUpdates:
 
 
 def sampled_updates(view: StepView, *, vectors: bool = False) -> list[SampledUpdates]:
-    """The samples of this step that are about weights with two or more axes of this model, embeddings left out.
+    """The samples of this step that are about weights with two or more axes of this model, without embeddings.
 
     Args:
         view: The step.

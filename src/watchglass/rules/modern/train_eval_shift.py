@@ -1,4 +1,4 @@
-"""TrainEvalShift: evaluations get other inputs than the training."""
+"""TrainEvalShift: evaluations get other inputs than training steps."""
 
 from __future__ import annotations
 

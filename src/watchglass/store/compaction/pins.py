@@ -98,7 +98,7 @@ def pin(store: Store, timing: Timing = TIMING) -> Pin:
 
 
 def pins(store: Store) -> list[PinRecord]:
-    """All pins, also those that no longer hold; unreadable ones hold nothing and are left out."""
+    """All pins, also those that no longer hold; unreadable ones hold nothing and are omitted."""
     paths = [entry.path for entry in store.list(layout.PINS)]
     found = []
     content = store.read_many([(path, 0, MAX_BYTES) for path in paths])

@@ -287,7 +287,7 @@ def compacted_file(frame: Frame) -> CompactedFile:
 
 
 def whole_frames(store: Store, path: str) -> Iterator[Frame]:
-    """All frames of an object; a last one that was not written whole is left out.
+    """All frames of an object; a last one that was not written whole is omitted.
 
     Raises:
         UnfitError: It is damaged.

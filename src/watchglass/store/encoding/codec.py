@@ -63,7 +63,7 @@ def encode_catalog(rows: Sequence[TensorInfo]) -> bytes:
 
 
 def decode_catalog(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[TensorInfo]:
-    """The catalog rows of a payload; those that make no sense are left out, and ``left_out`` gets why."""
+    """The catalog rows of a payload; those that make no sense are omitted, and ``left_out`` gets why."""
     return json_records(payload, "a catalog row", _sound_row, left_out)
 
 
@@ -128,7 +128,7 @@ def encode_facts(rows: Sequence[Fact]) -> bytes:
 
 
 def decode_facts(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[Fact]:
-    """The facts of a payload; those that make no sense are left out, and ``left_out`` gets why."""
+    """The facts of a payload; those that make no sense are omitted, and ``left_out`` gets why."""
     return json_records(payload, "a fact", _sound_fact, left_out)
 
 

@@ -98,7 +98,7 @@ def _planes(numbers: NDArray[Any], names: tuple[str, ...]) -> dict[str, NDArray[
 
 
 def planes_of(numbers: NDArray[Any]) -> list[NDArray[np.uint8]]:
-    """The bytes of unsigned integers, lowest first; those behind the last that is ever set are left out."""
+    """The bytes of unsigned integers, lowest first; those behind the last that is ever set are omitted."""
     largest = int(numbers.max()) if len(numbers) else 0
     needed = max(1, (largest.bit_length() + 7) // 8)
     table = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8).reshape(-1, numbers.itemsize)

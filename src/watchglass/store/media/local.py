@@ -133,7 +133,7 @@ class LocalStore(Store):
             return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def folders(self, prefix: str = "") -> list[str]:
-        """See :meth:`Store.folders`. Links, and names that :func:`check_path` refuses, are left out."""
+        """See :meth:`Store.folders`. Links, and names that :func:`check_path` refuses, are omitted."""
         folder = self.root / self._unlinked(check_path(prefix, folder=True), prefix, "list")
         with _translated("list", folder):
             try:
@@ -183,7 +183,7 @@ class LocalStore(Store):
                 return not os.path.lexists(self.root)  # a file further up leaves nothing here
 
     def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
-        """See :meth:`Store.list`. Links, temporary files and names that :func:`check_path` refuses are left out.
+        """See :meth:`Store.list`. Links, temporary files and names that :func:`check_path` refuses are omitted.
 
         Raises:
             DamagedDataError: ``prefix`` is a link or leads through one.

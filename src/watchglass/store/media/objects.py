@@ -123,7 +123,7 @@ class ObjectStore(Store):
         )
 
     def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
-        """See :meth:`Store.list`. One request per 1,000 objects; names that :func:`check_path` refuses are left out.
+        """See :meth:`Store.list`. One request per 1,000 objects; names that :func:`check_path` refuses are omitted.
 
         Azure lists what sorts before ``after`` too, and it is left out here.
 

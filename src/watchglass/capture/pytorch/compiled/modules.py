@@ -155,7 +155,7 @@ class CompiledModules:
             self._handles[module] = (weakref.ref(through), handles)
 
     def remove(self, root: nn.Module | None = None) -> None:
-        """Take the hooks off again, below ``root`` or everywhere; compiled code goes on as if they were there."""
+        """Take the hooks off again, below ``root`` or everywhere; compiled code continues as if they were there."""
         modules = list(self._handles) if root is None else list(root.modules())
         (self._roots.clear if root is None else functools.partial(self._roots.discard, unwrap(root)))()
         for module in modules:

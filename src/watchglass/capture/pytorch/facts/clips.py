@@ -1,4 +1,4 @@
-"""Fact ``clip`` and metric ``gradient_norm_before_clip``: gradients that the training clips itself."""
+"""Fact ``clip`` and metric ``gradient_norm_before_clip``: gradients that the script clips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a forward a second time, from its recorded state, without a trace left in the training."""
+"""Running a forward a second time, from its recorded state, without an effect on the run."""
 
 from __future__ import annotations
 
