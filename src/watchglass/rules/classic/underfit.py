@@ -15,8 +15,9 @@ from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
 from watchglass.tables import Selection, StepView
 
-#: Update over weight from which on weights move: without that, a loss that stays says nothing about the model.
-_MOVES = 1e-4
+#: Update over weight from which on weights move: without that, a loss that stays says nothing about the model. Captures
+#: that decide, and the share of the captured part of the run that they must reach: a schedule may end at zero.
+_MOVES, _LATEST, _LONG = 1e-4, 5, 2 / 3
 #: Units of a bottleneck that are too few for this many classes, whatever the inputs are.
 _NO_MORE, _CLASSES = 2, 4
 #: Channels of a convolution that count as so many units; more of them are too many for their positions.
@@ -34,14 +35,14 @@ class Underfit(Rule):
         of the layers between inputs and outputs, and how similar targets and errors of samples with similar inputs are.
     Fires when: at the end of a run of at least `windows` windows the training loss has not fallen by `fall` over the
         second half with any certainty; the last validation loss is at most `gap` above it; the learning rate is a usual
-        one and moves the weights; and the loss is above that of looking up the target of the most similar sample of the
-        same batch, or in the second half of the run the errors of similar samples are alike, so that the inputs tell
-        more than the model makes of them. The model must be small: linear, or everything goes through one or two units;
-        if it has learned something, also through `units` units, or its widest hidden layer has at most `widest` (or 4
-        channels). Where errors are alike, a fall by `slow` is as good as none, but a low loss does not count. Or
-        everything goes through one or two units to four or more classes, the loss is between `high` and `learned` times
-        its start, and has fallen by less than `slow`. Where inputs are far from each other (tokens), only the latter is
-        judged.
+        one and moves the weights up to the last third at least; and the loss is above that of looking up the target of
+        the most similar sample of the same batch, or in the second half of the run the errors of similar samples are
+        alike, so that the inputs tell more than the model makes of them. The model must be small: linear, or everything
+        goes through one or two units; if it has learned something, also through `units` units, or its widest hidden
+        layer has at most `widest` (or 4 channels). Where errors are alike, a fall by `slow` is as good as none, but a
+        low loss does not count. Or everything goes through one or two units to four or more classes, the loss is
+        between `high` and `learned` times its start, and has fallen by less than `slow`. Where inputs are far from each
+        other (tokens), only the latter is judged.
     Usual causes: layers that are too narrow, a bottleneck between them, a linear model of what is not linear.
     What to try: wider layers, or more of them.
     Costs: nothing in addition to losses, the shapes of weights, and the facts output_sketch, target_sketch and
@@ -75,6 +76,9 @@ class Underfit(Rule):
     course: dict[str, Any] = state(course.empty)
     validation: list[float] = state(list)
     ratios: list[float] = state(list)
+    #: Last captured step, and the last one at which weights moved.
+    captured: int = state(int)
+    moved: int = state(lambda: -1)
     #: See :mod:`watchglass.rules.neighbours` and :mod:`watchglass.rules.guessing`.
     compared: list[list[float]] = state(list)
     pools: dict[str, dict[str, Any]] = state(dict)
@@ -91,6 +95,9 @@ class Underfit(Rule):
             return ()
         neighbours.remember(self.compared, view)
         learning_rates.remember_ratio(self.ratios, view)
+        if self.ratios and view.captured:
+            self.captured = view.model_step
+            self.moved = view.model_step if median(self.ratios[-_LATEST:]) >= _MOVES else self.moved
         for fact in view.facts("target_sketch"):
             guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
             self.plain &= not (fact.data.get("unreduced") or fact.data.get("helped"))
@@ -148,7 +155,7 @@ class Underfit(Rule):
         """Whether nothing but the model can keep the loss where it is, as far as rates and updates tell."""
         if view.several or view.in_turns or signals.resumed(view) or guessing.acts(self.acted):
             return False
-        moves = bool(self.ratios) and median(self.ratios) >= _MOVES
+        moves = self.moved >= 0 and self.moved >= _LONG * self.captured
         return moves and learning_rates.beyond_usual(view) == ""
 
     def _lookup(self) -> float | None:

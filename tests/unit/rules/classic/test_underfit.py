@@ -22,8 +22,9 @@ from watchglass.testing.rule_suite import RuleSuite
 
 
 def steps(
-    loss: float, units: int, *, alike: float = 0.0, errors: float = 0.0, late: bool = True, moves: float = 1e-3
-) -> list[Step]:
+    loss: float, units: int, *, alike: float = 0.0, errors: float = 0.0, late: bool = True, moves: float = 1e-3,
+    until: int = 300
+) -> list[Step]:  # fmt: skip
     """A loss that falls from 1.4 and stays, in a model of this width for four classes.
 
     Args:
@@ -33,10 +34,12 @@ def steps(
         errors: How similar their errors are.
         late: Whether that is known of the second half of the run.
         moves: Update over weight.
+        until: Step at which a schedule ends.
     """
     random = np.random.default_rng(0)
     weights = {"first.weight": random.normal(size=(units, 8)), "last.weight": random.normal(size=(4, units))}
     arrays = {**weights, **{f"update/{name}": moves * weight for name, weight in weights.items()}}
+    stays = {**weights, **{f"update/{name}": 1e-9 * weight for name, weight in weights.items()}}
     facts: dict[str, Any] = {
         "output_sketch": {"number": 1, "rows": 32, "neighbours": {"rows": 32, "targets": alike, "errors": errors}},
         "target_sketch": {
@@ -47,7 +50,7 @@ def steps(
     return [
         Step(
             scalars={"loss": loss + (1.4 - loss) * 0.95**n + 0.02 * random.normal(), "accuracy": 0.5},
-            statistics=arrays,
+            statistics=arrays if n < until else stays,
             facts={} if n % 10 or (n >= 150 and not late) else facts,
         )
         for n in range(300)
@@ -78,6 +81,8 @@ class TestUnderfit(RuleSuite):
         (steps(1.38, units=12, alike=0.7), False),
         (steps(1.38, units=2, alike=0.7), True),
         (steps(0.9, units=2, alike=0.7, moves=1e-6), False),
+        (steps(0.9, units=2, alike=0.7, until=240), True),
+        (steps(0.9, units=2, alike=0.7, until=100), False),
         (steps(0.3, units=2, alike=0.7), False),
         (steps(0.5, units=12, alike=0.7, errors=0.1), False),
         (steps(0.5, units=12, alike=0.7, errors=0.5, late=False), False),
