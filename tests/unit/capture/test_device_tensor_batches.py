@@ -34,7 +34,7 @@ def test_in_pieces_it_is_the_same(dtype: str) -> None:
         values(dtype, 5000, 5), gapped(8 * 333, 6, dtype).t(), values(dtype, 1, 7).expand(600, 1),
     ]  # fmt: skip
     assert len(list(batches(tensors, None, SIZES))) >= 5
-    assert_alike(SMALL.found(tensors), reference(tensors), SMALL)
+    assert_alike(SMALL.found(tensors), reference(tensors), SMALL, magnitudes=dtype.startswith("complex"))
 
 
 def test_pieces_of_older_values_are_those_of_the_same_elements() -> None:
