@@ -174,7 +174,7 @@ def update_sample(*, since: int | None = 8, group: Mapping[str, Any] | None = No
         "update": 1e-4, "weight": 0.1, "gradient": 1e-3,
         "cosine_gradient": -0.9, "cosine_weight": 0.01, "gradient_weight": 0.01, "cosine_previous": 0.2, "moved": 5e-4,
         "cosine_moved": 0.3, "unchanged": 0.0, "unmoved": 0.0, "zero_gradient": 0.0, "decay": 0.0,
-        "below_epsilon": None, "tiny_moment": None, "zero_moment": None,
+        "below_epsilon": None, "tiny_moment": None, "zero_moment": None, "gradient_over_moment": None,
     }  # fmt: skip
     settings = {"lr": 0.1, "weight_decay": 0.0, "decoupled": False, "eps": None, "maximize": False, **(group or {})}
     rows = {

@@ -181,7 +181,7 @@ class UpdateSamples:
             "unmoved": None if moved is None else _share((moved == 0) & nonzero, nonzero),
             "zero_gradient": _share(~nonzero, np.ones_like(nonzero)),
             "decay": decay,
-            **_moments(of, settings),
+            **_moments(of, settings, pure_gradient),
         }
 
     @staticmethod
@@ -201,18 +201,20 @@ class UpdateSamples:
         return _ratio(_rms(pull), _rms(update + pull)), gradient, update + pull
 
 
-def _moments(of: SampledParameter, settings: GroupSettings) -> dict[str, float | None]:
-    """Shares of elements by the square root of their second moment, corrected for its start."""
+def _moments(of: SampledParameter, settings: GroupSettings, gradient: _Array) -> dict[str, float | None]:
+    """Elements by the square root of their second moment, corrected for its start, and the gradient over it."""
     if of.moment is None or settings.eps is None:
-        return {"below_epsilon": None, "tiny_moment": None, "zero_moment": None}
+        return {"below_epsilon": None, "tiny_moment": None, "zero_moment": None, "gradient_over_moment": None}
     root = np.sqrt(of.moment)
     if settings.beta2 is not None and of.step:
         root = root / math.sqrt(max(1 - settings.beta2**of.step, 1e-12))
     some = root > 0
+    over = np.where(gradient == 0, 0.0, gradient.astype(np.float64) / np.maximum(root, settings.eps))
     return {
         "below_epsilon": _share(some & (root < settings.eps), some),
         "tiny_moment": _share(some & (root < _TINY), some),
         "zero_moment": _share(~some, np.ones_like(some)),
+        "gradient_over_moment": _short(_rms(over)),
     }
 
 

@@ -83,6 +83,7 @@ BUILT_IN = {
     "UpdateAgainstGradient": BuiltInRule("modern.update_against_gradient", "default llm vision"),
     "UpdateBelowPrecision": BuiltInRule("modern.update_below_precision", "default llm vision"),
     "AdamEpsilonDominates": BuiltInRule("modern.adam_epsilon_dominates", "default llm vision"),
+    "AdamSecondMomentStale": BuiltInRule("modern.adam_second_moment_stale", "llm vision"),
     "PenaltyDominates": BuiltInRule("modern.penalty_dominates", "default llm vision"),
     "NoDataGradient": BuiltInRule("modern.no_data_gradient", "default llm vision"),
     "TooSlow": BuiltInRule("modern.too_slow", "default llm vision"),

@@ -7,8 +7,11 @@ constant that is added to the loss, nor on its scale.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from watchglass.stats import median
 
@@ -20,6 +23,8 @@ _SIGMA = 1.4826
 #: A rise or fall of this many spreads is not random: a public monitor of six healthy language models saw at most 4.5
 #: robust deviations, and alarms at 8.
 CERTAIN = 8.0
+#: Smallest spread of the logarithm of a loss: that of a very quiet one would make every step a jump.
+_QUIET = 0.02
 
 
 class Rise(NamedTuple):
@@ -71,6 +76,26 @@ def spread(values: Sequence[float]) -> float:
     """Robust standard deviation of values, at least one."""
     middle = median(list(values))
     return _SIGMA * median([abs(value - middle) for value in values])
+
+
+def highest(before: Sequence[float], lowest: float, deviations: float, jump: float) -> float:
+    """The largest loss that is no jump above the losses before it.
+
+    Args:
+        before: These losses, at least one, finite.
+        lowest: The lowest loss so far. Above 0 logarithms are compared, else the losses themselves.
+        deviations: Robust deviations above the median from which on it is a jump.
+        jump: Least ratio of a jump to the median, for losses above 0.
+
+    Returns:
+        Infinity for losses at or below 0 whose spread is 0.
+    """
+    if lowest > 0:
+        logs = np.log(before).tolist()
+        high = median(logs) + deviations * max(spread(logs), _QUIET)
+        return max(math.exp(min(high, 700.0)), jump * median(list(before)))
+    apart = spread(before)
+    return median(list(before)) + deviations * apart if apart > 0 else math.inf
 
 
 def rise(first: Sequence[float], now: float, *, lowest: float, before: Sequence[float] = ()) -> Rise:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -82,6 +83,23 @@ def test_second_moments_are_compared_with_epsilon(run_path: Path) -> None:
     (first,) = samples(run_path, lambda p: torch.optim.Adam(p, lr=1e-3, eps=10.0), steps=1)
     assert first["below_epsilon"] == [1.0] * 4
     assert first["zero_moment"] == [0.0] * 4
+
+
+def test_gradients_are_compared_with_second_moments(run_path: Path) -> None:
+    """An average over all steps so far does not follow a loss that grows at each step."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.9999))
+    inputs, labels = torch.randn(8, 6), torch.arange(8) % 3
+    with watching(model, run_path, facts=("update_sample",)):
+        for step in range(9):
+            optimizer.zero_grad()
+            (10.0**step * F.cross_entropy(model(inputs), labels)).backward()
+            optimizer.step()
+    first, last = (fact["gradient_over_moment"] for fact in facts(run_path, "update_sample"))
+    assert np.allclose(first, 1, atol=1e-3)
+    # The mean of nine squares, of which the last is 99 % of the sum.
+    assert np.allclose(last, 0.99**0.5 * 3, atol=1e-2)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.LBFGS, torch.optim.SGD])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import numpy as np
-
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import levels, signals
@@ -14,9 +12,6 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
 from watchglass.tables import StepView
-
-#: Smallest spread of the logarithm of a loss: that of a very quiet one would make every step a spike.
-_QUIET = 0.02
 
 
 class LossSpike(Rule):
@@ -74,12 +69,7 @@ class LossSpike(Rule):
         """The largest loss that is no spike."""
         if len(self.recent) < self.fewest:
             return math.inf
-        if self.lowest > 0:
-            logs = np.log(self.recent).tolist()
-            high = median(logs) + self.deviations * max(levels.spread(logs), _QUIET)
-            return max(math.exp(min(high, 700.0)), self.jump * median(self.recent))
-        spread = levels.spread(self.recent)
-        return median(self.recent) + self.deviations * spread if spread > 0 else math.inf
+        return levels.highest(self.recent, self.lowest, self.deviations, self.jump)
 
     def _finding(self, view: StepView, loss: float, limit: float) -> Finding:
         usual = median(self.recent)
