@@ -97,6 +97,7 @@ BUILT_IN = {
     "LabelRange": BuiltInRule("modern.label_range", "default llm vision"),
     "DataNotShuffled": BuiltInRule("modern.data_not_shuffled", "default vision"),
     "TrainEvalShift": BuiltInRule("modern.train_eval_shift", "default vision"),
+    "InputDrift": BuiltInRule("modern.input_drift", "vision"),
     "TooMuchDropout": BuiltInRule("modern.too_much_dropout", "default llm vision"),
     "PaddingNotMasked": BuiltInRule("modern.padding_not_masked", "default llm"),
     "CorrelatedFeatures": BuiltInRule("classic.correlated_features", "default vision"),

@@ -11,6 +11,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import guessing, signals
+from watchglass.rules.modern.input_rows import row_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -63,10 +64,9 @@ class TrainEvalShift(Rule):
             if view.mode is Mode.TRAIN:
                 guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
         for fact in view.facts("input_sketch"):
-            data = fact.data
-            if "mean" in data and data.get("std", 0.0) > 0:
+            if (row := row_of(fact.data)) is not None:
                 kept = self.seen.setdefault(view.mode.name, [])
-                kept[:] = [*kept, [data["mean"], data["std"], *data["quantiles"]]][-_MOST:]
+                kept[:] = [*kept, row][-_MOST:]
         if view.mode is Mode.EVAL and (found := self._shifted()) and found["same"]:
             yield self._finding(view, "transform", found, "evaluation_inputs_shifted", "")
 
