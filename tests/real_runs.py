@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -80,8 +80,11 @@ class RealRuns(ABC):
 
     #: Name of the rule.
     rule: ClassVar[str]
-    #: Likeliest cause of the first diagnosis of the sick run, by the default rules and this one.
-    cause: ClassVar[str]
+    #: Least severity that the sick run must get, and that the healthy one must not.
+    severity: ClassVar[Severity] = Severity.WARNING
+    #: Likeliest cause of the first diagnosis of the sick run, by the default rules and this one; "" for an info, which
+    #: has no diagnosis.
+    cause: ClassVar[str] = ""
     #: Why its needs are not all that it reads, so that nothing tests it; "" if they are.
     reads_more: ClassVar[str] = ""
 
@@ -107,10 +110,16 @@ class RealRuns(ABC):
         """The default rules and this one."""
         return list({spec.name: spec for spec in [*default_rules(), RuleSpec(self.rule)]}.values())
 
+    def found(self, findings: Sequence[Finding]) -> list[str]:
+        """Messages of the findings of this rule that count."""
+        return [f.message for f in findings if f.rule == self.rule and f.severity.rank >= self.severity.rank]
+
     def test_fires_on_the_sick_run(self, tmp_path: Path) -> None:
         run = recorded(type(self), tmp_path.parent, sick=True)
         evaluation = replay(run, self.rules())
-        assert [f for f in evaluation.findings if f.rule == self.rule and f.severity is not Severity.INFO]
+        assert self.found(evaluation.findings)
+        if self.severity is Severity.INFO:
+            return
         diagnosis = verdict(watchglass.open_run(run), evaluation).diagnoses[0]
         assert diagnosis.causes[0].cause.id == self.cause
         assert diagnosis.what_to_try
@@ -118,6 +127,7 @@ class RealRuns(ABC):
     def test_no_rule_fires_on_the_healthy_twin(self, tmp_path: Path) -> None:
         evaluation = replay(recorded(type(self), tmp_path.parent, sick=False), self.rules())
         assert [finding.message for finding in evaluation.findings if finding.severity is not Severity.INFO] == []
+        assert self.found(evaluation.findings) == []
         assert {status.rule: status.status for status in evaluation.statuses}[self.rule] is Status.NO_ISSUES_FOUND
 
     def test_its_needs_are_all_that_it_reads(self, tmp_path: Path) -> None:

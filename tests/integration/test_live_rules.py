@@ -12,7 +12,6 @@ import real_runs
 import watchglass
 from preloaded import Preloaded
 from real_runs import RealRuns, Suite, suites
-from watchglass.records import Severity
 
 TESTS = Path(real_runs.__file__).parent
 #: What the script imports, too, before it trains.
@@ -37,5 +36,5 @@ def test_a_rule_is_live(tmp_path: Path, preloaded: Preloaded, suite: Suite, whic
     command = [str(preloaded.importing(*IMPORTED)), "-m", "watchglass", "run", *options, *script]
     subprocess.run(command, check=True, env=environment, timeout=120)
     live = watchglass.open_run(tmp_path / "run").journal.findings  # what the evaluator found while it trained
-    found = [each.message for each in live if each.rule == suite.rule and each.severity is not Severity.INFO]
+    found = cls().found(live)
     assert bool(found) is (which == "sick"), found

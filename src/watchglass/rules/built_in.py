@@ -24,8 +24,6 @@ class BuiltInRule(NamedTuple):
     built_only: str = ""
 
 
-_NO_RUN = "its tests build their runs from numbers; none trains a model"
-
 #: Built-in rules by name, in the order in which they are evaluated and listed.
 BUILT_IN = {
     "ExplodingTensor": BuiltInRule("classic.exploding_tensor", "default sagemaker llm vision trees"),
@@ -38,10 +36,10 @@ BUILT_IN = {
     "LossNotDecreasing": BuiltInRule("classic.loss_not_decreasing", "default sagemaker llm vision trees"),
     "LossIncreasing": BuiltInRule("classic.loss_increasing", "default llm vision trees"),
     "Overfit": BuiltInRule("classic.overfit", "default sagemaker llm vision trees"),
-    "Overtraining": BuiltInRule("classic.overtraining", "sagemaker llm vision trees", built_only=_NO_RUN),
+    "Overtraining": BuiltInRule("classic.overtraining", "sagemaker llm vision trees"),
     "Underfit": BuiltInRule("classic.underfit", "default vision"),
     "ZeroLoss": BuiltInRule("classic.zero_loss", "default llm vision"),
-    "LossOscillating": BuiltInRule("classic.loss_oscillating", "llm vision trees", built_only=_NO_RUN),
+    "LossOscillating": BuiltInRule("classic.loss_oscillating", "llm vision trees"),
     "SaturatedActivation": BuiltInRule("classic.saturated_activation", "sagemaker"),
     "AllZero": BuiltInRule("classic.all_zero", "sagemaker llm vision"),
     "TensorVariance": BuiltInRule("classic.tensor_variance", "sagemaker"),
