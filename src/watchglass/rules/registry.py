@@ -52,6 +52,7 @@ _HELP = {
     "sagemaker": "the built-in rules of SageMaker Debugger; for its thresholds add --calibration sagemaker",
     "llm": "language models and other transformers",
     "vision": "convolutional networks with ReLUs",
+    "tabular": "networks whose samples are rows of a table",
     "trees": "boosted trees",
     "system": "use of processors, memory, disks and GPUs",
 }

@@ -15,7 +15,7 @@ def names(text: str) -> list[str]:
 
 
 def test_the_sets_are_those_that_are_documented() -> None:
-    assert list(RULE_SETS) == ["default", "all", "sagemaker", "llm", "vision", "trees", "system"]
+    assert list(RULE_SETS) == ["default", "all", "sagemaker", "llm", "vision", "tabular", "trees", "system"]
     assert rules_of_set("all") == tuple(rule_names())
     assert tuple(RuleSpec(name) for name in rules_of_set("default")) == default_rules()
 
