@@ -12,7 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import watchglass
 from train_twice import Watch, bits, trained_twice
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Severity, Status
+from watchglass.rules import capture_for, rule_names
 
 STEPS, BATCH, LENGTH, WORDS, WIDTH, LAYERS = 20, 3, 8, 31, 16, 2
 
@@ -25,7 +30,78 @@ def gpt2() -> Any:
     """The library, which takes seconds to import and leaves an import hook; nothing is downloaded."""
     transformers = pytest.importorskip("transformers")
     made(transformers)
+    for attention in ("eager", "sdpa"):
+        for model in MODELS:
+            of_language(transformers, model, attention)
     return transformers
+
+
+#: By model: its configuration, its class, and its settings where their names differ from those of Llama.
+MODELS = {
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16}),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {"num_key_value_heads": 2}),
+    "bert": ("BertConfig", "BertForMaskedLM", {}),
+}
+#: Rules of the set that have nothing to judge in a short run of a plain model in float32, without an evaluation.
+NOTHING_TO_JUDGE = {
+    "Overfit", "Overtraining", "StalledTraining", "RouterLogits", "MixedPrecision", "MoEImbalance", "DeadExpert",
+}  # fmt: skip
+#: Those that look at dropout, which Llama lacks.
+OF_DROPOUT = {"TrainEvalMode", "TooMuchDropout"}
+
+
+def of_language(transformers: Any, model: str, attention: str) -> Any:
+    """A language model of two layers and four heads."""
+    config, kind, settings = MODELS[model]
+    usual: dict[str, Any] = {}
+    if model != "gpt2":
+        usual = {
+            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "max_position_embeddings": 16,
+        }  # fmt: skip
+    if model == "bert":
+        # As usual, 0.02 is for models of 768 units: with 32 the first attention would hardly get a gradient.
+        usual["initializer_range"] = 0.1
+    words = {"vocab_size": WORDS, "bos_token_id": 0, "eos_token_id": 0, "attn_implementation": attention}
+    made_config = getattr(transformers, config)(**usual, **settings, **(words if model != "bert" else _without(words)))
+    return getattr(transformers, kind)(made_config)
+
+
+def _without(words: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in words.items() if not name.endswith("_token_id")}
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_rules_for_language_models_find_all_that_they_look_at(
+    tmp_path: Path, gpt2: Any, model: str, attention: str
+) -> None:
+    """With no setting but the set: attention logits of each head, output logits, update ratios, the batch."""
+    torch.manual_seed(0)
+    trained = of_language(gpt2, model, attention)
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3)
+    specs = [RuleSpec(name) for name in rule_names("llm")]
+    with watchglass.watch(trained, run=tmp_path / "run", strict=True, **capture_for(specs)):
+        for _ in range(STEPS):
+            tokens = torch.randint(0, WORDS, (8, 16))
+            loss = trained(input_ids=tokens, labels=tokens).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+            optimizer.step()
+    run = watchglass.open_run(tmp_path / "run")
+    names = run.tensor_names()
+    for what in ("attention_logits_max", "attention_entropy"):
+        heads = [name for name in names if f".{what}." in name]
+        assert len(heads) == 2 * 4, what
+    assert [name for name in names if name.endswith("logsumexp")]
+    updated = {name.removeprefix("update/") for name in names if name.startswith("update/")}
+    blocks = {name.partition("weight")[0] for name in updated if name.endswith(".weight") and ".0." in name}
+    assert len(blocks) > 4, "updates of the first block"
+    evaluation = replay(str(tmp_path / "run"), specs)
+    unjudged = {s.rule for s in evaluation.statuses if s.status not in (Status.NO_ISSUES_FOUND, Status.ISSUES_FOUND)}
+    assert unjudged == NOTHING_TO_JUDGE | (OF_DROPOUT if model == "llama" else set())
+    assert [f.message for f in evaluation.findings if f.severity is not Severity.INFO] == []
 
 
 def made(transformers: Any, **settings: Any) -> Any:
