@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import watchglass
 from devices.fake_device import DEVICE, FakeDevice, move
 from facts_of import batch, classifier, facts, facts_by_step, watching
 from watchglass import open_run
@@ -62,6 +63,24 @@ def test_gradients_that_were_not_cleared_are_left_over(
     assert last == {"optimizer": "optimizer", "looked_at": 4, "present": present, "nonzero": nonzero}
     # By the second capture all is known, and said once.
     assert len(facts(run_path, "leftover_gradients")) <= 2
+
+
+def test_models_that_take_turns_have_their_own_left_over_gradients(run_path: Path) -> None:
+    generator, judge = nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    with watching(generator, run_path):
+        watchglass.watch(judge)
+        of_generator = torch.optim.SGD(generator.parameters(), lr=0.01)
+        of_judge = torch.optim.SGD(judge.parameters(), lr=0.01)
+        for _ in range(6):
+            of_generator.zero_grad()
+            # The step of the generator begins, and then the judge is updated: its gradients are never cleared.
+            made = generator(torch.randn(4, 8))
+            (judge(made.detach()).mean() - judge(torch.randn(4, 8)).mean()).backward()
+            of_judge.step()
+            judge(made).mean().backward()
+            of_generator.step()
+    found = {row["optimizer"]: row["nonzero"] > 0 for row in facts(run_path, "leftover_gradients")}
+    assert found == {"optimizer": False, "optimizer_2": True}
 
 
 def test_micro_batches_leave_nothing_over(run_path: Path) -> None:

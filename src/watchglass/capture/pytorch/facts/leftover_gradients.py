@@ -37,7 +37,9 @@ class Leftovers:
         self._subjects = subjects
         self._thread = threading.get_ident()
         self._armed = False
-        self._found: dict[str, list[Any]] = {}
+        # With the latest captured step that had begun when they were looked at.
+        self._found: dict[str, tuple[int, list[Any]]] = {}
+        self._latest = -1
         self._parameters: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
         self._reported: dict[str, tuple[int, bool]] = {}
         self._look = hook.guarded(self._look_at_all)
@@ -45,7 +47,8 @@ class Leftovers:
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has begun: look when its first backward comes."""
-        self._found.clear()
+        # Steps of models that take turns overlap: what was found may be for the update of another one.
+        self._latest = step.global_step
         # Opened by its update (compiled code hides the forward): its backward is over.
         self._armed = not step.optimizers
 
@@ -58,7 +61,8 @@ class Leftovers:
         with torch.no_grad():
             for optimizer in self._subjects.optimizers():
                 gradients = [parameter.grad for parameter in self._some_of(optimizer)]
-                self._found[self._subjects.name("optimizer", optimizer)] = [_nonzero(g) for g in gradients]
+                name = self._subjects.name("optimizer", optimizer)
+                self._found[name] = (self._latest, [_nonzero(gradient) for gradient in gradients])
 
     def _some_of(self, optimizer: Optimizer) -> list[Tensor]:
         """A few of its parameters, from the first to the last."""
@@ -74,8 +78,8 @@ class Leftovers:
     def update_began(self, update: Update) -> None:
         """A captured step's update: the optimizer's own gradients are the ones that matter."""
         name = self._subjects.name("optimizer", update.optimizer)
-        found = self._found.pop(name, None)
-        if found:
+        since, found = self._found.pop(name, (-1, []))
+        if found and since >= update.step.global_step:
             update.step.records.facts.append(("leftover_gradients", "first backward", self._pending(name, found)))
 
     def _pending(self, name: str, found: list[Any]) -> Any:
