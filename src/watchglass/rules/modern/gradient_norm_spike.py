@@ -10,6 +10,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import levels, signals
+from watchglass.rules.modern.spike_batches import batch_words
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -28,16 +29,18 @@ class GradientNormSpike(Rule):
     Fires when: the norm lies `z` standard deviations above its moving mean: `info`. The mean and the variance move by
         1 - `alpha` with each norm, of which a spike counts as its limit. It is a `warning` if nothing clips the
         gradient and at least `often` of the last `within` norms lie `deviations` robust deviations above the median of
-        their logarithms.
+        their logarithms. The finding gives the hash of the batch at captured steps, and says if an earlier spike had
+        the same batch.
     Usual causes: bad batches, a learning rate that is too high, second moments of Adam that lag behind the gradient.
     What to try: clip the gradient norm near its usual value; look at the batches of these steps; lower beta2.
-    Costs: nothing beyond the gradient norm, which is recorded by default.
+    Costs: nothing beyond the gradient norm; a copy of at most 64 KiB of the inputs at captured steps.
     Source: z of 2.5 at alpha 0.97: ZClip (2504.02507); 8 deviations: a public run monitor; house: `often`, `within`.
     """
 
     needs = (
         Needs(scalars=("gradient_norm",), why="to follow the norm of the gradient"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to know the norm before clipping"),
+        Needs(facts=("batch",), optional=True, why="to know the batch of a spike"),
         Needs(facts=("clip",), optional=True, why="to know whether anything clips it"),
     )
 
@@ -51,6 +54,8 @@ class GradientNormSpike(Rule):
     recent: list[float] = state(list)
     mean: float = state(float)
     variance: float = state(float)
+    #: Steps of the latest spikes, by the hash of their batch.
+    batches: dict[str, int] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""
@@ -84,6 +89,7 @@ class GradientNormSpike(Rule):
         words += f"{self.mean:.3g}"
         if serious:
             words += f"; {large} of the last {len(logs)} norms were such spikes, and nothing clips them"
+        words += batch_words(view, self.batches)
         return self.finding(
             view,
             severity=Severity.WARNING if serious else Severity.INFO,

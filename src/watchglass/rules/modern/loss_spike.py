@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import levels, signals
+from watchglass.rules.modern.spike_batches import batch_words
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -21,16 +22,20 @@ class LossSpike(Rule):
     Fires when: the logarithm of the loss lies `deviations` robust deviations above their median, and the loss at least
         `jump` times that median. One spike that recovers is an `info`. It is a `warning` if more than `in_a_row` steps
         in a row are spikes, or if `often` spikes begin within `within` steps. A loss that has been zero or below is
-        judged by its values instead of their logarithms. Models that are trained in turns with others get an `info` at
+        judged by its values instead of their logarithms. The finding gives the hash of the batch at captured steps, and
+        says if an earlier spike had the same batch. Models that are trained in turns with others get an `info` at
         most.
     Usual causes: bad batches, a learning rate that is too high, second moments of Adam that lag behind the gradient.
     What to try: look at the batches of these steps; clip the gradient norm; lower the learning rate or beta2.
-    Costs: nothing in addition to the loss, which is recorded at every step.
+    Costs: nothing in addition to the loss; a copy of at most 64 KiB of the inputs at captured steps.
     Source: a public run monitor (at most 4.5 deviations in six healthy language models, alarm at 8); window and more
         than 4 in a row: KillLossSpike of LLM Foundry, SkipStepOptimizer of OLMo-core; house: `jump`, `often`.
     """
 
-    needs = (Needs(scalars=("loss",), why="to follow the training loss"),)
+    needs = (
+        Needs(scalars=("loss",), why="to follow the training loss"),
+        Needs(facts=("batch",), optional=True, why="to know the batch of a spike"),
+    )
 
     window: int = parameter(128, help="losses before this one that it is compared with", unit="steps", ge=16)
     fewest: int = parameter(64, help="losses from which on it is judged", unit="steps", ge=8)
@@ -46,6 +51,8 @@ class LossSpike(Rule):
     spike: list[float] = state(list)
     #: Steps at which spikes began.
     began: list[int] = state(list)
+    #: Steps of the latest spikes, by the hash of their batch.
+    batches: dict[str, int] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""
@@ -81,6 +88,7 @@ class LossSpike(Rule):
             words += f"; it has stayed there for {len(self.spike)} steps"
         elif repeated:
             words += f"; {len(self.began)} such spikes began within {view.model_step - self.began[0] + 1} steps"
+        words += batch_words(view, self.batches)
         serious = (lasts or repeated) and not view.in_turns
         return self.finding(
             view,

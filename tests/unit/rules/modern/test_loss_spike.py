@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from watchglass.evaluate import replay
 from watchglass.records import Severity
 from watchglass.rules import default_rules, find_rule
 from watchglass.testing import Step
-from watchglass.testing.rule_suite import RuleSuite
+from watchglass.testing.rule_suite import RuleSuite, shown
 
 
 def losses(value: Callable[[int], float], steps: int = 300) -> list[Step]:
@@ -53,6 +55,31 @@ def test_a_new_level_is_a_spike_only_until_it_is_usual(run_path: Path) -> None:
     run = TestLossSpike().build(run_path, losses(lambda step: 3.0 * (step >= 100), steps=600))
     findings = replay(run, [RuleSpec("LossSpike")]).findings
     assert max(finding.last_step for finding in findings) < 100 + 128
+
+
+def batch_fact(name: str, varied: int = 500) -> dict[str, dict[str, Any]]:
+    return {"batch": {"hashes": [name], "varied": varied, "shapes": {"0": [8, 64]}, "sampled": 512, "elements": 512}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "ends"),
+    [
+        (
+            {120: batch_fact("aa"), 160: batch_fact("aa")},
+            ("hash aa", "hash aa, is the same as at the spike of step 120"),
+        ),
+        ({120: batch_fact("aa"), 160: batch_fact("bb")}, ("hash aa", "hash bb")),
+        ({160: batch_fact("aa")}, ("before", "hash aa")),
+        # Batches of equal elements are alike without being the same.
+        ({120: batch_fact("aa", varied=0), 160: batch_fact("aa", varied=0)}, ("before", "before")),
+    ],
+)
+def test_the_batch_of_a_spike_is_named(run_path: Path, facts: dict[int, Any], ends: tuple[str, str]) -> None:
+    steps = losses(lambda step: 4.0 * (step in (120, 160)), steps=200)
+    steps = [replace(step, facts=facts.get(number, {})) for number, step in enumerate(steps)]
+    found, _ = shown(TestLossSpike().make, TestLossSpike().build(run_path, steps))
+    assert [finding.step for finding in found] == [120, 160]
+    assert all(finding.message.endswith(end) for finding, end in zip(found, ends, strict=True))
 
 
 class TestLossSpikeInRealRuns(RealRuns):
