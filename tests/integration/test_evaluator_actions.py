@@ -30,7 +30,7 @@ from watchglass.evaluate.live.reporting import Reporting
 from watchglass.records import Observation, Status
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, layout, read_manifest, this_process
-from watchglass.supervise import EvaluatorProcess
+from watchglass.supervise import CompanionProcess
 from watchglass.testing import RunBuilder, example_event
 
 NAN = float("nan")
@@ -537,7 +537,7 @@ def test_nothing_of_actions_goes_to_the_cluster(run_path: Path) -> None:
 
 def test_its_configuration_is_in_no_command_line(run_path: Path, server: Receiver) -> None:
     with RunBuilder(run_path) as builder:
-        process = EvaluatorProcess(config(run_path, ActionSpec("Webhook", {"url": server.url + "/geheim"})), os.environ)
+        process = CompanionProcess(config(run_path, ActionSpec("Webhook", {"url": server.url + "/geheim"})), os.environ)
         try:
             builder.step(scalars={"loss": 1.0})
             until(lambda: open_run(run_path).journal.statuses)

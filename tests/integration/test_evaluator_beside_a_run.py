@@ -242,9 +242,9 @@ def test_a_signal_of_another_process_ends_one_wait_and_not_all_that_follow() -> 
     """A rule that is timed out is woken by one."""
     code = """
 import os, signal, time
-from watchglass.evaluate.live.process import _Lifeline
+from watchglass.supervise import Lifeline
 ours, theirs = os.pipe()
-lifeline = _Lifeline(ours)
+lifeline = Lifeline(ours)
 signal.signal(signal.SIGUSR1, lambda *_: None)
 os.kill(os.getpid(), signal.SIGUSR1)
 assert lifeline.wait(600.0)

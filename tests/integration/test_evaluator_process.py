@@ -13,20 +13,20 @@ import pytest
 from waiting import PATIENCE_S, until
 from watchglass.config import EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.errors import LaunchError
-from watchglass.supervise import EvaluatorProcess
+from watchglass.supervise import CompanionProcess
 
 CONFIG = EvaluatorConfig(run="run", attempt=0, rules=(RuleSpec("DeadRelu"),), timing=EvaluatorTiming(termination_s=0.2))
 
-Start = Callable[[str], EvaluatorProcess]
+Start = Callable[[str], CompanionProcess]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts an "evaluator" that runs given code instead."""
-    started: list[EvaluatorProcess] = []
+    started: list[CompanionProcess] = []
 
-    def begin(code: str) -> EvaluatorProcess:
-        started.append(EvaluatorProcess(CONFIG, os.environ, (sys.executable, "-c", code)))
+    def begin(code: str) -> CompanionProcess:
+        started.append(CompanionProcess(CONFIG, os.environ, (sys.executable, "-c", code)))
         return started[-1]
 
     yield begin
@@ -77,7 +77,7 @@ def test_one_that_ends_without_reading_is_no_error(start: Start) -> None:
 
 def test_one_that_cannot_be_started() -> None:
     with pytest.raises(LaunchError, match="the evaluator cannot be started: No such file"):
-        EvaluatorProcess(CONFIG, os.environ, ["/nowhere/python"])
+        CompanionProcess(CONFIG, os.environ, ["/nowhere/python"])
 
 
 def test_it_is_killed_when_it_does_not_listen(start: Start, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ from watchglass.config.plugins import (
     names_file as names_file,
     seen_from as seen_from,
 )
+from watchglass.config.process_config import ProcessConfig as ProcessConfig
 from watchglass.config.regular_files import (
     NotRegularError as NotRegularError,
     near_file as near_file,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from abc import ABC
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import IO, Any
+from typing import Any, ClassVar
 
 from watchglass.config.evaluator_timing import EvaluatorTiming
 from watchglass.config.locations import absolute
 from watchglass.config.parameters import parameter, validate
+from watchglass.config.process_config import ProcessConfig
 from watchglass.records import Severity, as_json, from_json
 
 #: Sets of thresholds: those of watchglass, and those that SageMaker Debugger documents.
@@ -39,7 +39,7 @@ class ActionSpec(Spec):
 
 
 @dataclass(frozen=True)
-class EvaluatorConfig:
+class EvaluatorConfig(ProcessConfig):
     """The configuration of an evaluator process.
 
     Attributes:
@@ -61,6 +61,9 @@ class EvaluatorConfig:
         timing: How long it waits.
     """
 
+    title: ClassVar[str] = "the evaluator"
+    module: ClassVar[str] = "watchglass.evaluate"
+
     run: str
     attempt: int | None
     rules: tuple[RuleSpec, ...]
@@ -81,20 +84,16 @@ class EvaluatorConfig:
     def __post_init__(self) -> None:
         validate(self)
 
-    def to_line(self) -> str:
-        """One line of JSON."""
-        return json.dumps(as_json(replace(self, run=absolute(self.run))))
+    @property
+    def termination_s(self) -> float:
+        """See :attr:`EvaluatorTiming.termination_s`."""
+        return self.timing.termination_s
 
-    def send(self, stdin: IO[bytes]) -> None:
-        """Write this as the first line of an evaluator's standard input, which stays open as its lifeline.
-
-        Not in its command line or environment, which other users can read. The process may have ended already.
-        """
-        with suppress(BrokenPipeError, ConnectionResetError):
-            stdin.write(self.to_line().encode() + b"\n")
-            stdin.flush()
+    def plain(self) -> object:
+        """All values as JSON types, with the whole path of the run."""
+        return as_json(replace(self, run=absolute(self.run)))
 
     @classmethod
     def from_line(cls, text: str) -> EvaluatorConfig:
-        """The configuration that :meth:`to_line` gave."""
+        """The configuration that ``to_line`` gave."""
         return from_json(cls, json.loads(text))

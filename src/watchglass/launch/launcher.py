@@ -28,7 +28,7 @@ from watchglass.launch.training_process import exit_status, run_training
 from watchglass.record import has_unharvested
 from watchglass.records import Failure, Verdict, from_json
 from watchglass.store import attempts, layout, open_store, write_launch_end
-from watchglass.supervise import EvaluatorProcess, Supervision
+from watchglass.supervise import CompanionProcess, Supervision
 
 #: Folder with the ``sitecustomize.py`` that brings capture into the training process.
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap"))
@@ -102,7 +102,7 @@ class _Evaluation:
             self._evaluator.look()
         elif self._config is not None:
             environ = evaluator_environment(os.environ, BOOTSTRAP)
-            start = partial(EvaluatorProcess, answer=self._answer)
+            start = partial(CompanionProcess, answer=self._answer)
             self._evaluator = Supervision(self._config, environ, self._report, start=start)
 
     def finish(self, signals: SignalWatch, waiting: Waiting, problems: list[str]) -> bool:

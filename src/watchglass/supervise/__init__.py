@@ -1,6 +1,7 @@
-"""The evaluator process of a training run: started by command line, supervised, replaced when it dies."""
+"""Processes beside a training run: started by command line, supervised, replaced when they die."""
 
-from watchglass.supervise.evaluator_process import EvaluatorProcess
+from watchglass.supervise.companion import CompanionProcess
+from watchglass.supervise.lifeline import Lifeline, begin_beside
 from watchglass.supervise.supervision import Supervision
 
-__all__ = ["EvaluatorProcess", "Supervision"]
+__all__ = ["CompanionProcess", "Lifeline", "Supervision", "begin_beside"]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import LaunchError
-from watchglass.supervise.evaluator_process import EvaluatorProcess
+from watchglass.supervise.companion import CompanionProcess
 
 #: Exit status of an evaluator that has printed why it cannot evaluate this run; a replacement would fail too.
 REFUSED = 2
@@ -36,13 +36,13 @@ class Supervision:
         environ: Mapping[str, str],
         report: Callable[[str], None],
         *,
-        start: Callable[[EvaluatorConfig, Mapping[str, str]], EvaluatorProcess] = EvaluatorProcess,
+        start: Callable[[EvaluatorConfig, Mapping[str, str]], CompanionProcess] = CompanionProcess,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._environ, self._report = config, dict(environ), report
         self._start_process, self._monotonic = start, monotonic
         self._silence_s = max(config.timing.hung_s, config.timing.hung_rules * config.rule_timeout_s)
-        self._process: EvaluatorProcess | None = None
+        self._process: CompanionProcess | None = None
         self._training_ended = False
         self._deaths = 0
         self._looked_s = monotonic()

@@ -1,4 +1,4 @@
-"""One evaluator process: its configuration, lifeline, signs of life, and end."""
+"""A process beside a training run: its configuration, lifeline, signs of life, and end."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from watchglass.config import EvaluatorConfig
+from watchglass.config import ProcessConfig
 from watchglass.errors import LaunchError
 
 
-class EvaluatorProcess:
-    """A running evaluator. For one thread.
+class CompanionProcess:
+    """A running evaluator or sampler. For one thread.
 
     Its standard input is a socket whose other end only this process holds. The configuration is sent through it,
     because others can read a command line or an environment, and a configuration may hold secrets. When this process
-    ends, for whatever reason, the evaluator reads end of file, evaluates the remaining steps and ends. In the other
+    ends, for whatever reason, the companion reads end of file, does the rest of its work and ends. In the other
     direction it writes a byte now and then, as a sign of life. It leads a session, so Ctrl-C does not reach it.
 
     Args:
-        config: What it evaluates.
+        config: What it does, and the module that it runs.
         environ: The whole environment of the process.
         command: Interpreter and arguments; a test may give another one.
-        answer: A file to which it writes its verdict at the end of the training run; None for no verdict.
+        answer: A file that becomes its standard output, for its result; None for none.
 
     Raises:
         LaunchError: The process cannot be started.
@@ -33,7 +33,7 @@ class EvaluatorProcess:
 
     def __init__(
         self,
-        config: EvaluatorConfig,
+        config: ProcessConfig,
         environ: Mapping[str, str],
         command: Sequence[str] = (),
         *,
@@ -42,7 +42,7 @@ class EvaluatorProcess:
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                command or [sys.executable, "-m", "watchglass.evaluate"],
+                command or [sys.executable, "-m", config.module],
                 env=dict(environ),
                 stdin=theirs.fileno(),
                 # Never the stdout of this process, which belongs to the script.
@@ -51,12 +51,12 @@ class EvaluatorProcess:
             )
         except OSError as error:
             ours.close()
-            raise LaunchError(f"the evaluator cannot be started: {error.strerror or error}") from None
+            raise LaunchError(f"{config.title} cannot be started: {error.strerror or error}") from None
         finally:
             theirs.close()
         #: Its process id.
         self.pid = self._process.pid
-        self._termination_s = config.timing.termination_s
+        self._termination_s = config.termination_s
         self._lifeline: socket.socket | None = ours
         with suppress(OSError), ours.makefile("wb") as stdin:  # it may have ended already
             config.send(stdin)
@@ -79,7 +79,7 @@ class EvaluatorProcess:
         return seen
 
     def let_go(self) -> None:
-        """Close the lifeline after the end of the run: the evaluator evaluates the remaining steps and ends."""
+        """Close the lifeline after the end of the run: the process does the rest of its work and ends."""
         if self._lifeline is not None:
             with suppress(OSError):  # it has ended already
                 # Processes forked since then hold the socket too.
