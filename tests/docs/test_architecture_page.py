@@ -128,6 +128,14 @@ OPENED = """
         return ToyStore(location)
 """
 
+SOURCE = """
+from watchglass.profile.metrics import Metric, MetricReading, MetricSource
+class Toy(MetricSource):
+    name = "toy"
+    def read(self, now_ns):
+        return [MetricReading(Metric("toy.load"), [0.5])]
+"""
+
 TOYS = {
     "rule": Toy(
         {
@@ -208,6 +216,30 @@ with StreamWriter(LocalStore("run"), 0, "toy") as writer:
 run = watchglass.open_run("run")
 assert run.sql("select load from toys where stream = 'toy' order by load").to_arrow()["load"].to_pylist() == [0.5, 1.0]
 assert "toys" in cli("export", "run", "-o", "out")
+""",
+    ),
+    "source of metrics": Toy(
+        {
+            "profile/sources/NAME.py": [("", SOURCE)],
+            "profile/sources/__init__.py": [
+                (
+                    '        "processor": ProcessorSource,',
+                    '        "toy": lambda: __import__("watchglass.profile.sources.NAME", fromlist="x").Toy(),\n'
+                    '        "processor": ProcessorSource,',
+                )
+            ],
+        },
+        """
+import os
+from watchglass.profile import Sampler, open_sources
+from watchglass.store import StreamWriter
+build_run("run", [{"scalars": {"loss": 1.0}}])
+sampler = Sampler(open_sources(os.getpid(), True)[0], StreamWriter(LocalStore("run"), 0, "system"), 0.5)
+sampler.sample()
+sampler.close()
+run = watchglass.open_run("run")
+assert run.samples("toy.load").values.tolist() == [0.5]
+assert run.sql("select value from samples where metric = 'toy.load'").to_arrow()["value"].to_pylist() == [0.5]
 """,
     ),
     "action": Toy(

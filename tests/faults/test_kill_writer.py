@@ -72,14 +72,14 @@ def test_a_writer_killed_while_it_is_followed(tmp_path, flushes):
     assert numbers(RunReader(store).poll()) == list(range(len(seen) + 1))
 
 
-SAMPLES = RowKind("samples", 92, (Field("number", "u64"), Field("text", "text")), RowKey.TIME)
+SAMPLES = RowKind("readings", 92, (Field("number", "u64"), Field("text", "text")), RowKey.TIME)
 
 STREAM = """
 import sys
 from watchglass.records import Field, RowKey, RowKind
 from watchglass.store import LocalStore, StreamWriter
 
-kind = RowKind("samples", 92, (Field("number", "u64"), Field("text", "text")), RowKey.TIME)
+kind = RowKind("readings", 92, (Field("number", "u64"), Field("text", "text")), RowKey.TIME)
 writer = StreamWriter(LocalStore(sys.argv[1]), 0, "system")
 number = 0
 while True:
@@ -111,11 +111,11 @@ def test_a_stream_whose_writer_was_killed_while_it_is_followed(tmp_path, monkeyp
     with StreamWriter(store, 0, "system") as successor:
         successor.write({SAMPLES: [(1 << 62, 10**6, "")]}, (1 << 62) + 1)
     run.refresh()
-    numbers = run.table("samples").to_arrow()["number"].to_pylist()
+    numbers = run.table("readings").to_arrow()["number"].to_pylist()
     assert numbers[-1] == 10**6
     assert numbers[:-1] == list(range(len(numbers) - 1))
     assert flushed <= len(numbers) - 1 <= flushed + 7
-    assert open_run(tmp_path).table("samples").to_arrow()["number"].to_pylist() == numbers
+    assert open_run(tmp_path).table("readings").to_arrow()["number"].to_pylist() == numbers
 
 
 def test_following_a_long_run_asks_for_no_more_than_a_short_one(tmp_path):

@@ -49,7 +49,7 @@ def test_a_program_has_the_environment_of_its_user_and_not_that_of_an_evaluator(
     """A script finds modules beside it, and a training run has all cores."""
     (tmp_path / "beside.py").write_text("")
     (tmp_path / "save.py").write_text("import beside\n" + SAVE)
-    environ = environment.for_evaluator({**os.environ, "MKL_NUM_THREADS": "3", "PYTHONSAFEPATH": "1"})
+    environ = environment.for_companion({**os.environ, "MKL_NUM_THREADS": "3", "PYTHONSAFEPATH": "1"})
     spec = ActionSpec("Command", {"command": [sys.executable, f"{tmp_path}/save.py", f"{tmp_path}/given"]})
     outcome = delivered(spec, example_event(), environ=environ)
     assert outcome.done, outcome.reason

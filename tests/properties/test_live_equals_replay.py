@@ -263,28 +263,28 @@ class Apart(Rule):
 
 class Windowed(Rule):
     """Says what it sees of streams, between steps and at steps."""
-    streams = Windows(kinds=("samples",), length_s=2)
+    streams = Windows(kinds=("readings",), length_s=2)
     seen: int = state(int)
     def check_step(self, step):
         self.seen += 1
-        what = [(s.stream, s.clock, s.start_ns, s.end_ns, s.rows("samples").tolist()) for s in step.streams]
+        what = [(s.stream, s.clock, s.start_ns, s.end_ns, s.rows("readings").tolist()) for s in step.streams]
         yield self.finding(step, severity=Severity.INFO, subject=f"{self.seen}", message=f"{what}")
     def check_window(self, window):
-        rows = window.rows("samples")["value"].tolist()
+        rows = window.rows("readings")["value"].tolist()
         what = f"{window.stream} {window.clock} {window.start_ns} {window.end_ns} {window.lost} {rows} {self.seen}"
         yield self.finding(window, severity=Severity.WARNING, subject=what, message=f"{what} {window.last}")
 
 class Looks(Rule):
     """Says what it sees of streams at the steps of one worker."""
-    streams = Windows(kinds=("samples",), length_s=1)
+    streams = Windows(kinds=("readings",), length_s=1)
     def check(self, view):
-        what = [(s.stream, s.clock, s.start_ns, s.end_ns, s.rows("samples")["value"].tolist()) for s in view.streams]
+        what = [(s.stream, s.clock, s.start_ns, s.end_ns, s.rows("readings")["value"].tolist()) for s in view.streams]
         subject = f"{view.mode.name} {view.mode_step}"
         yield self.finding(view, severity=Severity.INFO, subject=subject, message=f"{what}")
 
 class WindowsAlone(Rule):
     """Sees nothing but windows."""
-    streams = Windows(kinds=("samples",), length_s=0.5)
+    streams = Windows(kinds=("readings",), length_s=0.5)
     def check_window(self, window):
         what = f"{window.stream} {window.start_ns} {window.number} {window.last}"
         yield self.finding(window, severity=Severity.WARNING, subject=what, message=what)
@@ -298,7 +298,7 @@ class Waits(Rule):
 
 
 RULE_NAMES = ("Heard", "Hangs", "Together", "Apart", "Waits", "Windowed", "Looks", "WindowsAlone")
-SAMPLES = RowKind("samples", 92, (Field("value", "i64"),), RowKey.TIME)
+SAMPLES = RowKind("readings", 92, (Field("value", "i64"),), RowKey.TIME)
 
 
 @st.composite

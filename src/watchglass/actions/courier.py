@@ -148,7 +148,7 @@ def in_memory(data: bytes) -> BinaryIO:
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of an evaluator: no module in the working directory replaces another one."""
     try:
-        return environment.for_evaluator(environ)
+        return environment.for_companion(environ)
     except FileNotFoundError:  # that folder was removed
         return dict(environ)
 

@@ -57,6 +57,13 @@ OverheadBudget = Annotated[
         help="Largest share of the run's time that capture may take. [default: 1]",
     ),
 ]
+NoProfiler = Annotated[bool, typer.Option("--no-profiler", help="Do not sample system metrics.")]
+SampleInterval = Annotated[
+    str | None,
+    typer.Option(
+        "--sample-interval", metavar="SECONDS", help="Sample system metrics every SECONDS, 0.1 to 60. [default: 0.5]"
+    ),
+]
 PlannedSteps = Annotated[
     str | None,
     typer.Option(
@@ -68,7 +75,12 @@ PlannedSteps = Annotated[
 
 
 def given_settings(
-    *, collections: list[str] | None, save_raw: list[str] | None, overhead_budget: str | None, **others: Any
+    *,
+    collections: list[str] | None,
+    save_raw: list[str] | None,
+    overhead_budget: str | None,
+    no_profiler: bool = False,
+    **others: Any,
 ) -> dict[str, Any]:
     """Settings of the command line; :func:`capture_config` validates them.
 
@@ -76,6 +88,7 @@ def given_settings(
         collections: Values of ``--collection``.
         save_raw: Values of ``--save-raw``.
         overhead_budget: Value of ``--overhead-budget``.
+        no_profiler: Value of ``--no-profiler``.
         **others: Values of options that have the name of their setting; None or False for an option not given.
 
     Raises:
@@ -84,6 +97,8 @@ def given_settings(
     settings = {name: value for name, value in others.items() if value not in (None, False)}
     if overhead_budget is not None:
         settings["overhead_budget"] = parse_percent(overhead_budget)
+    if no_profiler:
+        settings["profiler"] = False
     table = parse_collections(collections or ())
     for name in (part.strip() for text in save_raw or () for part in text.split(",")):
         if not name:
@@ -120,7 +135,7 @@ def _option(given: Mapping[str, Any], setting: str) -> str:
     """A setting as the command line spells it: its option, and for a collection the name."""
     field, _, rest = setting.partition(".")
     if field != "collections":
-        return "--" + setting.replace("_", "-")
+        return "--no-profiler" if field == "profiler" else "--" + setting.removesuffix("_s").replace("_", "-")
     # --collection gives texts, so True is from --save-raw.
     only_raw = given.get("collections", {}).get(rest) == {"save_raw": True}
     return f"{'--save-raw' if only_raw else '--collection'} {rest}"

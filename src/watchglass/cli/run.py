@@ -115,6 +115,8 @@ def run(
     include_workers: capture_options.IncludeWorkers = None,
     overhead_budget: capture_options.OverheadBudget = None,
     planned_steps: capture_options.PlannedSteps = None,
+    no_profiler: capture_options.NoProfiler = False,
+    sample_interval: capture_options.SampleInterval = None,
     report: ReportFile = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Compact the run at its end, like 'watchglass compact'.")
@@ -147,6 +149,7 @@ def run(
     given = capture_options.given_settings(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
+        no_profiler=no_profiler, sample_interval_s=sample_interval,
     )  # fmt: skip
     config_of_evaluator = None
     if evaluator == "local":

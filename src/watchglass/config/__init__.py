@@ -67,6 +67,7 @@ from watchglass.config.regular_files import (
     read_regular as read_regular,
     why_no_file as why_no_file,
 )
+from watchglass.config.sampling import SamplerConfig as SamplerConfig
 from watchglass.config.saving import (
     EXACT_REDUCTIONS as EXACT_REDUCTIONS,
     MODE_NAMES as MODE_NAMES,

@@ -32,8 +32,8 @@ READ_MEMORY = "WATCHGLASS_READ_MEMORY"
 #: Price of an hour of the whole run, in any currency; the verdict then reports the cost that a stop saved.
 PRICE_PER_HOUR = "WATCHGLASS_PRICE_PER_HOUR"
 
-#: Variables in the environment of evaluators, see for_evaluator.
-_OF_EVALUATORS = {SWITCH: "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+#: Variables in the environment of evaluators and samplers, see for_companion.
+_OF_COMPANIONS = {SWITCH: "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _LEAST_READ_MEMORY = 64 << 20
 _WITHOUT_FOLDER = {"PYTHONSAFEPATH": "1"}
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -121,6 +121,12 @@ def local_world_size(environ: Mapping[str, str] = os.environ) -> int:
     return _first_int(environ, ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"), 1)
 
 
+def local_rank(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Rank of this process among those of its machine; None when nothing set it."""
+    found = _first_int(environ, ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"), -1)
+    return found if found >= 0 and world_size(environ) > 1 else None
+
+
 def restart_count(environ: Mapping[str, str] = os.environ) -> int:
     """Number of restarts of this job by torchrun; 0 without torchrun."""
     return _first_int(environ, ("TORCHELASTIC_RESTART_COUNT",), 0)
@@ -154,14 +160,14 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str:
     return next((f"mpi/{environ[name]}" for name in names if environ.get(name)), "")
 
 
-def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of an evaluator process, without capture and thread pools.
+def for_companion(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an evaluator or sampler process, without capture and thread pools.
 
     A rule file may import a framework, which must not be watched there. Evaluation needs no thread pools: the cores
     belong to the run.
     """
     result = {name: value for name, value in environ.items() if name not in (SESSION, FRAMEWORKS, FAILURES)}
-    result.update(_OF_EVALUATORS)
+    result.update(_OF_COMPANIONS)
     if os.getcwd() not in sys.path:
         # Modules must be found as in this process: -m puts the working directory first, where a types.py or queue.py of
         # the user would replace that of the standard library. Python 3.11 and later know the variable.
@@ -170,11 +176,11 @@ def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_program(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a program that an evaluator starts, without the variables of :func:`for_evaluator`.
+    """The environment of a program that an evaluator starts, without the variables of :func:`for_companion`.
 
     The program may be a training script, which needs thread pools and modules of its folder.
     """
-    ours = _OF_EVALUATORS | _WITHOUT_FOLDER
+    ours = _OF_COMPANIONS | _WITHOUT_FOLDER
     return {name: value for name, value in environ.items() if ours.get(name) != value}
 
 

@@ -14,10 +14,12 @@ class ProcessConfig(ABC):
     Attributes:
         title: The name of the process in messages, ``"the evaluator"``.
         module: The module that python runs.
+        speaks: Whether it writes for the user, on the standard error of its starter.
     """
 
     title: ClassVar[str]
     module: ClassVar[str]
+    speaks: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -47,6 +47,7 @@ class Timing:
         first_rank_s: The other ranks of a launch wait so long for the run that rank 0 creates.
         dying_s: A training process whose launcher was killed may take so long to end.
         process_look_s: A launcher looks at its processes at least so often.
+        sampler_end_s: The end of a run waits so long for the last samples.
         spinner_s: Delay of the first sign of progress on a terminal.
         progress_s: Delay of a line about progress, and pause between these lines, where stderr is no terminal.
         evaluator: The times of evaluators.
@@ -82,6 +83,7 @@ class Timing:
     first_rank_s: float = 60.0
     dying_s: float = 2.0
     process_look_s: float = 1.0
+    sampler_end_s: float = 1.0
     spinner_s: float = 1.0
     progress_s: float = 15.0
     evaluator: EvaluatorTiming = field(default_factory=EvaluatorTiming)

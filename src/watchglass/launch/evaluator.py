@@ -45,8 +45,8 @@ def wait_for(
     return True
 
 
-def evaluator_environment(environ: Mapping[str, str], bootstrap: str) -> dict[str, str]:
-    """The environment of an evaluator, without the bootstrap in PYTHONPATH."""
-    result = environment.for_evaluator(environ)
+def companion_environment(environ: Mapping[str, str], bootstrap: str) -> dict[str, str]:
+    """The environment of an evaluator or sampler, without the bootstrap in PYTHONPATH."""
+    result = environment.for_companion(environ)
     python_path = without_bootstrap(result.pop("PYTHONPATH", None), bootstrap)
     return {**result, "PYTHONPATH": python_path} if python_path else result

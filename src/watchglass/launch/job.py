@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SessionConfig, near_file, scheme_of
+from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SamplerConfig, SessionConfig, near_file, scheme_of
 from watchglass.errors import LaunchError, MissingFileError
 from watchglass.launch.interpreter import python_command
 
@@ -74,6 +74,12 @@ class Job:
     def session(self, run: str, attempt: int) -> SessionConfig:
         """The configuration of the training process."""
         return replace(self.capture, run=run, attempt=attempt)
+
+    def sampler(self, run: str, attempt: int) -> SamplerConfig | None:
+        """The configuration of the sampler that this launcher starts; None for none."""
+        if self.capture.profiler is False:
+            return None
+        return SamplerConfig.here(run, attempt, self.capture.sample_interval_s, of_script=False)
 
 
 def _check_script(target: str) -> None:

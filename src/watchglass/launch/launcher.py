@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO
 
 from watchglass.capture import FRAMEWORKS
-from watchglass.config import EvaluatorConfig, environment
+from watchglass.config import TIMING, EvaluatorConfig, SamplerConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
-from watchglass.launch.evaluator import evaluator_environment, wait_for
+from watchglass.launch.evaluator import companion_environment, wait_for
 from watchglass.launch.failures import Failures
 from watchglass.launch.interpreter import check_bootstrap_possible, with_bootstrap
 from watchglass.launch.job import Job
@@ -28,7 +28,7 @@ from watchglass.launch.training_process import exit_status, run_training
 from watchglass.record import has_unharvested
 from watchglass.records import Failure, Verdict, from_json
 from watchglass.store import attempts, layout, open_store, write_launch_end
-from watchglass.supervise import CompanionProcess, Supervision
+from watchglass.supervise import CompanionProcess, SamplerSupervision, Supervision
 
 #: Folder with the ``sitecustomize.py`` that brings capture into the training process.
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap"))
@@ -101,7 +101,7 @@ class _Evaluation:
         if self._evaluator is not None:
             self._evaluator.look()
         elif self._config is not None:
-            environ = evaluator_environment(os.environ, BOOTSTRAP)
+            environ = companion_environment(os.environ, BOOTSTRAP)
             start = partial(CompanionProcess, answer=self._answer)
             self._evaluator = Supervision(self._config, environ, self._report, start=start)
 
@@ -129,6 +129,33 @@ class _Evaluation:
             self._evaluator.end()
         if self._answer is not None:
             self._answer.close()
+
+
+class _Sampling:
+    """The sampler of a launch: started when the script runs, and ended with it.
+
+    Args:
+        config: What it samples; None for no sampler, or where another rank of this machine starts it.
+        report: Takes a sentence about what goes wrong.
+    """
+
+    def __init__(self, config: SamplerConfig | None, report: Callable[[str], None]) -> None:
+        self._config, self._report = config, report
+        self._sampler: SamplerSupervision | None = None
+
+    def look(self) -> None:
+        """Start the sampler, or replace it if it has died. First called when the script runs."""
+        if self._sampler is not None:
+            self._sampler.look()
+        elif self._config is not None:
+            environ = companion_environment(os.environ, BOOTSTRAP)
+            self._sampler = SamplerSupervision(self._config, environ, self._report)
+
+    def close(self) -> None:
+        """Wait a moment for its last samples, and end it."""
+        if self._sampler is not None:
+            self._sampler.finish(TIMING.sampler_end_s)
+            self._sampler = self._config = None
 
 
 def launch(
@@ -164,10 +191,17 @@ def launch(
         started(run, attempt)
     failures = Failures()
     begin = time.monotonic()
-    with SignalWatch(_group_sender()) as signals, closing(_Evaluation(config, report)) as evaluation:
+    sampling, evaluation = _Sampling(job.sampler(run, attempt), report), _Evaluation(config, report)
+
+    def look() -> None:
+        evaluation.look()
+        sampling.look()
+
+    with SignalWatch(_group_sender()) as signals, closing(evaluation), closing(sampling):
         environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.variable}
-        ended = run_training(job.command, environ, signals, evaluation.look)
+        ended = run_training(job.command, environ, signals, look)
         seconds = time.monotonic() - begin
+        sampling.close()  # before the evaluator concludes that nothing more comes
         _harvest(run, attempt, problems)
         status = exit_status(ended.returncode)
         if -ended.returncode in _STOP_SIGNALS and _stop_was_committed(run, attempt):

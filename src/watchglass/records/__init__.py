@@ -30,9 +30,11 @@ from watchglass.records.plurals import count as count
 from watchglass.records.rows import (
     FACTS as FACTS,
     FINDINGS as FINDINGS,
+    NOTES as NOTES,
     RAW as RAW,
     REDUCTIONS as REDUCTIONS,
     ROW_KINDS as ROW_KINDS,
+    SAMPLES as SAMPLES,
     SCALARS as SCALARS,
     SIZES as SIZES,
     STATISTICS as STATISTICS,

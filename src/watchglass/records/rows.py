@@ -189,6 +189,19 @@ FACTS = RowKind(
         Field("data", "json", "an object"),
     ), given_up=GivenUp.FACTS, special=Encoding.JSON,
 )  # fmt: skip
+SAMPLES = RowKind(
+    "samples", 13, (
+        Field("layout", "text", "JSON: a list for each metric: name, unit and, of several values, their instances"),
+        Field("values", "f32", "of all metrics in the order of the layout; NaN: not read at this time", array=True),
+    ), RowKey.TIME,
+)  # fmt: skip
+NOTES = RowKind(
+    "notes", 14, (
+        Field("source", "text", "what the note is about: a source of metrics, or the sampler"),
+        Field("event", "text", "unavailable, failed, returned, slower, restarted, clock"),
+        Field("message", "text", "a sentence"),
+    ), RowKey.TIME,
+)  # fmt: skip
 FINDINGS = RowKind(
     "findings", 16, (
         Field("id", "text"), Field("rule", "text"), Field("severity", "text"), Field("attempt", "i64"),
@@ -202,7 +215,7 @@ FINDINGS = RowKind(
 #: All kinds by number, in the order in which tables are named.
 ROW_KINDS: dict[int, RowKind] = {
     kind.number: kind
-    for kind in (STEPS, TENSORS, SCALARS, STATISTICS, REDUCTIONS, UNITS, RAW, FACTS, FINDINGS)
+    for kind in (STEPS, TENSORS, SCALARS, STATISTICS, REDUCTIONS, UNITS, RAW, FACTS, SAMPLES, NOTES, FINDINGS)
 }  # fmt: skip
 
 

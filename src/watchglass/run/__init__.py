@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from watchglass.run.recorded_step import RecordedStep as RecordedStep
     from watchglass.run.run import Run as Run, open_run as open_run
     from watchglass.run.runs import ListedRun as ListedRun, Runs as Runs, open_runs as open_runs
+    from watchglass.run.samples import Samples as Samples, Usage as Usage, usage_of as usage_of
     from watchglass.run.search import RunSearch as RunSearch
     from watchglass.run.summaries import count_steps as count_steps, leaders_of as leaders_of
     from watchglass.run.table import Table as Table

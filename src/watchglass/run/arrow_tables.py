@@ -17,6 +17,7 @@ from watchglass.records import (
     FACTS,
     FINDINGS,
     ROW_KINDS,
+    SAMPLES,
     STATISTICS,
     STEPS,
     TENSORS,
@@ -30,19 +31,22 @@ from watchglass.records import (
     number_from_json,
     number_to_json,
 )
+from watchglass.run.clocks import LATEST, wall_times
+from watchglass.run.samples import long_form
 from watchglass.run.statistics_query import FIELDS, Layout, Rows, StatisticsQuery, spans, texts
 from watchglass.run.table import Table
 from watchglass.run.waiting import reading_again
 from watchglass.run.worker import Worker
-from watchglass.tables import Selection, WorkerTables
+from watchglass.tables import Selection, StreamPart, WorkerTables
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
 
 _Columns = dict[str, Any]
-_LATEST = (1 << 63) - 1
 #: Rows of statistics that are read at a time; bounds memory to some 100 MB.
 _ROWS = 1 << 17
+#: Times of samples that are read at a time.
+_SAMPLES = 4096
 
 
 def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
@@ -96,7 +100,7 @@ class RunTables:
             for attempt, tables in run.worker(name).attempts.items()
         ]
         self._streams = [
-            _WorkerAttempt(Worker(name, {}), part.attempt, part.tables, is_stream=True)
+            _WorkerAttempt(Worker(name, {}), part.attempt, part.tables, stream=part)
             for name in run.streams
             for part in run.reading.streams.parts[name]
             if run.fixed_attempt in (None, part.attempt)
@@ -109,7 +113,10 @@ class RunTables:
             yield pa.table(_columns(kind, {field.name: [row[field.name] for row in found] for field in kind.fields}))
             return
         for attempt in self._attempts + (self._streams if kind.key is RowKey.TIME else []):
-            yield from _statistics(attempt, self._histograms) if kind is STATISTICS else _rows(kind, attempt)
+            if kind is STATISTICS:
+                yield from _statistics(attempt, self._histograms)
+            else:
+                yield from _samples(attempt) if kind is SAMPLES else _rows(kind, attempt)
 
 
 class _WorkerAttempt:
@@ -120,19 +127,25 @@ class _WorkerAttempt:
         attempt: Number of the attempt.
         tables: Its records in that attempt.
         everything: Also steps that do not count.
-        is_stream: It is a stream and not a worker.
+        stream: The part of a stream that it is, and no worker.
     """
 
     def __init__(
-        self, worker: Worker, attempt: int, tables: WorkerTables, *, everything: bool = False, is_stream: bool = False
+        self,
+        worker: Worker,
+        attempt: int,
+        tables: WorkerTables,
+        *,
+        everything: bool = False,
+        stream: StreamPart | None = None,
     ) -> None:
-        self._is_stream = is_stream
+        self.stream = stream
         self.worker, self.attempt, self.tables, self.everything = worker, attempt, tables, everything
         self.ends = tables.steps.log.latest
         # The last one stands for no step.
         self._own, self._mode, self._step, self._number = (
             np.append(self.ends[name], np.array(last, self.ends.dtype[name])).astype(np.int64)
-            for name, last in (("global_step", _LATEST), ("mode", 0), ("mode_step", 0), ("global_step", 0))
+            for name, last in (("global_step", LATEST), ("mode", 0), ("mode_step", 0), ("global_step", 0))
         )
         self._counts = np.zeros(len(self._own), bool)
         numbering = worker.numbering(attempt)
@@ -143,7 +156,7 @@ class _WorkerAttempt:
 
     def places(self, global_steps: Sequence[int] | NDArray[Any]) -> NDArray[np.intp]:
         """The places of these steps in the table; -1 for steps that it lacks."""
-        steps = np.minimum(np.asarray(global_steps), _LATEST).astype(np.int64)
+        steps = np.minimum(np.asarray(global_steps), LATEST).astype(np.int64)
         at = np.searchsorted(self._own, np.maximum(steps, 0))
         shown = (self._own[at] == steps) & (self._mode[at] > 0) & (self._counts[at] | self.everything)
         return np.where(shown, at, -1)
@@ -165,25 +178,12 @@ class _WorkerAttempt:
         writer, none = (texts([self.worker.name], np.full(count, at)) for at in (0, -1))
         columns = {"attempt": pa.array([self.attempt] * count, pa.int64()), "worker": writer}
         if kind.key is RowKey.TIME:
-            columns |= {"worker": none, "stream": writer} if self._is_stream else {"stream": none}
+            columns |= {"worker": none, "stream": writer} if self.stream is not None else {"stream": none}
         return columns
 
     def wall(self, monotonic_ns: NDArray[Any]) -> Any:
         """Times of the worker's clock as wall time, by the last segment header before each."""
-        moments = np.minimum(monotonic_ns, _LATEST).astype(np.int64)
-        pairs = sorted(
-            (header["monotonic_ns"], header["wall_ns"])
-            for header in self.tables.headers
-            if _is_time(header.get("monotonic_ns")) and _is_time(header.get("wall_ns"))
-        )
-        begun, wall = np.array(pairs or [(0, 0)], np.int64).T
-        at = np.maximum(np.searchsorted(begun, moments, "right") - 1, 0)
-        return pa.array(wall[at] + moments - begun[at] if pairs else 0 * moments).cast(pa.timestamp("ns", "UTC"))
-
-
-def _is_time(value: object) -> bool:
-    """Whether a value of a header, which is foreign JSON, is a number of nanoseconds."""
-    return type(value) is int and 0 <= value < 1 << 62
+        return pa.array(wall_times(self.tables.headers, monotonic_ns)).cast(pa.timestamp("ns", "UTC"))
 
 
 def _rows(kind: RowKind, of: _WorkerAttempt) -> Iterator[pa.Table]:
@@ -214,12 +214,24 @@ def _rows(kind: RowKind, of: _WorkerAttempt) -> Iterator[pa.Table]:
     elif kind.key is RowKey.TIME:
         columns |= {"time": of.wall(values["time_ns"])}
     if kind is STEPS:
-        begin, end = (np.minimum(values[name], _LATEST).astype(np.int64) for name in ("start_ns", "end_ns"))
+        begin, end = (np.minimum(values[name], LATEST).astype(np.int64) for name in ("start_ns", "end_ns"))
         whole = {name: pa.array(values[name], pa.int64()) for name in ("train_step", "captures", "model")}
         columns |= whole | {"began": of.wall(begin), "seconds": (end - begin) / 1e9}
     else:
         columns |= _columns(kind, values, of.tables)
     yield pa.table(columns)
+
+
+def _samples(of: _WorkerAttempt) -> Iterator[pa.Table]:
+    """The samples of a stream or worker, with one row for each time, metric and instance that has a value."""
+    pieces = [of.tables.log(SAMPLES).unique(None)] if of.stream is None else of.stream.samples.pieces(_SAMPLES)
+    for rows in pieces:
+        time_ns, *texts_of, value = long_form(rows)
+        columns = {name: pa.array(each, pa.string()).dictionary_encode()
+                   for name, each in zip(("metric", "instance", "unit"), texts_of, strict=True)}  # fmt: skip
+        yield pa.table(
+            of.front(SAMPLES, len(value)) | {"time": of.wall(time_ns)} | columns | {"value": pa.array(value)}
+        )
 
 
 def _columns(kind: RowKind, values: _Columns, tables: WorkerTables | None = None) -> _Columns:
@@ -250,7 +262,7 @@ def _array(field: Field, values: Any) -> Any:
     if field.type.startswith("f") and not isinstance(values, np.ndarray):
         values = [number_from_json(each) for each in values]
     elif field.type == "u64":
-        values = np.minimum(values, _LATEST)
+        values = np.minimum(values, LATEST)
     return pa.array(values, from_pandas=False).cast(kind) if len(values) else pa.array([], kind)
 
 

@@ -85,9 +85,9 @@ class Reading:
 
     def restart(self) -> None:
         """Forget everything; the next :meth:`refresh` reads it again."""
-        self._reader = RunReader(self._store, leave=(FrameKind.STATISTICS,))
+        self._reader = RunReader(self._store, leave=(FrameKind.STATISTICS, FrameKind.SAMPLES))
         self.tables: dict[tuple[int, str], WorkerTables] = {}
-        self.streams = Streams()
+        self.streams = Streams(self._store)
         self.journal = Journal()
         self._journal_read = 0
         self._journal_problems: list[Problem] = []

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from copy import copy
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from watchglass.run.numbering.lineage import Lineage, Seam, trace
 from watchglass.run.numbering.steps import Range, half_open
 from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
+from watchglass.run.samples import Moment, Samples, overview, samples_of
 from watchglass.run.statistics_query import StatisticsQuery
 from watchglass.run.summaries import count_steps, models_of
 from watchglass.run.table import Table, run_query
@@ -331,6 +332,43 @@ class Run:
             raise UnknownNameError(f"{self.location} has no scalar {name!r}{suggest(name, known)}; see tensor_names()")
         return source.history(name, mode, WorkerTables.scalar_history)
 
+    # Metrics of the machines
+
+    @overload
+    def samples(self) -> Table: ...
+
+    @overload
+    def samples(
+        self, name: str, *, stream: str | None = None, start: Moment | None = None, stop: Moment | None = None
+    ) -> Samples: ...
+
+    def samples(
+        self,
+        name: str | None = None,
+        *,
+        stream: str | None = None,
+        start: Moment | None = None,
+        stop: Moment | None = None,
+    ) -> Samples | Table:
+        """The course of a system metric such as ``"cpu.utilization"``; without a name, a table of all metrics.
+
+        The columns of that table are ``stream, metric, unit, instances, times, mean, p95, max``. Only the samples of
+        the range are read, so a page of a long run takes little time.
+
+        Args:
+            name: Name of a metric.
+            stream: The stream of a machine, ``"system"`` for the first one; by default the first that has the metric.
+            start: The first time: a datetime with a time zone, a datetime64 in UTC, or ns of the monotonic clock.
+            stop: The time after the last one.
+
+        Raises:
+            UnknownNameError: No such stream, or no samples of that metric; the message names the nearest one.
+            InvalidValueError: A time without a time zone.
+        """
+        if name is None:
+            return overview(self)
+        return samples_of(self, name, stream, start, stop)
+
     # Tables
 
     def statistics(
@@ -383,8 +421,8 @@ class Run:
         """One of the tables of :meth:`sql` as a whole, over all workers and modes.
 
         Args:
-            name: ``steps``, ``tensors``, ``scalars``, ``statistics``, ``reductions``, ``units``, ``raw``, ``facts`` or
-                ``findings``.
+            name: ``steps``, ``tensors``, ``scalars``, ``statistics``, ``reductions``, ``units``, ``raw``, ``facts``,
+                ``samples``, ``notes`` or ``findings``.
 
         Raises:
             UnknownNameError: There is no such table.

@@ -48,7 +48,7 @@ class Table:
         Raises:
             MissingExtraError: pandas is not installed.
         """
-        _needed("pandas")
+        needed("pandas")
         frame = self.to_arrow().to_pandas()
         for column in frame.columns:
             # Categories warn in group-bys and cannot be compared across frames; the strings are shared, not copied.
@@ -62,7 +62,7 @@ class Table:
         Raises:
             MissingExtraError: polars is not installed.
         """
-        frame: polars.DataFrame = _needed("polars").from_arrow(self.to_arrow())
+        frame: polars.DataFrame = needed("polars").from_arrow(self.to_arrow())
         return frame
 
     def sql(self, query: str) -> Table:
@@ -110,7 +110,7 @@ def run_query(query: str, tables: Mapping[str, Callable[[], pyarrow.Table]]) -> 
         InvalidValueError: The query is invalid, or not allowed.
         MissingExtraError: DuckDB is not installed.
     """
-    duckdb = _needed("duckdb")
+    duckdb = needed("duckdb")
     words = set(re.findall(r"\w+", query.lower()))
     with duckdb.connect(":memory:") as connection:
         for name in tables.keys() & words:
@@ -130,7 +130,7 @@ def run_query(query: str, tables: Mapping[str, Callable[[], pyarrow.Table]]) -> 
     return Table("result", lambda: found)
 
 
-def _needed(name: str) -> Any:
+def needed(name: str) -> Any:
     """A package of the extra ``analysis``."""
     from importlib import import_module
 

@@ -31,7 +31,7 @@ from watchglass.config import (
 from watchglass.errors import InvalidValueError, StoreError, TrainingStopped, importing
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, hook_of_launch, set_current
-from watchglass.session.evaluator import WatchedEvaluator
+from watchglass.session.evaluator import WatchedEvaluator, WatchedSampler
 from watchglass.session.specs import action_specs, capture_of_rules, rule_specs, severity_of
 from watchglass.store import layout, open_store
 
@@ -207,6 +207,11 @@ class _WatchCall:
             hook.on_start.append(evaluator.start)
             hook.on_look.append(evaluator.look)
             hook.on_close.append(evaluator.finish)
+        if config.profiler:
+            sampler = WatchedSampler(config)
+            hook.on_start.append(sampler.start)
+            hook.on_look.append(sampler.look)
+            hook.on_close.append(sampler.finish)
         set_current(hook)
         return hook
 

@@ -47,6 +47,7 @@ class CompanionProcess:
                 stdin=theirs.fileno(),
                 # Never the stdout of this process, which belongs to the script.
                 stdout=subprocess.DEVNULL if answer is None else answer,
+                stderr=None if config.speaks else subprocess.DEVNULL,
                 start_new_session=True,
             )
         except OSError as error:

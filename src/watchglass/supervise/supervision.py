@@ -121,7 +121,7 @@ class Supervision:
             self._process = None
             self._report(f"the evaluator ended for the reason above; {self._later}")
         else:
-            self._replace(_how(code))
+            self._replace(how_ended(code))
 
     def _replace(self, how: str) -> None:
         """Report an unexpected end, and schedule the next start."""
@@ -147,7 +147,7 @@ class Supervision:
         return f"to evaluate it later: watchglass check {self._config.run}"
 
 
-def _how(code: int) -> str:
+def how_ended(code: int) -> str:
     """The reason of an unexpected end, by the return code."""
     if code > 0:
         return f"ended with exit status {code}"

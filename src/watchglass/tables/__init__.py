@@ -31,6 +31,14 @@ if TYPE_CHECKING:
         stored_tensor as stored_tensor,
     )
     from watchglass.tables.row_log import RowLog as RowLog
+    from watchglass.tables.samples import (
+        MetricPlace as MetricPlace,
+        MetricSeries as MetricSeries,
+        layouts_of as layouts_of,
+        metrics_in as metrics_in,
+        read_layout as read_layout,
+        series_of as series_of,
+    )
     from watchglass.tables.selection import Selection as Selection
     from watchglass.tables.step_statistics import (
         EXACT as EXACT,
@@ -44,7 +52,7 @@ if TYPE_CHECKING:
         StatisticsRows as StatisticsRows,
         last_index_of_each as last_index_of_each,
     )
-    from watchglass.tables.streams import Streams as Streams
+    from watchglass.tables.streams import StreamPart as StreamPart, Streams as Streams
     from watchglass.tables.worker_tables import RawPlace as RawPlace, WorkerTables as WorkerTables
 
 if not TYPE_CHECKING:

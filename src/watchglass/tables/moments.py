@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from watchglass.records import ROW_KINDS, Mode, Observation
 from watchglass.store import dtype_of
+from watchglass.tables.samples import MetricSeries, series_of
 from watchglass.tables.step_view import StepView
 
 #: The step of an instance that has seen no step yet.
@@ -164,6 +165,10 @@ class Window(Between):
         if kind in self.tables:
             return self.tables[kind]
         return np.empty(0, next(dtype_of(each) for each in ROW_KINDS.values() if each.name == kind))
+
+    def samples(self, metric: str) -> MetricSeries:
+        """The samples of a metric in this stretch of time; a series without times where there are none."""
+        return series_of(self.rows("samples"), metric)
 
 
 @dataclass(frozen=True)

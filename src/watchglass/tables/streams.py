@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from copy import copy
@@ -10,7 +9,9 @@ from operator import itemgetter
 from typing import Any
 
 from watchglass.errors import DamagedDataError
-from watchglass.store import Frame, FrameKind, Problem, decode_header, decode_watermark, describe, layout
+from watchglass.records import SAMPLES
+from watchglass.store import Frame, FrameKind, Problem, Store, decode_header, decode_watermark, describe, layout
+from watchglass.tables.samples import StoredSamples
 from watchglass.tables.worker_tables import WorkerTables
 
 
@@ -23,14 +24,16 @@ class StreamPart:
     Attributes:
         attempt: The attempt of the rows.
         header: The first header, which pairs their clock with wall time.
-        tables: The rows and headers that :meth:`settle` took.
+        tables: The rows and headers that :meth:`settle` took, without samples.
+        samples: The samples that it took, read when needed.
         watermark_ns: No row with an earlier time will come; 0 before the first batch.
         taken_ns: All earlier rows were taken.
     """
 
-    def __init__(self, attempt: int, header: Mapping[str, Any]) -> None:
+    def __init__(self, attempt: int, header: Mapping[str, Any], store: Store | None = None) -> None:
         self.attempt, self.header = attempt, header
         self.tables = WorkerTables()
+        self.samples = StoredSamples(store)
         self.watermark_ns = self.taken_ns = 0
         self._open: list[Frame] = []
         self._batches: list[tuple[int, list[Frame]]] = []
@@ -67,18 +70,28 @@ class StreamPart:
 
     def settle(self) -> None:
         """Take everything into the tables."""
-        for frame in self.take(math.inf):
-            self.tables.ingest(frame)
+        before_ns, waiting, self._batches, self.taken_ns = self.taken_ns, self._batches, [], self.watermark_ns
+        for until_ns, frames in waiting:
+            for frame in frames:
+                if frame.kind == SAMPLES.number:
+                    self.samples.add(frame, before_ns, until_ns)
+                else:
+                    self.tables.ingest(frame)
+            before_ns = until_ns
 
 
 class Streams:
     """All streams of a run. For one thread.
 
+    Args:
+        store: Where payloads were left; None where none are.
+
     Attributes:
         parts: The rows of each, by name: a part for each attempt and clock, in the order in which they began.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store | None = None) -> None:
+        self._store = store
         self.parts: dict[str, list[StreamPart]] = {}
         self._clocks: dict[str, tuple[object, ...]] = {}
         self._problems: list[Problem] = []
@@ -89,7 +102,7 @@ class Streams:
         found = list(self._problems)
         for name, parts in self.parts.items():
             for part in parts:
-                found += part.tables.problems
+                found += part.tables.problems + part.samples.problems
                 found += [
                     Problem(layout.stream(name), 0, f"{event.get('batches')} batches of rows were lost by its writer")
                     for event in part.tables.lifecycle
@@ -103,7 +116,7 @@ class Streams:
         found._problems = list(self._problems)
         found.parts = {name: [copy(part) for part in parts] for name, parts in self.parts.items()}
         for part in (part for parts in found.parts.values() for part in parts):
-            part.tables = part.tables.snapshot()
+            part.tables, part.samples = part.tables.snapshot(), part.samples.snapshot()
         return found
 
     def ingest(self, stream: str, frame: Frame) -> None:
@@ -119,7 +132,7 @@ class Streams:
                     )
                 if clock != self._clocks.get(stream):
                     self._clocks[stream] = clock
-                    parts.append(StreamPart(clock[0], header))
+                    parts.append(StreamPart(clock[0], header, self._store))
             if parts:
                 parts[-1].ingest(frame)
         except DamagedDataError as error:

@@ -45,7 +45,7 @@ from watchglass.store import (
     table_of,
 )
 from watchglass.tables.catalog import Catalog
-from watchglass.tables.payloads import KEPT_BYTES
+from watchglass.tables.payloads import KEPT_BYTES, Payloads
 from watchglass.tables.problems import Problems
 from watchglass.tables.row_log import RowLog, StepEnds
 from watchglass.tables.stored_statistics import StoredStatistics, last_index_of_each
@@ -124,6 +124,7 @@ class WorkerTables:
         self._facts_seen: dict[int, None] = {}
         # Not self: objects that only a cycle keeps alive stay in memory for long.
         self.statistics = StoredStatistics(store, self._problems.add, kept_bytes)
+        self._payloads = Payloads(store, kept_bytes)
         self._charges = Charges()
         if steps is not None:
             self.statistics.within = (0, 0)
@@ -192,7 +193,8 @@ class WorkerTables:
         elif kind == FrameKind.COMPACTED:
             self.statistics.add_block(frame)
         elif (rows := ROW_KINDS.get(kind)) is not None and rows.key is not RowKey.RUN:
-            self._add_rows(rows, decode_rows(rows, payload))
+            # A reader may have left the samples of a stream in place; a worker may write samples, too.
+            self._add_rows(rows, decode_rows(rows, bytes(self._payloads.get(frame))))
         return _NOTHING
 
     def log(self, kind: RowKind) -> RowLog:

@@ -8,6 +8,7 @@ it grows. Modules, roles and layers follow from tensor names, as capture gives t
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from watchglass.errors import InvalidValueError
 from watchglass.records import (
     REDUCTIONS,
+    SAMPLES,
     SCALARS,
     STATISTIC_FIELDS,
     UNITS,
@@ -139,11 +141,14 @@ class Batch:
             batch before. The first batch begins with the first step, so steps and batches share one time axis.
         seconds: Length of the time that it covers.
         stream: Name of the stream.
+        metrics: System metrics by name, evenly spaced over that time: a number for each time, or a list with a number
+            for each instance.
     """
 
     rows: Mapping[RowKind, Sequence[Sequence[Any]]] = field(default_factory=dict)
     seconds: float = 60.0
     stream: str = "system"
+    metrics: Mapping[str, Sequence[float | Sequence[float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -293,6 +298,8 @@ class RunBuilder(AbstractContextManager["RunBuilder"]):
             kind: [(start_ns + int(seconds * 1e9), *row) for seconds, *row in given]
             for kind, given in batch.rows.items()
         }
+        if batch.metrics:
+            rows[SAMPLES] = [(start_ns + int(seconds * 1e9), *row) for seconds, *row in _samples(batch)]
         writer.write(rows, until_ns)
 
     def facts(self, facts: Mapping[str, Mapping[str, Any]] | Sequence[Fact]) -> None:
@@ -326,6 +333,22 @@ class RunBuilder(AbstractContextManager["RunBuilder"]):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _samples(batch: Batch) -> list[tuple[float, str, list[float]]]:
+    """Rows of samples, with seconds since the batch before."""
+    columns = {
+        name: [np.atleast_1d(np.asarray(each, float)) for each in found] for name, found in batch.metrics.items()
+    }
+    layout = [
+        [name, ""] if np.ndim(batch.metrics[name][0]) == 0 else [name, "", [str(n) for n in range(len(found[0]))]]
+        for name, found in columns.items()
+    ]
+    rows = list(zip(*columns.values(), strict=True))
+    return [
+        (batch.seconds * place / len(rows), json.dumps(layout), np.concatenate(row).tolist())
+        for place, row in enumerate(rows)
+    ]
 
 
 class _Worker:

@@ -32,7 +32,7 @@ from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
 
 SECOND = 1_000_000_000
-SAMPLES = RowKind("samples", 92, (Field("metric", "text"), Field("value", "f64")), RowKey.TIME)
+SAMPLES = RowKind("readings", 92, (Field("metric", "text"), Field("value", "f64")), RowKey.TIME)
 SPANS = RowKind("spans", 93, (Field("stop_ns", "u64"),), RowKey.TIME)
 
 RULES = '''
@@ -41,11 +41,11 @@ from watchglass.rules import Needs, Rule, Windows, parameter, state
 
 class Busy(Rule):
     """Says what each window holds."""
-    streams = Windows(kinds=("samples",), length_s=10)
+    streams = Windows(kinds=("readings",), length_s=10)
     seen: int = state(int)
     def check_window(self, window):
         self.seen += 1
-        rows = window.rows("samples")
+        rows = window.rows("readings")
         what = f"{window.stream} {window.start_ns / 1e9:g} to {window.end_ns / 1e9:g}: {rows['value'].tolist()}"
         what += " lost" * window.lost + f" {window.last}"
         yield self.finding(window, severity=Severity.WARNING, subject=f"{self.seen}", message=what)
@@ -53,13 +53,13 @@ class Busy(Rule):
 class Both(Rule):
     """Sees steps of all workers, windows, and ticks."""
     needs = (Needs(scalars=("loss",)), Needs(observations=("tick",), optional=True))
-    streams = Windows(kinds=("samples", "spans"), length_s=20)
+    streams = Windows(kinds=("readings", "spans"), length_s=20)
     seen: list = state(list)
     def check_step(self, step):
         self.seen.append(f"step {step.mode_step} {[recent.start_ns // 10**9 for recent in step.streams]}")
         return ()
     def check_window(self, window):
-        self.seen.append(f"window {window.number} {len(window.rows('samples'))} {len(window.rows('spans'))}")
+        self.seen.append(f"window {window.number} {len(window.rows('readings'))} {len(window.rows('spans'))}")
         return ()
     def tick(self, tick):
         self.seen.append(f"tick {tick.number}")
@@ -70,20 +70,20 @@ class Both(Rule):
 class Views(Rule):
     """Says at each step of a worker from when to when there are rows of streams, and their values."""
     needs = (Needs(scalars=("loss",)),)
-    streams = Windows(kinds=("samples",), length_s=10)
+    streams = Windows(kinds=("readings",), length_s=10)
     def check(self, view):
         what = [
-            (each.start_ns / 1e9, each.end_ns / 1e9, each.rows("samples")["value"].tolist()) for each in view.streams
+            (each.start_ns / 1e9, each.end_ns / 1e9, each.rows("readings")["value"].tolist()) for each in view.streams
         ]
         yield self.finding(view, severity=Severity.INFO, subject=f"{view.mode_step}", message=f"{what}")
 
 class Finer(Views):
     """Says the same of shorter windows."""
-    streams = Windows(kinds=("samples",), length_s=0.5)
+    streams = Windows(kinds=("readings",), length_s=0.5)
 
 class Raises(Rule):
     """Raises at the second window."""
-    streams = Windows(kinds=("samples",), length_s=10)
+    streams = Windows(kinds=("readings",), length_s=10)
     def check_window(self, window):
         if window.number:
             raise ValueError("no more")
@@ -432,7 +432,7 @@ def test_a_stream_is_lost_once_its_writer_has_ended_and_may_go_on(run_path: Path
 def test_a_rule_with_windows_says_that_no_stream_has_what_it_looks_at(run_path: Path, rules: Any) -> None:
     run = build_run(run_path, [*steps(3), Batch({SPANS: [(1.0, 2)]})])
     (busy, both) = replay(run, rules("Busy", "Both")).statuses
-    assert (busy.status, busy.reason) == (Status.STARVED, "no stream of this run has rows of the kind samples")
+    assert (busy.status, busy.reason) == (Status.STARVED, "no stream of this run has rows of the kind readings")
     assert both.status is Status.NO_ISSUES_FOUND
 
 
@@ -521,21 +521,24 @@ def test_no_place_that_a_journal_names_wrongly_holds_back_a_worker_that_trains_b
 
 def test_wrong_declarations_are_refused(tmp_path: Path) -> None:
     for given, said in (
-        ({"kinds": "samples"}, r"tuple of kinds of rows by time \(samples, spans\) .* write kinds=\('samples',\)"),
+        (
+            {"kinds": "readings"},
+            r"tuple of kinds of rows by time \(samples, notes, readings, spans\) .* write kinds=\('readings',\)",
+        ),
         ({"kinds": ()}, "but got"), ({"kinds": ("scalars",)}, r"got \('scalars',\)"), ({"kinds": [["a"]]}, "but got"),
-        ({"kinds": ("samples",), "length_s": 0}, "length_s of Windows must be from 0.1 to 86400 seconds but got 0"),
-        ({"kinds": ("samples",), "length_s": True}, "but got True"),
-        ({"kinds": ("samples",), "length_s": float("nan")}, "but got nan"),
-        ({"kinds": ("samples",), "length_s": "9"}, "but got '9'"),
+        ({"kinds": ("readings",), "length_s": 0}, "length_s of Windows must be from 0.1 to 86400 seconds but got 0"),
+        ({"kinds": ("readings",), "length_s": True}, "but got True"),
+        ({"kinds": ("readings",), "length_s": float("nan")}, "but got nan"),
+        ({"kinds": ("readings",), "length_s": "9"}, "but got '9'"),
     ):  # fmt: skip
         with pytest.raises(InvalidValueError, match=said):
             Windows(**given)
-    for body in ("streams = 'samples'", "pass"):
+    for body in ("streams = 'readings'", "pass"):
         (tmp_path / "wrong.py").write_text(
             f"from watchglass.rules import Rule\nclass Wrong(Rule):\n    {body}\n"
             "    def check_window(self, window):\n        return ()\n"
         )
-        with pytest.raises(PluginFileError, match=r"streams of .*Wrong must be Windows.*\(kinds=\(\"samples\",\)"):
+        with pytest.raises(PluginFileError, match=r"streams of .*Wrong must be Windows.*\(kinds=\(\"readings\",\)"):
             Engine([RuleSpec(f"{tmp_path}/wrong.py:Wrong")])
     with pytest.raises(InvalidValueError, match="Each has check and check_window; a rule has one of them"):
 

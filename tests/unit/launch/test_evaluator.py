@@ -11,7 +11,7 @@ import pytest
 
 from waiting import PATIENCE_S
 from watchglass.config import EvaluatorConfig
-from watchglass.launch.evaluator import evaluator_environment, wait_for
+from watchglass.launch.evaluator import companion_environment, wait_for
 from watchglass.launch.signals import SignalWatch
 from watchglass.supervise import Supervision
 
@@ -55,12 +55,12 @@ def start() -> Start:
 
 def test_its_environment_is_without_capture() -> None:
     environ = {"WATCHGLASS_SESSION": "{}", "PYTHONPATH": f"/b{os.pathsep}lib", "HOME": "/h"}
-    cleaned = evaluator_environment(environ, "/b")
+    cleaned = companion_environment(environ, "/b")
     assert cleaned["WATCHGLASS"] == "0"
     assert cleaned["PYTHONPATH"] == "lib"
     assert cleaned["HOME"] == "/h"
     assert "WATCHGLASS_SESSION" not in cleaned
-    assert "PYTHONPATH" not in evaluator_environment({"PYTHONPATH": "/b"}, "/b")
+    assert "PYTHONPATH" not in companion_environment({"PYTHONPATH": "/b"}, "/b")
 
 
 def test_its_end_is_waited_for(start: Start) -> None:

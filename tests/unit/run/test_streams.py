@@ -35,7 +35,7 @@ from watchglass.view import export_parquet
 SECOND = 1_000_000_000
 #: The declaration is all that a new kind of rows takes.
 SAMPLES = RowKind(
-    "samples", 92,
+    "readings", 92,
     (Field("metric", "text"), Field("values", "f32", "one for each core", "percent", array=True)), RowKey.TIME,
 )  # fmt: skip
 
@@ -92,7 +92,7 @@ def sample(second: float, value: float = 0.0) -> tuple[int, str, list[float]]:
 
 def rows_of(run: Run) -> list[tuple[float, float]]:
     """Seconds since the run's clock began, and the first value."""
-    rows = run.table("samples").to_arrow().to_pylist()
+    rows = run.table("readings").to_arrow().to_pylist()
     return [(row["time"].timestamp() - 1_000_000, row["values"][0]) for row in rows]
 
 
@@ -125,12 +125,12 @@ def test_a_stream_holds_no_step_back_and_is_in_sql_table_and_export(tmp_path: Pa
     assert (run.workers, run.finished) == (["worker_0"], True)
     expected = [("worker_0", None, "cpu", [8, 9]), (None, "system", "cpu", [7, 8])]
     for found in (
-        run.sql("select * from samples order by worker nulls last").to_arrow(), run.table("samples").to_arrow(),
+        run.sql("select * from readings order by worker nulls last").to_arrow(), run.table("readings").to_arrow(),
     ):  # fmt: skip
         rows = found.select(["worker", "stream", "metric", "values"]).to_pylist()
         assert [tuple(row.values()) for row in rows] == expected
     export_parquet(run, str(tmp_path / "out"))
-    rows = read_parquet(tmp_path / "out/samples.parquet").to_pylist()
+    rows = read_parquet(tmp_path / "out/readings.parquet").to_pylist()
     assert [(row["worker"], row["stream"], row["metric"], row["values"]) for row in rows] == expected
 
 
@@ -251,7 +251,7 @@ def test_the_next_process_and_the_next_attempt_go_on(store: LocalStore) -> None:
             writer.write({SAMPLES: [sample(second - 1, second)]})
     run = open_run(str(store.root))
     assert rows_of(run) == [(99, 100), (109, 110), (49, 50)]
-    assert run.table("samples").to_arrow()["attempt"].to_pylist() == [0, 0, 1]
+    assert run.table("readings").to_arrow()["attempt"].to_pylist() == [0, 0, 1]
     assert rows_of(open_run(str(store.root), attempt=1)) == [(49, 50)]
 
 

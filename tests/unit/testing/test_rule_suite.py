@@ -13,7 +13,7 @@ from watchglass.rules import Rule, Windows
 from watchglass.testing.rule_suite import RuleSuite
 
 SAMPLES = RowKind(
-    "samples", 92, (Field("metric", "text"), Field("value", "f64"), Field("cores", "f32", array=True)), RowKey.TIME
+    "readings", 92, (Field("metric", "text"), Field("value", "f64"), Field("cores", "f32", array=True)), RowKey.TIME
 )
 
 
@@ -22,10 +22,10 @@ def test_windows_of_odd_rows_are_shown(tmp_path: Path, monkeypatch: pytest.Monke
     seen: list[tuple[Any, ...]] = []
 
     class Looks(Rule):
-        streams = Windows(kinds=("samples",), length_s=5)
+        streams = Windows(kinds=("readings",), length_s=5)
 
         def check_window(self, window: Any) -> Any:
-            seen.extend(window.rows("samples").tolist())
+            seen.extend(window.rows("readings").tolist())
             return ()
 
     class Suite(RuleSuite):

@@ -48,6 +48,8 @@ class FrameKind(IntEnum):
     REDUCTIONS = records.REDUCTIONS.number
     COMPACTED = 11
     WATERMARK = 12
+    SAMPLES = records.SAMPLES.number
+    NOTES = records.NOTES.number
     FINDING = records.FINDINGS.number
     STATUS = 17
     OBSERVATION = 18

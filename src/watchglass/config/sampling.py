@@ -1,0 +1,81 @@
+"""The configuration of a sampler of system metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from watchglass.config import environment
+from watchglass.config.locations import absolute
+from watchglass.config.parameters import parameter, validate
+from watchglass.config.process_config import ProcessConfig
+from watchglass.records import as_json, from_json
+
+
+@dataclass(frozen=True)
+class SamplerConfig(ProcessConfig):
+    """The configuration of a sampler process.
+
+    Attributes:
+        run: Location of the run: a folder, or an address like ``s3://bucket/path``.
+        attempt: The attempt that the rows are about.
+        root: Process whose descendants are the processes of the run.
+        with_root: Whether it is itself one of them.
+        stream: Name of the stream that it writes.
+        interval_s: Seconds between samples.
+        replaces: How the sampler before this one ended; "" for the first one.
+    """
+
+    title: ClassVar[str] = "the sampler"
+    module: ClassVar[str] = "watchglass.profile"
+    speaks: ClassVar[bool] = False  # what it states is in the notes of its stream
+
+    run: str
+    attempt: int
+    root: int
+    with_root: bool = parameter(False, help="whether the root is a process of the run")
+    stream: str = parameter("system", help="stream that it writes")
+    interval_s: float = parameter(0.5, help="time between samples", unit="seconds", ge=0.1, le=60)
+    replaces: str = parameter("", help="how the sampler before this one ended")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @classmethod
+    def here(
+        cls, run: str, attempt: int, interval_s: float, *, of_script: bool, environ: Mapping[str, str] = os.environ
+    ) -> SamplerConfig | None:
+        """The configuration of the sampler that this process starts; None where another rank of the machine does.
+
+        Args:
+            run: Location of the run.
+            attempt: The attempt.
+            interval_s: Seconds between samples.
+            of_script: Whether this process trains. Otherwise it is a launcher, whose child does.
+            environ: The environment, which says whether this process is a rank.
+        """
+        if environment.local_rank(environ) not in (None, 0):
+            return None
+        ranks = environment.local_world_size(environ)
+        # The ranks of a machine have one parent: the agent of torchrun, or the daemon of Slurm or MPI.
+        parent = os.getppid() if ranks > 1 else 1
+        root, with_root = (os.getpid(), of_script) if parent <= 1 else (parent, False)
+        node = environment.rank(environ) // max(ranks, 1)
+        return cls(run, attempt, root, with_root, f"system_{node}" if node else "system", interval_s)
+
+    @property
+    def termination_s(self) -> float:
+        """Seconds that the process has to end after a signal."""
+        return 1.0
+
+    def plain(self) -> object:
+        """All values as JSON types, with the whole path of the run."""
+        return as_json(replace(self, run=absolute(self.run)))
+
+    @classmethod
+    def from_line(cls, text: str) -> SamplerConfig:
+        """The configuration that ``to_line`` gave."""
+        return from_json(cls, json.loads(text))

@@ -1,0 +1,76 @@
+"""The sampler as a process beside a training run: one for each machine of a run.
+
+Started by command line with a socket as its standard input, as an evaluator is. It ends when the socket closes or when
+its parent has died, and writes what it has sampled before. Exit status 0 when it ended in order, or when another
+sampler of the machine writes the stream.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from watchglass.config import SamplerConfig
+from watchglass.errors import RunExistsError, StoreError, WatchglassError
+from watchglass.profile.sampler import Sampler
+from watchglass.profile.sources import open_sources
+from watchglass.store import StreamWriter, open_store
+from watchglass.supervise import Lifeline, begin_beside
+
+#: Wait for the sampler of an attempt that ends just now.
+_DYING_S, _LOOK_S = 5.0, 0.25
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the sampler process, with a :class:`SamplerConfig` as JSON on stdin. Returns its exit status."""
+    if arguments:
+        print("usage: python -m watchglass.profile, with a SamplerConfig as a line of JSON on stdin", file=sys.stderr)
+        return 2
+    begin_beside()
+    parent, lifeline = os.getppid(), Lifeline(0)
+    line = lifeline.first_line().decode()
+    if not line:
+        return 0  # the starter has ended before it sent the configuration
+    config = SamplerConfig.from_line(line)
+
+    def goes_on(seconds: float) -> bool:
+        # A process that was forked by the starter may hold the lifeline open after its death.
+        return lifeline.wait(seconds) and os.getppid() == parent
+
+    try:
+        with closing(open_store(config.run)) as store:
+            writer = _held(lambda: StreamWriter(store, config.attempt, config.stream), goes_on)
+            if writer is None:
+                return 0
+            sources, lacking = open_sources(config.root, config.with_root)
+            sampler = Sampler(
+                sources, writer, config.interval_s, flush_s=store.policy.intervals().flush_s, clock=time
+            )  # fmt: skip
+            with closing(sampler):
+                if config.replaces:
+                    sampler.note("sampler", "restarted", f"the sampler {config.replaces} and was started again")
+                for name, reason in lacking:
+                    sampler.note(name, "unavailable", reason)
+                sampler.sample()
+                while goes_on(sampler.wait_s):
+                    sampler.sample()
+                sampler.sample()
+    except StoreError:
+        return 1  # the store may be reachable again for the next sampler
+    except WatchglassError:
+        return 2
+    return 0
+
+
+def _held(take: Callable[[], StreamWriter], goes_on: Callable[[float], bool]) -> StreamWriter | None:
+    """The writer of the stream; None where another sampler of this machine writes it."""
+    for _ in range(int(_DYING_S / _LOOK_S)):
+        try:
+            return take()
+        except RunExistsError:
+            if not goes_on(_LOOK_S):
+                break
+    return None

@@ -1,0 +1,28 @@
+"""How much of a machine a run used, in words."""
+
+from __future__ import annotations
+
+import math
+
+from watchglass.records import count
+from watchglass.run import Usage
+from watchglass.view.text import percent, size
+
+
+def usage_sentence(usage: Usage) -> str:
+    """``"processor 43 % on average, 95th percentile 98 %; processes of the run at most 1.2 GB"``.
+
+    Figures that are unknown are left out. Those of a long run, of which not all samples were read, are marked.
+    """
+    parts = []
+    if not math.isnan(usage.cpu_mean):
+        mean, p95 = percent(usage.cpu_mean / 100), percent(usage.cpu_p95 / 100)
+        parts.append(f"processor {mean} on average, 95th percentile {p95}")
+    if not math.isnan(usage.memory_bytes):
+        parts.append(f"processes of the run {'at most' if usage.whole else 'up to'} {size(usage.memory_bytes)}")
+    if not math.isnan(usage.gpu_mean):
+        parts.append(f"{count(usage.gpus, 'GPU')} {percent(usage.gpu_mean / 100)} on average")
+    if parts and not usage.whole:
+        parts.append("by a part of the samples")
+    name = "" if usage.stream == "system" else f"{usage.stream}: "
+    return name + ("; ".join(parts) or "no samples of processor and memory")

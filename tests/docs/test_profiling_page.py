@@ -1,0 +1,68 @@
+"""docs/profiling.md: its examples run on a run that its command writes, and its metrics are those of the sources."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvml import FakeNvml
+from watchglass.profile import open_sources
+from watchglass.profile.sources import NvidiaSource, NvidiaStateSource, ProcessTree
+
+SCRIPT = """
+import time
+import torch
+from torch import nn
+torch.set_num_threads(1)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+end_s = time.monotonic() + 4
+while time.monotonic() < end_s:
+    loss = model(torch.ones(2, 4)).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def page(repository: Path) -> str:
+    return (repository / "docs" / "profiling.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_every_example_of_the_page_runs(page: str, in_tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text(SCRIPT)
+    (command,) = re.findall(r"^\$ watchglass (run .*)$", page, re.MULTILINE)
+    words = [sys.executable, "-m", "watchglass", *shlex.split(command)]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    names: dict[str, object] = {}
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)):
+        exec(compile(block, f"docs/profiling.md, block {number}", "exec"), names)  # noqa: S102 - the page's own
+    assert "cpu.utilization" in capsys.readouterr().out
+    assert len(names["during"]) > 10  # type: ignore[arg-type]
+
+
+def test_every_metric_is_described_with_its_unit(page: str) -> None:
+    described: dict[str, str] = {}
+    for line in page.partition("## Metrics")[2].partition("\n## ")[0].splitlines():
+        if line.startswith("| `"):
+            names, units = (cell.strip() for cell in line.split("|")[1:3])
+            listed = re.findall(r"`([\w.]+)`", names)
+            each = units.split(", ") if ", " in units else [units] * len(listed)
+            described |= dict(zip(listed, each, strict=True))
+    tree = ProcessTree(os.getpid(), True)
+    tree.search()
+    sources, _ = open_sources(os.getpid(), True, {"CUDA_VISIBLE_DEVICES": ""})
+    found: dict[str, str] = {}
+    for source in [*sources, NvidiaSource(FakeNvml()), NvidiaStateSource(FakeNvml(), tree)]:
+        for now_ns in (0, 1_000_000_000):
+            found |= {reading.metric.name: reading.metric.unit for reading in source.read(now_ns)}
+        source.close()
+    assert described == found
