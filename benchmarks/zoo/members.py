@@ -55,6 +55,7 @@ class Member:
         about: What a healthy variant is; "" for a faulty program.
         fault: Class of the fault; None for a healthy program.
         twin: Name of the healthy twin; "" for a healthy program.
+        ranks: Processes that train it together.
     """
 
     script: Path
@@ -65,6 +66,7 @@ class Member:
     about: str = ""
     fault: FaultClass | None = None
     twin: str = ""
+    ranks: int = 1
 
     @property
     def id(self) -> str:
@@ -106,16 +108,16 @@ def members() -> list[Member]:
 
 def _declared(script: Path, half: str, classes: Mapping[str, FaultClass]) -> Iterator[Member]:
     program = _literal(script)
-    task, architecture = program["task"], program["architecture"]
+    task, architecture, ranks = program["task"], program["architecture"], program.get("ranks", 1)
     for name, about in program["healthy"].items():
-        yield Member(script, name, half, task, architecture, about)
+        yield Member(script, name, half, task, architecture, about, ranks=ranks)
     for name, (fault, twin) in program["faults"].items():
         if fault not in classes or classes[fault].half != half:
             where = f"belongs to {classes[fault].half}" if fault in classes else "is not in causes.toml"
             raise ValueError(f"{script}: the fault class of '{name}' must be one of {half}, but '{fault}' {where}")
         if twin not in program["healthy"]:
             raise ValueError(f"{script}: the twin of '{name}' must be one of its healthy variants but got '{twin}'")
-        yield Member(script, name, half, task, architecture, fault=classes[fault], twin=twin)
+        yield Member(script, name, half, task, architecture, fault=classes[fault], twin=twin, ranks=ranks)
 
 
 def _literal(script: Path) -> dict[str, Any]:

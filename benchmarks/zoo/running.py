@@ -236,7 +236,16 @@ class _Watched:
         shutil.rmtree(trial.run, ignore_errors=True)
         # Default options: what is scored is what a user gets who writes `watchglass run` before the script.
         rules = [] if self.rules == "default" else ["--rules", self.rules]
-        watch = [sys.executable, "-m", "watchglass", "run", "--run", str(trial.run), *rules]
+        watch = [
+            sys.executable,
+            *_torchrun(trial.member),
+            "-m",
+            "watchglass",
+            "run",
+            "--run-dir",
+            str(trial.run),
+            *rules,
+        ]
         program = [str(trial.member.script), trial.member.name, "--seed", str(trial.seed), "--log", str(figures)]
         processes.run([*watch, *program], output)
         return _finished(trial, "watched", figures, output, self.rules)
@@ -265,7 +274,8 @@ class _Bare:
         named = zip(self.trials, figures, strict=True)
         arguments = [f"{trial.member.name},{trial.seed},{file}" for trial, file in named]
         output = self.trials[0].folder.parents[1] / "bare.txt"
-        processes.run([sys.executable, str(HERE / "bare.py"), str(script), *arguments], output, len(arguments))
+        ranks = str(self.trials[0].member.ranks)
+        processes.run([sys.executable, str(HERE / "bare.py"), ranks, str(script), *arguments], output, len(arguments))
         return [
             complaint
             for trial, file in zip(self.trials, figures, strict=True)
@@ -273,9 +283,16 @@ class _Bare:
         ]
 
 
+def _torchrun(member: Member) -> list[str]:
+    """Arguments of Python that start the ranks of a program; none where it is one process."""
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(member.ranks)]
+    return start if member.ranks > 1 else []
+
+
 def _digest(member: Member) -> str:
     """Digest of the script and of what it imports from the zoo: a changed program is trained again."""
-    parts = (member.script.read_bytes(), (PROGRAMS / "zoo.py").read_bytes())
+    imported = ["zoo.py", *(["zoo_ranks.py"] if member.ranks > 1 else [])]
+    parts = (member.script.read_bytes(), *((PROGRAMS / name).read_bytes() for name in imported))
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
