@@ -13,6 +13,7 @@
 # make scale   how much faster an evaluation is on several cores (SCALE="--quick" for less)
 # make rules   the cost of evaluating rules: rows per second, time to a finding, growth, a quiet run (RULES="--quick")
 # make zoo     recall and false alarms of the default rules, for docs/scoreboard.md: hours (ZOO="--quick" for a minute)
+# make rule-pages  write docs/rules/, the page of each rule, and draw the figures that are missing (RULE_PAGES="--redraw NAME")
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
 # make peers   the cost of watching with other tools (PEERS="--quick" for less)
 # make fuzz    hostile files for every reader and random orders of events for the writer (FUZZ="--seconds 600")
@@ -31,6 +32,7 @@ FLEET ?=
 RULES ?=
 ZOO ?=
 FUZZ ?= --seconds 300
+RULE_PAGES ?=
 # Integration tests for make test: the ordinary ways of capture, launch and evaluation.
 FIRST := budget captured_tensors digits_example ends_of_a_training evaluator_process faults_of_ours first_bad_module \
   launcher_imports pytorch_semantics resume rules_configure_capture
@@ -42,7 +44,7 @@ WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); ec
 # Files are taken in their order, in which the many short ones come last (tests/conftest.py).
 RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all lint format check bench launch growth peers scale fuzz store rules zoo fleet clean help setup-example setup-dev
+.PHONY: demo test test-all lint format check bench launch growth peers scale fuzz store rules zoo fleet rule-pages clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -102,6 +104,9 @@ rules: setup-dev
 
 zoo: setup-dev
 	$(BIN)/python benchmarks/zoo/score.py $(ZOO)
+
+rule-pages: setup-dev
+	$(BIN)/python tools/rule_pages.py $(RULE_PAGES)
 
 clean:
 	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -61,3 +62,10 @@ def _plain(default: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(_plain, value)) or "none"
     return str(value) or "none"
+
+
+def as_sentences(text: str) -> str:
+    """A section with a capital at its start, unless that is code, and with each item of a list on a line of its own."""
+    starts_with_word = re.match(r"[a-z]+(-[a-z]+)*[,;:.]?(\s|$)", text) is not None
+    sentences = text[:1].upper() + text[1:] if starts_with_word else text
+    return re.sub(r"(?<=[.:]) \* ", "\n* ", sentences)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -112,14 +111,14 @@ def _summaries(names: Iterable[str]) -> list[tuple[str, str]]:
 def _print_rule(name: str) -> None:
     from rich.text import Text
 
-    from watchglass.cli.listing import print_heading, print_hint, print_parameters, print_section
-    from watchglass.rules import documentation, find_rule
+    from watchglass.cli.listing import as_sentences, print_heading, print_hint, print_parameters, print_section
+    from watchglass.rules import BUILT_IN, documentation, find_rule
 
     console = stdout_console()
     rule = documentation(find_rule(name))
     print_heading(console, rule.name, rule.summary)
     for title, text in rule.sections.items():
-        print_section(console, title, _as_sentences(text))
+        print_section(console, title, as_sentences(text))
     print_parameters(console, rule.parameters)
     for calibration, overrides in rule.calibrations.items():
         values = ", ".join(f"{key}={value}" for key, value in overrides.items())
@@ -127,7 +126,16 @@ def _print_rule(name: str) -> None:
         console.print(Text.assemble((f"Calibration {calibration}", "bold"), f"  {values}"))
         if calibration in rule.algorithms:
             text = rule.algorithms[calibration]
-            print_section(console, "Fires then when", _as_sentences(text))
+            print_section(console, "Fires then when", as_sentences(text))
+    if rule.sets:
+        print_section(console, "Sets", ", ".join((*rule.sets, "all")))
+    if rule.symptoms:
+        print_section(console, "Symptoms and their likely causes", _causes(rule.symptoms))
+    if name in BUILT_IN:
+        print_section(console, "Recall and false alarms", _scores(name))
+        trained = "made of numbers" if rule.built_only else "trained"
+        run = f"A sick run, {trained}: python examples/rules.py {name}\nIts healthy twin: add --healthy"
+        print_section(console, "Example, in a checkout", run)
     first = rule.parameters[0] if rule.parameters else None
     # A list has no form of one word.
     plain = first is not None and isinstance(first.default, (bool, int, float, str))
@@ -135,11 +143,30 @@ def _print_rule(name: str) -> None:
     print_hint(console, f"watchglass run --rules {shlex.quote(example)} train.py")
 
 
-def _as_sentences(text: str) -> str:
-    """A section with a capital at its start, unless that is code, and with each item of a list on a line of its own."""
-    starts_with_word = re.match(r"[a-z]+(-[a-z]+)*[,;:.]?(\s|$)", text) is not None
-    sentences = text[:1].upper() + text[1:] if starts_with_word else text
-    return re.sub(r"(?<=[.:]) \* ", "\n* ", sentences)
+def _causes(symptoms: Iterable[str]) -> str:
+    """A line for each symptom, with its likeliest causes."""
+    from watchglass.rules import built_in_knowledge
+
+    knowledge = built_in_knowledge()
+    return "\n".join(
+        f"{knowledge.symptoms[each].means}: "
+        + ("; ".join(knowledge.cause(cause).title for cause in knowledge.likely([each])) or "no cause of its own")
+        for each in symptoms
+    )
+
+
+def _scores(name: str) -> str:
+    """What a rule found when the rules were last scored, a line for each half of the zoo."""
+    from watchglass.rules import scored_commit, scores_of
+
+    return (
+        "\n".join(
+            f"{each.half} half: {each.found} of {each.sick} sick runs, with faults of all classes, and "
+            f"{each.alarms} of {each.healthy} healthy runs have a finding"
+            for each in scores_of(name)
+        )
+        or f"not measured: the last scoring, at {scored_commit()}, did not include the rule"
+    )
 
 
 def _write_new(name: str | None, new: str | None, folder: Path | None, *, other_options: bool) -> None:

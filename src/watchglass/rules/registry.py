@@ -22,6 +22,7 @@ from watchglass.config import (
 from watchglass.errors import InvalidValueError, PluginFileError
 from watchglass.rules.built_in import BUILT_IN, rule_names
 from watchglass.rules.needs import Needs, Windows
+from watchglass.rules.reported_symptoms import symptoms_of
 from watchglass.rules.rule import METHODS, Rule
 
 #: The requirements for a rule in a user's file.
@@ -75,6 +76,9 @@ class RuleDocumentation:
         calibrations: By calibration, the values of the parameters that it changes; of one with another algorithm, all
             of its parameters.
         algorithms: By calibration with another algorithm, when that one fires.
+        sets: Names of the rule sets that hold it, except ``"all"``.
+        symptoms: Identifiers of the built-in symptoms that it can report, which lead to causes.
+        built_only: For a built-in rule, why no real training run fires it in the tests; "" where one does.
     """
 
     name: str
@@ -83,6 +87,9 @@ class RuleDocumentation:
     parameters: list[ParameterInfo]
     calibrations: dict[str, dict[str, Any]]
     algorithms: dict[str, str]
+    sets: tuple[str, ...]
+    symptoms: tuple[str, ...]
+    built_only: str
 
 
 def find_rule(name: str) -> type[Rule]:
@@ -179,13 +186,24 @@ def _check_declared(rule: Rule, name: str) -> None:
 
 
 def documentation(cls: type[Rule]) -> RuleDocumentation:
-    """The documentation of a rule, from its docstring and parameters."""
+    """The documentation of a rule, from its docstring, its parameters and what its code names."""
     summary, sections = _docstring(cls)
     others = {name: each for name, each in cls.calibrations.items() if isinstance(each, type)}
     tables = {name: dict(each) for name, each in cls.calibrations.items() if not isinstance(each, type)}
     of_others = {name: {info.name: info.default for info in describe(each)} for name, each in others.items()}
     algorithms = {name: _docstring(each)[1].get("Fires when", "") for name, each in others.items()}
-    return RuleDocumentation(cls.__name__, summary, sections, describe(cls), {**tables, **of_others}, algorithms)
+    built_in = BUILT_IN.get(cls.__name__) if cls.__module__.startswith(f"{__package__}.") else None
+    return RuleDocumentation(
+        cls.__name__,
+        summary,
+        sections,
+        describe(cls),
+        {**tables, **of_others},
+        algorithms,
+        tuple(built_in.sets.split()) if built_in else (),
+        symptoms_of(cls),
+        built_in.built_only if built_in else "",
+    )
 
 
 def _docstring(cls: type[Rule]) -> tuple[str, dict[str, str]]:

@@ -28,7 +28,7 @@ import numpy as np
 from watchglass.config import RuleSpec, describe
 from watchglass.evaluate import Cutting, Follower, journal_of, replay, tick_of
 from watchglass.records import ROW_KINDS, Finding, Mode, ModuleKind, Observation, Severity, Status
-from watchglass.rules import Rule, built_in_knowledge, documentation, readable_statistics
+from watchglass.rules import Rule, built_in_knowledge, documentation, readable_statistics, symptoms_of
 from watchglass.store import open_store
 from watchglass.tables import JointStep, Readable, StepView, Written
 from watchglass.testing import Batch, Silence, Step, build_run
@@ -158,7 +158,7 @@ class RuleSuite(ABC):
                 assert finding.what_to_try, "a finding above info must say what to try"
             if self.rule.__module__.startswith("watchglass."):
                 assert set(finding.causes) <= set(built_in_knowledge().causes)
-                assert set(finding.evidence["symptoms"]) <= set(built_in_knowledge().symptoms)
+                assert set(finding.evidence["symptoms"]) <= set(symptoms_of(self.rule))
 
     def test_state_survives_a_restart_at_every_step(self, tmp_path: Path) -> None:
         """Saved and loaded state gives the same findings, and state is plain JSON."""

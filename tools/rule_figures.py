@@ -1,0 +1,212 @@
+"""The figure of a rule: the loss of its sick run and of its healthy twin, with the findings, as a small SVG."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import watchglass
+from example_runs import ExampleRun, example_run
+from watchglass.evaluate import replay
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import build_rule
+from watchglass.run import Run
+from watchglass.testing.rule_suite import shown
+from watchglass.view.figures import COLOURS, thin
+
+Points = Sequence[tuple[float, float]]
+
+_WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _GAP = 680, 150, 64, 16, 30, 44
+_GREY, _MOST_POINTS, _CHARACTER = "#888888", 200, 6.2
+#: Ranges of more than this many powers of ten have a logarithmic axis.
+_DECADES = 2.0
+
+
+class _Line(NamedTuple):
+    name: str
+    points: Points
+    colour: str
+    dots: bool = False
+
+
+class _Panel(NamedTuple):
+    """One diagram: its lines, a limit or NaN, and the steps that it spans."""
+
+    title: str
+    lines: tuple[_Line, ...]
+    limit: float
+
+
+def draw(rule: str) -> str:
+    """The figure of a rule as SVG; its ``<desc>`` is the sentence of the first finding.
+
+    The sick run and its twin are made anew. The upper diagram has their losses; the lower one, if the rule measures
+    something at several steps, has the values of its findings and the limit.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        sick = example_run(rule, Path(folder, "sick"), sick=True)
+        found = _findings(sick)
+        runs = [
+            _Line("sick run", _losses(sick.path), COLOURS["train"]),
+            _Line("healthy twin", _losses(example_run(rule, Path(folder, "healthy"), sick=False).path), _GREY),
+        ]
+        first = found[0]
+        at = [(float(_step(watchglass.open_run(sick.path), each)), each.value) for each in found]
+    panels = [_Panel("loss", tuple(line for line in runs if line.points), math.nan)]
+    same = [(step, value) for (step, value), each in zip(at, found, strict=True) if _alike(each, first)]
+    measured = [(step, value) for step, value in same if value is not None and math.isfinite(value)]
+    if len({step for step, _ in measured}) > 1:
+        limit = math.nan if first.limit is None else float(first.limit)
+        line = _Line(f"value of the findings of {rule}", measured, COLOURS[first.severity.value], dots=True)
+        panels.append(_Panel("measured value", (line,), limit))
+    return _svg(rule, first, at[0][0], [panel for panel in panels if panel.lines])
+
+
+def _findings(run: ExampleRun) -> list[Finding]:
+    """Each finding at each step at which the rule reports it; those above `info`, if there are any."""
+    found, _ = shown(lambda: build_rule(run.rule), run.path)
+    # A rule that compares runs, or that learns from the order of events, is shown less than an evaluator shows it.
+    found = found or list(replay(str(run.path), [run.rule]).findings)
+    serious = [each for each in found if each.severity is not Severity.INFO] or found
+    return sorted(serious, key=lambda each: each.global_step)
+
+
+def _alike(one: Finding, other: Finding) -> bool:
+    """Whether two findings measure the same."""
+    return (one.severity, one.tensors[:1], one.worker) == (other.severity, other.tensors[:1], other.worker)
+
+
+def _losses(path: Path) -> Points:
+    run = watchglass.open_run(path)
+    if "loss" not in run.tensor_names():
+        return ()
+    steps, values = thin(*run.scalars("loss", Mode.TRAIN), _MOST_POINTS)
+    return [(float(step), float(value)) for step, value in zip(steps, values, strict=True)]
+
+
+def _step(run: Run, finding: Finding) -> int:
+    """The training step at which a finding was made."""
+    for phase in run.phases(Mode.EVAL) if finding.mode is Mode.EVAL else ():
+        if phase.first_step <= finding.step <= phase.last_step:
+            return max(0, phase.train_step)
+    return max(0, finding.step)
+
+
+def _svg(rule: str, first: Finding, step: float, panels: Sequence[_Panel]) -> str:
+    steps = [x for panel in panels for line in panel.lines for x, _ in line.points] or [step]
+    last = max([*steps, step, 1.0])
+    height = _TOP + len(panels) * (_PANEL + _GAP)
+
+    def across(x: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * x / last
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        f"<title>{escape(rule)} on a sick run</title>",
+        f"<desc>Step {first.step}: {escape(first.message, quote=False)}</desc>",
+        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+    ]
+    for number, panel in enumerate(panels):
+        parts += _panel(panel, _TOP + number * (_PANEL + _GAP), across, last)
+    colour, x = COLOURS[first.severity.value], across(step)
+    bottom = height - _GAP
+    parts.append(
+        f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}" stroke-dasharray="3 3" '
+        'stroke-width="1.5"/>'
+    )
+    label = f"{rule} ({first.severity.value})"
+    beside = 'text-anchor="end"' if x + _CHARACTER * len(label) > _WIDTH else ""
+    x += -4 if beside else 4
+    parts.append(f'<text x="{x:.1f}" y="{_TOP + _PANEL - 6}" fill="{colour}" {beside}>{escape(label)}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _panel(panel: _Panel, top: float, across: Callable[[float], float], last: float) -> Iterable[str]:
+    values = np.array([y for line in panel.lines for _, y in line.points] + [panel.limit])
+    scale = _Scale.of(values[np.isfinite(values)], top)
+    yield f'<text x="{_LEFT}" y="{top - 10}" font-weight="bold">{panel.title}</text>'
+    x = _WIDTH - _RIGHT
+    for line in reversed(panel.lines):
+        yield f'<text x="{x:.0f}" y="{top - 10}" fill="{line.colour}" text-anchor="end">{escape(line.name)}</text>'
+        x -= _CHARACTER * len(line.name) + 20
+    for value in scale.ticks():
+        y = scale.down(value)
+        yield f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}" stroke="#dddddd"/>'
+        yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#555555">{value:.3g}</text>'
+    for step in _round_numbers(0.0, last):
+        label = f"step {step:.0f}" if step == 0 else f"{step:g}"
+        yield (
+            f'<text x="{across(step):.1f}" y="{top + _PANEL + 16}" text-anchor="middle" fill="#555555">{label}</text>'
+        )
+    if math.isfinite(panel.limit):
+        y = scale.down(panel.limit)
+        right = _WIDTH - _RIGHT
+        yield f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#333333" stroke-dasharray="6 4"/>'
+        yield f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end" fill="#333333">limit {panel.limit:.3g}</text>'
+    for line in reversed(panel.lines):
+        yield from _drawn(line, scale, across)
+
+
+def _drawn(line: _Line, scale: _Scale, across: Callable[[float], float]) -> Iterable[str]:
+    """A line with a gap, and crosses at the upper edge, where values are not finite."""
+    pieces: list[list[str]] = [[]]
+    for x, y in line.points:
+        if math.isfinite(y) and (not scale.logarithmic or y > 0):
+            pieces[-1].append(f"{across(x):.1f},{scale.down(y):.1f}")
+            continue
+        pieces.append([])
+        if not math.isfinite(y):
+            place = f'x="{across(x):.1f}" y="{scale.top + 8:.1f}"'
+            yield f'<text {place} text-anchor="middle" fill="{line.colour}">x</text>'
+    for piece in filter(None, pieces):
+        if line.dots:
+            yield from (
+                f'<circle cx="{at.split(",")[0]}" cy="{at.split(",")[1]}" r="3" fill="{line.colour}"/>' for at in piece
+            )
+        else:
+            yield f'<polyline points="{" ".join(piece)}" fill="none" stroke="{line.colour}" stroke-width="1.6"/>'
+
+
+class _Scale(NamedTuple):
+    """From values to places: linear, or logarithmic for positive values of very different sizes."""
+
+    low: float
+    high: float
+    top: float
+    logarithmic: bool
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float64], top: float) -> _Scale:
+        if not len(values):
+            return cls(0.0, 1.0, top, False)
+        low, high = float(values.min()), float(values.max())
+        if low > 0 and math.log10(high / low) > _DECADES:
+            return cls(math.log10(low) - 0.1, math.log10(high) + 0.1, top, True)
+        room = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
+        return cls(low - room, high + room, top, False)
+
+    def down(self, value: float) -> float:
+        place = math.log10(max(value, 10.0**self.low)) if self.logarithmic else value
+        return self.top + _PANEL * (self.high - place) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        if self.logarithmic:
+            first, last = math.ceil(self.low), math.floor(self.high)
+            return [10.0**power for power in range(first, last + 1, max(1, (last - first) // 4))]
+        return _round_numbers(self.low, self.high)
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Three to seven round numbers of a range."""
+    third = (high - low) / 3
+    unit = 10.0 ** math.floor(math.log10(third))
+    step = max(unit * factor for factor in (1, 2, 5) if unit * factor <= third)
+    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
