@@ -75,9 +75,13 @@ def _sets(rule: RuleDocumentation) -> str:
 
 def _figure(name: str, built_only: str) -> str:
     path = _figure_of(name)
-    found = re.search(r"<desc>(.*?)</desc>", path.read_text(encoding="utf-8"), re.DOTALL) if path.is_file() else None
+    if not path.is_file():
+        return ""
+    found = re.search(r"<desc>(.*?)</desc>", path.read_text(encoding="utf-8"), re.DOTALL)
     if found is None:
-        raise SystemExit(f"rule_pages: {path.relative_to(ROOT)} is missing or no figure; run make rule-pages")
+        raise SystemExit(
+            f"rule_pages: {path.relative_to(ROOT)} has no <desc>; run make rule-pages with --redraw {name}"
+        )
     step, _, message = html.unescape(found[1]).partition(": ")
     runs = "A sick run and its healthy twin, both made of numbers" if built_only else "A sick run and its healthy twin"
     if step == "Step -1":
@@ -138,7 +142,7 @@ def _scores(name: str) -> str:
 
 
 def _example(name: str, built_only: str) -> str:
-    does = "makes the sick run of the figure of numbers" if built_only else "trains the sick run of the figure"
+    does = "makes a sick run of numbers" if built_only else "trains a sick run"
     return (
         f"## Example\n\nIn a checkout, after `make setup-dev`, this {does} and prints the verdict:\n\n"
         f"```console\n$ .venv/bin/python examples/rules.py {name}\n"
@@ -159,11 +163,13 @@ def _plain(value: object) -> str:
 
 def _text(text: str) -> str:
     """Text of a docstring as Markdown: its lists are lists, and nothing else has a meaning there."""
-    lines = as_sentences(text.replace("``", "`")).split("\n")
-    parts = [
-        "\n" + _escaped(line).replace("\\* ", "- ", 1) if line.startswith("* ") else _escaped(line) for line in lines
-    ]
-    return re.sub(r"(\n- [^\n]*)\n\n(?=- )", r"\1\n", "\n".join(parts))
+    made: list[str] = []
+    for line in as_sentences(text.replace("``", "`")).split("\n"):
+        item = line.startswith("* ")
+        if item and made and not made[-1].startswith("- "):
+            made.append("")
+        made.append("- " + _escaped(line[2:]) if item else _escaped(line))
+    return "\n".join(made)
 
 
 def _escaped(text: str) -> str:
@@ -206,6 +212,7 @@ def main() -> int:
         Exit status: 0, or another one where a figure could not be drawn.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text-only", action="store_true", help="draw no figure; a page without one has none")
     parser.add_argument("--redraw", nargs="+", default=[], metavar="NAME", help="rules whose figures are drawn again")
     options = parser.parse_args()
     names = rule_names()
@@ -216,11 +223,11 @@ def main() -> int:
         if old.stem not in names:
             old.unlink()
     again = {"all"} & set(options.redraw)
-    failed = _draw([name for name in names if again or name in options.redraw or not _figure_of(name).is_file()])
-    if not failed:
-        for name in names:
-            (PAGES / f"{name}.md").write_text(page(name), encoding="utf-8")
-        LIST.write_text(list_of_pages(LIST.read_text(encoding="utf-8")), encoding="utf-8")
+    missing = [name for name in names if again or name in options.redraw or not _figure_of(name).is_file()]
+    failed = 0 if options.text_only else _draw(missing)
+    for name in names:
+        (PAGES / f"{name}.md").write_text(page(name), encoding="utf-8")
+    LIST.write_text(list_of_pages(LIST.read_text(encoding="utf-8")), encoding="utf-8")
     return failed
 
 

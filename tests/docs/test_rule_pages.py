@@ -34,10 +34,10 @@ def folder(repository: Path) -> Path:
     return repository / "docs" / "rules"
 
 
-def test_each_rule_has_a_page_and_a_small_figure(folder: Path) -> None:
+def test_each_rule_has_a_page_and_figures_are_small(folder: Path) -> None:
     assert {path.stem for path in folder.glob("*.md")} == set(rule_names()), CURE
     figures = {path.stem: path.stat().st_size for path in folder.glob("figures/*.svg")}
-    assert figures.keys() == set(rule_names()), CURE
+    assert figures.keys() <= set(rule_names()), CURE
     assert max(figures.values()) < 20_000
 
 
@@ -45,7 +45,7 @@ def test_each_rule_has_a_page_and_a_small_figure(folder: Path) -> None:
 def test_a_page_is_the_generated_one(rule_pages: ModuleType, folder: Path, name: str) -> None:
     text = (folder / f"{name}.md").read_text(encoding="utf-8")
     assert text == rule_pages.page(name), CURE
-    assert f"](figures/{name}.svg)" in text
+    assert (f"](figures/{name}.svg)" in text) is (folder / "figures" / f"{name}.svg").is_file()
 
 
 def test_the_list_of_rules_links_to_the_pages(rule_pages: ModuleType, repository: Path) -> None:
