@@ -301,7 +301,10 @@ CAUSE = '[causes.mine]\ntitle = "a"\nexplanation = "b"\nwhat_to_try = ["c"]\n'
           for weight in ("1.0", "-1", "0", "0.0", "nan", "inf", "true", '"0.5"')),
         ("[placeholders]\nmine = {}\n", "placeholders.mine.kind must be number or text but got None"),
         ('[placeholders]\nmine = { kind = "number" }\n', "placeholders.mine.means is missing"),
-        ('[placeholders]\nlearning_rate = { kind = "number", means = "a" }\n', "placeholders.learning_rate exists already"),
+        (
+            '[placeholders]\nlearning_rate = { kind = "number", means = "a" }\n',
+            "placeholders.learning_rate exists already",
+        ),
         ('[placeholders]\nmine = { kind = "number", means = "a", otherwise = "b" }\n', "is only for texts"),
         ('[placeholders]\nmine = { kind = "number", means = "a", log10_of = "b" }\n',
          'placeholders.mine follows from "b", which is not a placeholder'),

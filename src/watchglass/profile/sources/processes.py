@@ -124,7 +124,9 @@ class ProcessesSource(MetricSource):
         return [
             *totals,
             MetricReading(Metric("process.utilization", "%", instances), [rows[each]["cpu"] for each in shown]),
-            MetricReading(Metric("process.memory", "bytes", instances, exact=True), [rows[each]["memory"] for each in shown]),
+            MetricReading(
+                Metric("process.memory", "bytes", instances, exact=True), [rows[each]["memory"] for each in shown]
+            ),
         ]  # fmt: skip
 
     def _row(self, process: psutil.Process, now_ns: int) -> dict[str, float]:
