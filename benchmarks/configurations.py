@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import watchglass
+from watchglass.config import RuleSpec
+from watchglass.rules import capture_for, rule_names
 
 #: What "statistics of all weights, gradients and module outputs" is in collections, and for `limits.captured`.
 _STATISTICS = ("weights", "biases", "gradients", "outputs")
@@ -86,6 +88,18 @@ CONFIGURATIONS = (
         # The time of three runs passes for each step of the watched run, so a share of the time is three times as much.
         {"overhead_budget": BUDGET_RATIO / 3},
         {"mlp": 1.015, "transformer": 1.01},
+        interval=None,
+        captured=("parameters", "gradients", "updates", "outputs"),
+        block=64,
+        turn=16,
+        warm_up=300,
+        trim=0.0,
+    ),
+    Configuration(
+        "llm",
+        "what the rules of the set llm need, within the same budget",
+        {**capture_for([RuleSpec(name) for name in rule_names("llm")]), "overhead_budget": BUDGET_RATIO / 3},
+        {"transformer": 1.015},
         interval=None,
         captured=("parameters", "gradients", "updates", "outputs"),
         block=64,

@@ -57,6 +57,7 @@ def measure(
     *,
     half_width: float,
     limit_s: float,
+    processor_time: bool = False,
     progress: Callable[[Comparison], None] = lambda _: None,
 ) -> Measured:
     """Compare one watched training with two bare ones that start equal."""
@@ -92,6 +93,7 @@ def measure(
                 trim=configuration.trim,
                 before_block=before_block,
                 progress=progress,
+                processor_time=processor_time,
             )
             watched.hook.settle()
             bound_s, steps = watched.bound_s() - begun_s, watched.steps - begun
@@ -207,7 +209,8 @@ def measured_entries(args: argparse.Namespace, bytes_per_s: float) -> Iterator[d
             if configuration is ON_DEVICE:
                 yield result(model, configuration, device.measure(configuration, **how), limits.bandwidth("cuda"))
             else:
-                yield result(model, configuration, measure(model, configuration, **how), bytes_per_s, judged=judged)
+                measured = measure(model, configuration, processor_time=args.processor_time, **how)
+                yield result(model, configuration, measured, bytes_per_s, judged=judged)
 
 
 def _chosen(name: str, names: list[str] | None) -> bool:
@@ -226,7 +229,14 @@ def main() -> None:
         "--model", choices=[*MODELS, device.MODEL], action="append", help="only this model; may be repeated"
     )
     parser.add_argument("--threads", type=int, default=TARGET_THREADS, help="PyTorch's threads; targets are for 2")
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="compare processor time; needs --threads 1, and suits a busy machine",
+    )
     args = parser.parse_args()
+    if args.processor_time and args.threads != 1:
+        parser.error(f"--processor-time needs --threads 1 but got --threads {args.threads}")
 
     torch.set_num_threads(args.threads)
     bytes_per_s = limits.bandwidth()

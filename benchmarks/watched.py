@@ -79,7 +79,6 @@ def watching(training: Training, configuration: Configuration, folder: str) -> I
     # often for each of its steps.
     handle = watchglass.watch(
         training.model,
-        optimizer=training.optimizer,
         run=run,
         strict=True,
         flush_interval_s=3 * FLUSH_INTERVAL_S,
