@@ -538,7 +538,7 @@ def test_wrong_declarations_are_refused(tmp_path: Path) -> None:
             f"from watchglass.rules import Rule\nclass Wrong(Rule):\n    {body}\n"
             "    def check_window(self, window):\n        return ()\n"
         )
-        with pytest.raises(PluginFileError, match=r"streams of .*Wrong must be Windows.*\(kinds=\(\"readings\",\)"):
+        with pytest.raises(PluginFileError, match=r"streams of .*Wrong must be Windows.*\(kinds=\(\"samples\",\)"):
             Engine([RuleSpec(f"{tmp_path}/wrong.py:Wrong")])
     with pytest.raises(InvalidValueError, match="Each has check and check_window; a rule has one of them"):
 
