@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -51,7 +52,9 @@ class TwoRanks:
 
     def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
         training = functools.partial(type(self).training, self.fault if sick else "")
-        ranks.run_ranks(training, run.parent / "ranks", run, **capture)
+        # Ranks meet at a file: its path must be absolute, and addresses from an earlier run must not be in it.
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run_ranks(training, Path(folder), run, **capture)
 
 
 def judged(folder: Path, training: Any, fault: str) -> tuple[list[Finding], list[str]]:

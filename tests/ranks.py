@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 import watchglass
 
 WORLD = 2
+#: How long a rank waits for the other one. The limit of PyTorch is half an hour.
+_PATIENCE = timedelta(minutes=5)
 #: What each rank would take seconds to import: the process that all of them are forked from has done so.
 PRELOADED = (
     "torch", "torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.tensor.parallel",
@@ -39,7 +42,8 @@ def _rank(rank: int, training: Training, folder: Path, path: Path | None, settin
     from train_twice import bits
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORLD)
+    meeting = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=WORLD, timeout=_PATIENCE)
     torch.manual_seed(0)
     hooks = []
 

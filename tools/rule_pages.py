@@ -34,6 +34,9 @@ LIST = ROOT / "docs" / "rules.md"
 #: What docs/rules.md has between the list of links and the text after it.
 BEGIN, END = "<!-- pages, by make rule-pages -->\n", "<!-- end of pages -->"
 
+#: Limit of drawing one figure, which takes seconds.
+_LONGEST_S = 600
+
 
 def _figure_of(name: str) -> Path:
     return FIGURES / f"{name}.svg"
@@ -200,7 +203,11 @@ def _draw(names: Sequence[str]) -> int:
         print(f"drawing {name}", flush=True)
         process = multiprocessing.get_context("fork").Process(target=draw, args=(name,))
         process.start()
-        process.join()
+        process.join(_LONGEST_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            print(f"rule_pages: {name} has no figure: drawing took more than {_LONGEST_S} s", file=sys.stderr)
         failed |= process.exitcode != 0
     return failed
 

@@ -11,8 +11,10 @@ import pytest
 import rank_faults
 import ranks
 import watchglass
+from example_runs import example_run
 from preloaded import Preloaded
 from rank_runs import judged
+from watchglass.evaluate import replay
 
 TESTS = Path(ranks.__file__).parent
 
@@ -21,6 +23,17 @@ TESTS = Path(ranks.__file__).parent
 @pytest.mark.parametrize("healthy", ["divided_loss", "local_sgd", "parts", "sum_for_adam"])
 def test_ranks_that_differ_as_they_should_get_no_alarm(tmp_path: Path, healthy: str) -> None:
     assert judged(tmp_path, rank_faults.by_hand, healthy)[0] == []
+
+
+@pytest.mark.slow
+def test_an_example_and_its_twin_are_made_in_one_relative_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for sick in (True, False):
+        run = example_run("RanksRepeatData", Path("runs", "sick" if sick else "healthy"), sick=sick)
+        assert bool(replay(str(run.path), [run.rule]).findings) is sick
+    assert {path.name for path in Path("runs").iterdir()} == {"sick", "healthy"}
 
 
 SCRIPT = """
