@@ -29,7 +29,7 @@ def rows(rank: int, number: int) -> tuple[Tensor, Tensor]:
 
 
 def wrapped(fault: str, rank: int, watch: Callable[..., None]) -> Any:
-    """With a wrapper. Faults: bypass, no_sync, unfrozen, same_data, changed."""
+    """With a wrapper. Faults: bypass, no_sync, unfrozen, same_data, changed, wrong_values."""
     from torch.nn.parallel import DistributedDataParallel
 
     model = network()
@@ -45,6 +45,8 @@ def wrapped(fault: str, rank: int, watch: Callable[..., None]) -> Any:
         optimizer.zero_grad()
         with wrapper.no_sync() if fault == "no_sync" else contextlib.nullcontext():
             loss = F.cross_entropy((model if fault == "bypass" else wrapper)(inputs), labels)
+            if fault == "wrong_values" and rank == 1 and step > 2 * HAPPENS and step % 3 == 2:
+                loss = 6 * loss
             loss.backward()
         optimizer.step()
         if fault == "changed" and rank == 1 and step == HAPPENS:

@@ -56,6 +56,7 @@ dist.destroy_process_group()
         ("wrapped", "changed", {"replica_changed"}),
         ("wrapped", "bypass", {"gradients_not_averaged"}),
         ("wrapped", "same_data", {"ranks_see_same_data"}),
+        ("wrapped", "wrong_values", {"silent_corruption"}),
         ("wrapped", "", set()),
         ("by_hand", "seed", {"ranks_initialized_differently"}),
         ("by_hand", "skip", {"ranks_out_of_step"}),
@@ -68,9 +69,10 @@ def test_live_under_torchrun(tmp_path: Path, preloaded: Preloaded, training: str
     script.write_text(SCRIPT)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = ["-m", "watchglass", "run", "--run-dir", str(tmp_path / "run"), "--save-interval", "1"]
+    run += ["--rules", "default,SilentDataCorruption"]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "WATCHGLASS_STRICT": "1"}
     command = [str(preloaded.python), *torchrun, *run, str(script), training, fault]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     live = [each for each in watchglass.open_run(tmp_path / "run").journal.findings if each.severity.value != "info"]
-    assert {each.causes[0] for each in live} == causes
+    assert {each.causes[0] for each in live} == causes, [(each.rule, each.message) for each in live]

@@ -57,6 +57,7 @@ BUILT_IN = {
     "RouterLogits": BuiltInRule("modern.router_logits", "llm"),
     "MixedPrecision": BuiltInRule("modern.mixed_precision", "llm vision tabular"),
     "LossSpike": BuiltInRule("modern.loss_spike", "llm"),
+    "SilentDataCorruption": BuiltInRule("modern.silent_data_corruption", "llm"),
     "GradientNormSpike": BuiltInRule("modern.gradient_norm_spike", "llm"),
     "MoEImbalance": BuiltInRule("modern.moe_imbalance", "default llm"),
     "DeadExpert": BuiltInRule("modern.dead_expert", "default llm"),
