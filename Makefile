@@ -14,6 +14,7 @@
 # make rules   the cost of evaluating rules: rows per second, time to a finding, growth, a quiet run (RULES="--quick")
 # make zoo     recall and false alarms of the default rules, for docs/scoreboard.md: hours (ZOO="--quick" for a minute)
 # make rule-pages  write docs/rules/, the page of each rule, and draw the figures that are missing (RULE_PAGES="--redraw NAME")
+# make sampling  the cost of sampling system metrics (SAMPLING="--processes 32")
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
 # make peers   the cost of watching with other tools (PEERS="--quick" for less)
 # make fuzz    hostile files for every reader and random orders of events for the writer (FUZZ="--seconds 600")
@@ -31,6 +32,7 @@ SCALE ?=
 FLEET ?=
 RULES ?=
 ZOO ?=
+SAMPLING ?=
 FUZZ ?= --seconds 300
 RULE_PAGES ?=
 # Integration tests for make test: the ordinary ways of capture, launch and evaluation.
@@ -101,6 +103,9 @@ scale: setup-dev
 
 rules: setup-dev
 	$(BIN)/python benchmarks/rules.py $(RULES)
+
+sampling: setup-dev
+	$(BIN)/python benchmarks/sampling.py $(SAMPLING)
 
 zoo: setup-dev
 	$(BIN)/python benchmarks/zoo/score.py $(ZOO)

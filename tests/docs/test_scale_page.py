@@ -70,7 +70,7 @@ def test_limits_are_those_of_the_code(page: str) -> None:
     assert "up to five times in all" in page
     assert "up to five times in a row" in " ".join(page.split())
     assert spreading._UNDER_WAY == 2
-    assert "Two parts per core are under way at a time" in page
+    assert "Two parts per core are in progress at a time" in page
     assert f"{scale.REQUEST_S * 1000:g} ms for a request, {scale.AT_ONCE} requests" in page
     assert f"{scale.BANDWIDTH / 1e6:g} MB/s" in page
 

@@ -103,7 +103,7 @@ def test_it_ends_when_the_training_was_killed(run_path: Path) -> None:
         process.communicate(timeout=PATIENCE_S)  # closes its standard input: the lifeline
     assert process.returncode == 0
     run = open_run(run_path)
-    assert [observation.kind for observation in run.journal.observations] == ["worker_lost"]
+    assert [observation.kind for observation in run.journal.observations] == ["worker_joined", "worker_lost"]
     assert {status.rule: status.status for status in run.journal.statuses}["ExplodingTensor"] is Status.NO_ISSUES_FOUND
     JournalWriter(LocalStore(run_path)).close()  # the lease was given back
 
@@ -147,7 +147,8 @@ def test_a_training_run_is_stopped_on_request(run_path: Path) -> None:
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     run = open_run(run_path)
-    assert [observation.kind for observation in run.journal.observations] == ["stop_requested", "stop_committed"]
+    observed = [observation.kind for observation in run.journal.observations]
+    assert observed == ["worker_joined", "stop_requested", "stop_committed"]
     assert verdict(run).status == "stopped"
 
 

@@ -117,7 +117,7 @@ def test_a_loss_that_the_training_has_waited_for_is_known_before_the_update(
     training = DeviceTraining(network())
     first, second = facts_of(tmp_path / "run", training, {3, 4}, 7)
     assert (first["at"], first["level"], first["where"]) == (3, "flags", "loss")
-    assert "until that is tested" in first["refused"]
+    assert "not tested yet" in first["refused"]
     # Not one step is lost.
     assert (second["at"], second["level"], second["module"]) == (4, "next_steps", "3")
     assert waits == []

@@ -135,7 +135,7 @@ def test_it_stops_the_training_and_nothing_secret_is_left_behind(
     assert out.startswith("stopped: ")
     run = open_run(s3_location)
     assert last_step(run, "worker_0") == at - 1, "it was stopped before that one"
-    assert [seen.kind for seen in run.journal.observations] == ["stop_requested", "stop_committed"]
+    assert [seen.kind for seen in run.journal.observations] == ["worker_joined", "stop_requested", "stop_committed"]
     store = open_store(s3_location)
     written = b"".join(store.read(entry.path) for entry in store.list()) + (err + follower_err + out).encode()
     assert s3_server.secret_key.encode() not in written

@@ -35,12 +35,17 @@ class JointStep:
     observed: tuple[Observation, ...] = ()
     streams: tuple[Window, ...] = ()
 
-    @cached_property
+    @property
     def by_model(self) -> tuple[JointStep, ...]:
         """The step of each model that it belongs to, by number."""
+        return self._parts or (self,)
+
+    @cached_property
+    def _parts(self) -> tuple[JointStep, ...]:
+        """The same where there are several models, else (): a step that held itself would live on with its views."""
         models = sorted({view.model for view in self.views})
         if len(models) <= 1:
-            return (self,)
+            return ()
         return tuple(replace(self, views=tuple(v for v in self.views if v.model == m)) for m in models)
 
     def showing(self, streams: tuple[Window, ...]) -> JointStep:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,14 @@ import pytest
 from moments import FollowedCase
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, PluginFileError
-from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
+from watchglass.evaluate import Follower, PartialEvaluation, merge, replay, replay_part
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.scaling.contents import RunContents
 from watchglass.evaluate.scaling.plan import plan
 from watchglass.records import Observation, Status
 from watchglass.rules import Rule
 from watchglass.run import open_run
+from watchglass.store import LocalStore
 from watchglass.tables import JointStep, StepView
 from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import RunBuilder, Silence, Step, build_run
@@ -244,3 +247,18 @@ def test_what_a_journal_says_wrongly_holds_nothing_back(run_path: Path, rules: A
     run = build_run(run_path, losses(1, 2), workers=2, journal=wrong)
     found = replay(run, rules("Together")).findings
     assert sum(len(f.message.split(",")) for f in found if f.evidence["subject"] != "end") == 4
+
+
+def test_a_step_that_was_shown_is_freed_at_once(tmp_path: Path) -> None:
+    """A reference cycle would keep its statistics, and its files open, until a garbage collection."""
+    build_run(tmp_path / "run", [Step(scalars={"loss": 1.0})])
+    follower = Follower(LocalStore(tmp_path / "run"))
+    steps = [moment for moment in follower.poll() if isinstance(moment, JointStep)]
+    assert steps[0].by_model == (steps[0],)
+    shown = weakref.ref(steps[0])
+    gc.disable()
+    try:
+        del steps[0], follower
+        assert shown() is None
+    finally:
+        gc.enable()
