@@ -18,6 +18,7 @@ from command_line import RULES, training
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import ClusterError, MissingFileError, NotARunError
 from watchglass.evaluate import replay
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.scaling.contents import contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
@@ -56,11 +57,13 @@ def plain(found: Evaluation) -> dict[str, object]:
     return {**vars(found), "findings": [finding.to_json() for finding in found.findings]}
 
 
-def in_parts(settings: EvaluatorConfig, cores: int, files: dict[str, str]) -> dict[str, object]:
+def in_parts(
+    settings: EvaluatorConfig, cores: int, files: dict[str, str], whole: Sequence[int] = ()
+) -> dict[str, object]:
     contents = contents_of(LocalStore(settings.run), settings.run)
     # A plan as for much more data, so that there is something to divide.
     contents = replace(contents, workers={name: size << 14 for name, size in contents.workers.items()})
-    parts = plan([contents], len(settings.rules), cores)
+    parts = plan([contents], len(settings.rules), cores, whole=whole)
     assert len(parts) > 1
     answers = [read_answer(answer(request_of(part, settings, files))) for part in reversed(parts)]
     return plain(merge(answers, settings.rules))
@@ -68,8 +71,10 @@ def in_parts(settings: EvaluatorConfig, cores: int, files: dict[str, str]) -> di
 
 def test_parts_together_say_what_one_engine_says(run: str) -> None:
     expected = plain(replay(run))
+    whole = Engine(default_rules()).whole
+    assert whole, "rules that compare ranks"
     for cores in (1, 2, 12):
-        assert in_parts(EvaluatorConfig(run, None, default_rules()), cores, {}) == expected
+        assert in_parts(EvaluatorConfig(run, None, default_rules()), cores, {}, whole) == expected
 
 
 def test_the_size_of_workers_comes_from_listings(run: str) -> None:
