@@ -65,7 +65,7 @@ def _plain(default: Any) -> str:
 
 
 def as_sentences(text: str) -> str:
-    """A section with a capital at its start, unless that is code, and with each item of a list on a line of its own."""
+    """A section with a capital at its start, unless that is code, and with each item of a list on a separate line."""
     starts_with_word = re.match(r"[a-z]+(-[a-z]+)*[,;:.]?(\s|$)", text) is not None
     sentences = text[:1].upper() + text[1:] if starts_with_word else text
     return re.sub(r"(?<=[.:]) \* ", "\n* ", sentences)

@@ -150,7 +150,7 @@ def _causes(symptoms: Iterable[str]) -> str:
     knowledge = built_in_knowledge()
     return "\n".join(
         f"{knowledge.symptoms[each].means}: "
-        + ("; ".join(knowledge.cause(cause).title for cause in knowledge.likely([each])) or "no cause of its own")
+        + ("; ".join(knowledge.cause(cause).title for cause in knowledge.likely([each])) or "no separate cause")
         for each in symptoms
     )
 

@@ -9,7 +9,7 @@ from typing import IO, ClassVar
 
 
 class ProcessConfig(ABC):
-    """What a process beside a training run is told at its start.
+    """The settings that a process beside a training run reads at its start.
 
     Attributes:
         title: The name of the process in messages, ``"the evaluator"``.

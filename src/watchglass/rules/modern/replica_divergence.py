@@ -214,7 +214,7 @@ class ReplicaDivergence(Rule):
                 ("Leave no_sync() for the last micro-batch before each update",),
             )
         if wrapper:
-            return f"{wrapper} does not average them, as with a communication hook of its own", ()
+            return f"{wrapper} does not average them, as with a custom communication hook", ()
         return "nothing averages them", ()
 
     def _rows(self, view: StepView, roles: Sequence[Role]) -> _Rows:

@@ -25,8 +25,8 @@ _QUIET = 0.1
 class SilentDataCorruption(Rule):
     """One rank alone computes values far beyond its usual ones, again and again.
 
-    Looks at: the training loss of each rank at every step, and the size of its own gradient, before ranks average
-        them, at captured steps.
+    Looks at: the training loss of each rank at every step, and the size of the gradient that the rank computes, before
+        ranks average gradients, at captured steps.
     Fires when: `often` times within `within` steps the same rank's value lies `deviations` robust deviations, and a
         factor of `factor`, above its usual one, while those of all other ranks do not. Deviations are of logarithms,
         from the median of the rank and against the change of the other ranks at that step.

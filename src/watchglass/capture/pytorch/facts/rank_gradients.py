@@ -1,7 +1,7 @@
 """Fact ``rank_gradients``: some elements of a gradient as a rank computes it, and as its optimizer uses it.
 
-Between the two lies the average over ranks, whoever takes it. With the facts of all ranks a rule sees whether it was a
-mean, a sum, or left out.
+The difference is the average over ranks, taken by a wrapper or by the script. With the facts of all ranks a rule sees
+whether it was a mean, a sum, or left out.
 """
 
 from __future__ import annotations
