@@ -16,6 +16,7 @@
 # make rule-pages  write docs/rules/, the page of each rule, and draw the figures that are missing (RULE_PAGES="--redraw NAME")
 # make sampling  the cost of sampling system metrics (SAMPLING="--processes 32")
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
+# make gpu     the tests that a GPU changes, and what statistics of its tensors take (on a machine with one)
 # make peers   the cost of watching with other tools (PEERS="--quick" for less)
 # make fuzz    hostile files for every reader and random orders of events for the writer (FUZZ="--seconds 600")
 # make clean   remove files that the other targets made, except .venv
@@ -38,6 +39,10 @@ RULE_PAGES ?=
 # Integration tests for make test: the ordinary ways of capture, launch and evaluation.
 FIRST := budget captured_tensors digits_example ends_of_a_training evaluator_process faults_of_ours first_bad_module \
   launcher_imports pytorch_semantics resume rules_configure_capture
+# What runs on a GPU where there is one.
+ON_GPU := tests/devices tests/unit/capture/test_device.py tests/unit/capture/test_device_costs.py \
+  tests/properties/test_device_properties.py tests/integration/test_triton.py tests/integration/compiled/test_graphs.py \
+  tests/integration/test_first_bad_device.py
 TESTS ?= tests/unit tests/conformance tests/properties $(FIRST:%=tests/integration/test_%.py)
 # Options of pytest, for make test and make test-all.
 PYTEST ?=
@@ -46,7 +51,7 @@ WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); ec
 # Files are taken in their order, in which the many short ones come last (tests/conftest.py).
 RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all lint format check bench launch growth peers scale fuzz store rules zoo fleet rule-pages clean help setup-example setup-dev
+.PHONY: demo test test-all lint format check bench launch growth gpu peers scale fuzz store rules zoo fleet rule-pages clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -83,6 +88,11 @@ launch: setup-dev
 
 growth: setup-dev
 	$(BIN)/python benchmarks/growth.py $(GROWTH)
+
+gpu: setup-dev
+	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(RUN_TESTS) $(ON_GPU) $(PYTEST)
+	$(BIN)/python benchmarks/device_statistics.py
+	$(BIN)/python benchmarks/overhead.py --only device-1
 
 peers: setup-dev
 	$(BIN)/python benchmarks/peers.py $(PEERS)

@@ -159,7 +159,10 @@ def _outcome(training: Training, path: Path | None, settings: Mapping[str, Any])
     finally:
         for hook in hooks[:1]:
             hook.close()
-    return {**result, "random state": torch.get_rng_state().numpy().tobytes()}
+    random = {"random state": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        random["random state of the GPU"] = torch.cuda.get_rng_state()
+    return {**result, **{name: state.numpy().tobytes() for name, state in random.items()}}
 
 
 def _bits(place: str, value: Any) -> Iterator[tuple[str, bytes]]:
@@ -189,7 +192,7 @@ def _bytes(tensor: Tensor) -> bytes:
     if tensor.is_meta:
         return repr(tensor).encode()
     head = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
-    return head + tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return head + tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
 
 
 def _course(run: Run) -> dict[str, list[Any]]:

@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,12 +78,14 @@ class Way:
     Attributes:
         bounds: Shares of the sum of magnitudes, and of the spread.
         sizes: Sizes of pieces.
+        device: Where it is computed.
         settings: Further arguments of ``DeviceStatistics``.
     """
 
     bounds: tuple[float, float]
     sizes: DeviceSizes = SMALL
     settings: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
 
     def statistics(self, account: Account | None = None) -> DeviceStatistics:
         return DeviceStatistics(account or Account(), self.sizes, **self.settings)
@@ -92,16 +94,34 @@ class Way:
         self, tensors: list[torch.Tensor], *others: Any, account: Account | None = None, **settings: Any
     ) -> tuple[np.ndarray, Histograms]:
         statistics = self.statistics(account)
+        placed, *rest = (self.placed(part) for part in (tensors, *others))
         with without_warnings():
-            rows, histograms = statistics.summaries(tensors, *others, **settings)
+            rows, histograms = statistics.summaries(placed, *rest, **settings)
             statistics.send()
         return rows.resolve(), histograms.resolve()
+
+    def placed(self, part: Any) -> Any:
+        """Tensors with the same elements at the same places of a memory on the device."""
+        if isinstance(part, list):
+            return [self.placed(each) for each in part]
+        if not isinstance(part, torch.Tensor) or self.device == "cpu":
+            return part
+        memory = torch.empty(0, dtype=part.dtype).set_(part.untyped_storage()).to(self.device)  # type: ignore[call-overload]
+        return memory.as_strided(part.shape, part.stride(), part.storage_offset())
 
 
 BLOCKS = Way((1e-13, 1e-10))
 TRITON = Way((2e-6, 1e-5), settings={"triton": with_triton})
+#: The ways that a GPU has.
+ON_GPU = {
+    "blocks on a GPU": replace(BLOCKS, settings={"triton": lambda device: None}, device="cuda"),
+    "triton on a GPU": replace(TRITON, settings={}, device="cuda"),
+}
 #: The ways that this process has.
-WAYS = {"blocks": BLOCKS, **({"triton": TRITON} if INTERPRETED else {})}
+WAYS = {
+    "blocks": BLOCKS,
+    **({"triton": TRITON} if INTERPRETED else ON_GPU if torch.cuda.is_available() else {}),
+}
 
 
 def reference(
