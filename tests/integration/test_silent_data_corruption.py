@@ -1,4 +1,4 @@
-"""SilentDataCorruption: the loss or the gradient of one rank jumps alone, again and again."""
+"""SilentDataCorruption: the loss or the gradient of one rank alone jumps repeatedly."""
 
 from __future__ import annotations
 

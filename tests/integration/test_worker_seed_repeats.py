@@ -1,4 +1,4 @@
-"""WorkerSeedRepeats: data workers that give the same batches."""
+"""WorkerSeedRepeats: several data workers give the same batches."""
 
 from __future__ import annotations
 

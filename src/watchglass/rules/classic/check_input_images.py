@@ -29,7 +29,7 @@ class CheckInputImages(Rule):
     calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {"sagemaker": {"threshold_mean": 0.2, "relative": False}}
 
     threshold_mean: float = parameter(2.0, help="largest absolute mean of a channel", gt=0)
-    threshold_samples: int = parameter(500, help="images before they are judged", unit="images", ge=1)
+    threshold_samples: int = parameter(500, help="images before the rule judges", unit="images", ge=1)
     relative: bool = parameter(True, help="whether the mean counts in standard deviations")
 
     images: int = state(int)

@@ -28,8 +28,8 @@ class ClassImbalance(Rule):
         least `samples` labels. The model must also mispredict a share of more than `threshold_misprediction` of the
         rarest class in the second half of the run, and `harm` more than of the most frequent class. Imbalance alone is
         an `info`. With `harm` below 0, as in calibration `sagemaker`, imbalance alone or misprediction alone is a
-        finding. The rule skips losses with weights by class, sequences and images with a class for each position,
-        more than 64 classes, and batches that are sorted: there the counts say where the sketches lie.
+        finding. The rule skips losses with weights by class, sequences and images with a class for each position, more
+        than 64 classes, and batches that are sorted, because their counts depend on which steps are sketched.
     Usual causes: classes that are rare by nature (faults, fraud, diseases); a filter that removes one class.
     What to try: weight the loss by class, or sample classes equally often; judge by balanced accuracy.
     Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
@@ -46,7 +46,7 @@ class ClassImbalance(Rule):
     threshold_imbalance: float = parameter(10.0, help="largest over smallest count of a class", ge=1)
     threshold_misprediction: float = parameter(0.3, help="share of a class that is mispredicted", ge=0, le=1)
     samples: int = parameter(200, help="labels before classes are compared", unit="labels", ge=1)
-    harm: float = parameter(0.2, help="by how much more of the rare class is mispredicted; below 0 for any")
+    harm: float = parameter(0.2, help="mispredicted share of the rare class minus that of the frequent")
     min_rows: int = parameter(10, help="rows of a class whose errors count", unit="rows", ge=1)
 
     pools: dict[str, dict[str, Any]] = state(dict)

@@ -17,12 +17,13 @@ _MOST_CLASSES = 64
 
 
 class Confusion(Rule):
-    """A class is often taken for another one.
+    """The model often predicts one class in place of another.
 
     Looks at: counts of true and predicted classes of the sketched rows, in evaluations where there are any.
-    Fires when: over the second half of the run, less than a share of `min_diag` of a class is right, or more than
-        `max_off_diag` is taken for one other class. Only classes with at least `min_rows` rows count. It is an `info`.
-        Calibration `sagemaker` judges each sketch alone, by rows and by columns, as a `warning`.
+    Fires when: over the second half of the run, the model predicts less than a share of `min_diag` of a class
+        correctly, or predicts one other class for more than `max_off_diag` of it. Only classes with at least `min_rows`
+        rows count. It is an `info`. Calibration `sagemaker` judges each sketch alone, by rows and by columns, as a
+        `warning`.
     Usual causes: classes that overlap, labels that mix them up, a rare class.
     What to try: look at samples of both classes; check their labels.
     Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
@@ -35,10 +36,10 @@ class Confusion(Rule):
         "sagemaker": {"min_diag": 0.9, "max_off_diag": 0.1, "min_rows": 1, "each": True}
     }
 
-    min_diag: float = parameter(0.4, help="share of a class that is right", ge=0, le=1)
-    max_off_diag: float = parameter(0.4, help="share of a class that is taken for one other", ge=0, le=1)
-    min_rows: int = parameter(20, help="rows of a class that count", unit="rows", ge=1)
-    category_no: int | None = parameter(None, help="number of classes; by default the larger of both kinds", ge=1)
+    min_diag: float = parameter(0.4, help="smallest share of a class that is predicted correctly", ge=0, le=1)
+    max_off_diag: float = parameter(0.4, help="largest share of a class that is predicted as one other", ge=0, le=1)
+    min_rows: int = parameter(20, help="fewest rows of a class that is judged", unit="rows", ge=1)
+    category_no: int | None = parameter(None, help="number of classes; by default, as many as occur", ge=1)
     each: bool = parameter(False, help="judge each sketch alone")
 
     #: By mode: step and triples of class, predicted class and rows, of the last sketches.

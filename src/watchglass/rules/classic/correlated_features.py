@@ -34,7 +34,7 @@ class CorrelatedFeatures(Rule):
 
     share: float = parameter(0.2, help="share of pairs with a correlation above 0.95", gt=0, lt=1)
     most: float = parameter(0.8, help="share above which nearly all features carry the same information", gt=0, le=1)
-    features: int = parameter(8, help="features from which that is a warning", ge=3)
+    features: int = parameter(8, help="fewest features for which this is a warning", ge=3)
 
     tables: int = state(int)
 

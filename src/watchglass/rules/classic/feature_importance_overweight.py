@@ -25,7 +25,7 @@ class FeatureImportanceOverweight(Rule):
         features.
     What to try: check whether the named features are known at the time of a prediction; train without them.
     Costs: one number for each feature at captured rounds, which XGBoost's callback records by default.
-    Source: 0.8 of 3 features: SageMaker Debugger documentation; house: rounds and features before it judges.
+    Source: 0.8 of 3 features: SageMaker Debugger documentation; house: `start` and `least`.
     """
 
     needs = (Needs(collection="feature_importance", raw=True, why="to compare features"),)

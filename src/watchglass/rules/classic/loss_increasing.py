@@ -33,10 +33,10 @@ class LossIncreasing(Rule):
 
     Looks at: the training loss at every step, also in windows that widen with the length of the run; what the loss
         functions returned; the learning rate, clipping, and the ratio of updates to weights.
-    Fires when: one of these holds. In a resumed attempt, and where the model acts between its updates, only the first
-        counts. For a model that is trained in turns with others (a generator, a student), only the first counts,
-        measured from the highest loss of its first `settling` steps. A loss that has been zero or below has no ratio,
-        so its limits are `deviations` spreads of its earlier values.
+    Fires when: one of these holds. Only the first one counts in a resumed attempt, and for a model that acts between
+        its updates (reinforcement learning). For a model that is trained in turns with others (a generator, a student),
+        only the first counts, measured from the highest loss of its first `settling` steps. A loss that has been zero
+        or below has no ratio, so its limits are `deviations` spreads of its earlier values.
         * The loss diverges: the median of the last five losses exceeds the loss of the first step, and `diverged` times
         the median of the first losses (after 16 steps, four times that median is enough). This is an `error` once it
         has held for `hopeless` steps, because an overshoot at the start can recover. It is an `info` if the loss may
@@ -45,7 +45,7 @@ class LossIncreasing(Rule):
         which starts at guessing, a tenth of that rise is enough.
         * The loss rises again: two windows in a row lie above twice the best one, above a quarter of the start, and not
         below the highest window since then.
-        * The objective is minus what the loss function returned, and that grows.
+        * The objective is the negative of the loss function's result, and this result grows.
     Usual causes: a learning rate that is too high, no warm-up, a loss with the wrong sign.
     What to try: lower the learning rate, warm it up, clip the gradient norm; check the sign of the loss.
     Costs: nothing in addition to the loss, which is recorded at every step.

@@ -21,7 +21,7 @@ class LossOscillating(Rule):
     Looks at: the last `window` training losses, at the end of each such window.
     Fires when: their direction changes in more than `changes` of the steps, and the median change is more than
         `amplitude` times the median loss. Independent batches change direction in two thirds of the steps; updates that
-        jump across a valley do in nearly all of them. It is `info`.
+        jump across a valley do in nearly all of them. The severity is `info`.
     Usual causes: a learning rate that is too high for the curvature, two kinds of batches in turns.
     What to try: lower the learning rate, or shuffle the batches.
     Costs: nothing in addition to the loss.
@@ -30,7 +30,7 @@ class LossOscillating(Rule):
 
     needs = (Needs(scalars=("loss",), why="to follow the training loss"),)
 
-    window: int = parameter(64, help="losses that are looked at together", unit="steps", ge=8)
+    window: int = parameter(64, help="losses that are judged together", unit="steps", ge=8)
     changes: float = parameter(0.9, help="share of steps at which the direction changes", unit="ratio", gt=0, le=1)
     amplitude: float = parameter(0.2, help="median change over the median loss", unit="ratio", gt=0)
 

@@ -29,9 +29,9 @@ class NLPSequenceRatio(Rule):
     needs = (Needs(facts=("input_sketch",), why="to count tokens"),)
     calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {"sagemaker": {"token_values": ("0",), "samples": 1}}
 
-    token_values: tuple[str, ...] = parameter((), help="tokens; none for the padding that rows end or begin with")
+    token_values: tuple[str, ...] = parameter((), help="tokens to count; none: the padding that rows end or begin with")
     token_thresholds_percent: tuple[str, ...] = parameter(("50",), help="largest share of each, in percent")
-    samples: int = parameter(200, help="sequences before they are judged", unit="sequences", ge=1)
+    samples: int = parameter(200, help="sequences before the rule judges", unit="sequences", ge=1)
 
     sequences: int = state(int)
     #: Sums over sequences of the share of each token.

@@ -30,17 +30,18 @@ class Overfit(Rule):
         evaluation. If the training loss contains more than that of an evaluation (a penalty, another scale, a sum over
         each batch), the rule compares what the same loss function returned in both. If there is no such function, it
         compares nothing.
-    Fires when: in `patience` evaluations in a row the validation loss lies above its best value by `ratio_threshold`,
-        and by `min_rise` of the first training loss. If no evaluation was better than guessing, half of
-        `ratio_threshold` alone is enough. Where the training loss has fallen by `memorized` and the validation loss is
-        above 30 percent of the start, twice `ratio_threshold` is enough. It must also lie above the training loss, and
-        the training loss must not be above its value at the best evaluation, and must be `learned` below its start. The
-        rise must be more than three times the scatter of validation losses from one to the next. Or the training loss
-        has fallen by `memorized`, while the validation loss stays above `useless` times that of guessing: the first
-        evaluation, if nothing was learned before it, else the start of the training loss. If no evaluation was better
-        than that, the model learns nothing that holds for other samples. For losses that have been zero or below, the
-        unit of the rise is the decrease from the first training losses. A constant gap is no finding, nor is a flat
-        validation loss.
+    Fires when: one of these holds in `patience` evaluations in a row. A constant gap is no finding, nor is a flat
+        validation loss. For losses that have been zero or below, the unit of the rise is the decrease from the first
+        training losses.
+        * The validation loss is above its best value by `ratio_threshold`, and by `min_rise` of the first training
+        loss. If no evaluation was better than guessing, half of `ratio_threshold` alone is enough. If the training loss
+        has fallen by `memorized` and the validation loss is above 30 percent of the start, twice `ratio_threshold` is
+        enough. In each case the rise must be more than three times the scatter of validation losses from one evaluation
+        to the next, and the validation loss must be above the training loss. The training loss must be `learned` below
+        its start, and not above its value at the best evaluation.
+        * The training loss has fallen by `memorized`, and the validation loss stays above `useless` times that of
+        guessing: nothing that the model has learned holds for other samples. The loss of guessing is the first
+        validation loss if nothing was learned before it, else the start of the training loss.
     Usual causes: too little data, a model that is too large, training for too long.
     What to try: stop at the best evaluation, augment the data, weight decay, dropout.
     Costs: nothing in addition to the losses of training and evaluation.

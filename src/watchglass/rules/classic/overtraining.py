@@ -1,4 +1,4 @@
-"""Overtraining: the run continues although nothing improves any more."""
+"""Overtraining: the run continues although its losses no longer improve."""
 
 from __future__ import annotations
 

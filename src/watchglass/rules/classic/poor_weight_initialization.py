@@ -25,7 +25,7 @@ class PoorWeightInitialization(Rule):
     Fires when: one of these holds. A single layer of zeros is not reported, because it is intended in last layers,
         residual branches and low-rank adapters.
         * Most weights of the model, or two layers in a row, start with identical rows. This is an `error`, because
-        units that start alike stay alike.
+        units that start alike receive the same updates.
         * Half of the weights have a spread outside `low` to `high` times 1/sqrt(fan_in), and the activations grow or
         shrink 30-fold over the layers.
         * Half of the weights, and at least two, have a spread below `tiny` times 1/sqrt(fan_in), in a model without

@@ -21,7 +21,7 @@ _INPUTS = ("tanh_input", "sigmoid_input")
 
 
 class SaturatedActivation(Rule):
-    """Hidden tanh or sigmoid units are saturated, so that they pass next to no gradient.
+    """Hidden tanh or sigmoid units are saturated, so they pass almost no gradient.
 
     Looks at: outputs of saturating activations between layers; where recorded, inputs of tanh and sigmoid, also of
         functions without a module.
@@ -56,7 +56,7 @@ class SaturatedActivation(Rule):
     threshold_layer: float = parameter(50.0, help="share of a layer's units", unit="percent", ge=0, lt=100)
     window: int = parameter(4, help="captures in a row", unit="captures", ge=1)
     hidden_only: bool = parameter(True, help="whether the last activation is left out")
-    progress: float = parameter(0.5, help="fall of the loss from which it is an info", unit="ratio", gt=0)
+    progress: float = parameter(0.5, help="fall of the loss from which the finding is an info", unit="ratio", gt=0)
 
     start: list[float] = state(list)
     #: Captures in a row by tensor.

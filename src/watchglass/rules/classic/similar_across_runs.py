@@ -31,10 +31,10 @@ class SimilarAcrossRuns(Rule):
     Fires when: one of them differs by more than `atol + rtol * scale`. The scale is the magnitude of the other run's
         value; for a tensor, its largest magnitude. With `rtol=0,atol=0` every bit of the statistics counts. The finding
         names the first step, and there the first tensor in the order in which modules run. Without `other_run` nothing
-        is compared. Sampled tensors, and metrics of time, are left out.
+        is compared. The rule skips sampled tensors and metrics of time.
     Usual causes: another seed, order of data, version, precision or number of workers; a change of the code.
     What to try: look at the named step first; everything before it is equal.
-    Costs: the other run is read beside this one.
+    Costs: the evaluator reads the other run too.
     Source: SageMaker Debugger documentation (other run required); tolerances: numpy.allclose.
     """
 

@@ -18,10 +18,11 @@ _LAST = 64
 class StalledTraining(Rule):
     """No step has been completed for a long time, although the processes have not ended.
 
-    Looks at: ticks of the evaluator, and the time between the steps before.
-    Fires when: for `threshold` seconds no worker that is waited for has completed a step, and this is `factor` times
-        the median time between steps, and twice the longest pause so far. A run before its first step is not judged.
-        An evaluation or a checkpoint that takes long sets the longest pause, so its next one is no stall.
+    Looks at: ticks (calls of the rule while no step is completed), and the time between earlier steps.
+    Fires when: no worker that the run waits for has completed a step for `threshold` seconds. This time must also be
+        `factor` times the median time between steps, and `pauses` times the longest pause so far. A run before its
+        first step is not judged. A long evaluation or checkpoint sets the longest pause, so the next one is not
+        reported.
     Usual causes: a data loader that returns nothing, a collective that waits for a rank that has failed, a full disk.
     What to try: look at the stacks of the processes with py-spy; --stop-on warning ends such a run.
     Costs: ticks in the journal, a few hundred bytes each, at intervals that double up to 60 s.

@@ -1,4 +1,4 @@
-"""TensorVariance: the variance of a tensor is outside of given limits, or that of a normalised signal far from 1."""
+"""TensorVariance: the variance of a tensor is outside given limits, or that of a normalised signal is far from 1."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _FINGERPRINT = {
 
 
 class UnchangedTensor(Rule):
-    """A trainable weight that has not changed by a single bit since the run began.
+    """A trainable weight has not changed by a single bit since the run began.
 
     Looks at: a fingerprint of the statistics of trainable weights, between captures.
     Fires when: a weight is the same in `num_steps` captures since the start, while others change. The severity is

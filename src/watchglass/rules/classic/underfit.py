@@ -33,16 +33,19 @@ class Underfit(Rule):
 
     Looks at: the training loss in windows that widen with the length of the run, the last validation loss, the widths
         of the layers between inputs and outputs, and how similar targets and errors of samples with similar inputs are.
-    Fires when: at the end of a run of at least `windows` windows the training loss has not fallen by `fall` over the
-        second half with any certainty; the last validation loss is at most `gap` above it; the learning rate is a usual
-        one and moves the weights up to the last third at least; and the loss is above that of looking up the target of
-        the most similar sample of the same batch, or in the second half of the run the errors of similar samples are
-        alike, so that the inputs tell more than the model makes of them. The model must be small: linear, or everything
-        goes through one or two units; if it has learned something, also through `units` units, or its widest hidden
-        layer has at most `widest` (or 4 channels). Where errors are alike, a fall by `slow` is as good as none, but a
-        low loss does not count. Or everything goes through one or two units to four or more classes, the loss is
-        between `high` and `learned` times its start, and has fallen by less than `slow`. Where inputs are far from each
-        other (tokens), only the latter is judged.
+    Fires when: one of these holds at the end of a run of at least `windows` windows. In each case the last validation
+        loss is at most `gap` above the training loss, and the learning rate is usual and has moved the weights up to
+        the last third at least. The model must be small: linear, or all values pass through one or two units. A model
+        that has learned something may be larger: all values pass through at most `units` units, or its widest hidden
+        layer has at most `widest` units (4 channels).
+        * The training loss has not clearly fallen by `fall` over the second half (by `slow`, if the model is linear or
+        has one or two units), and is above the loss of predicting the target of the most similar sample of the same
+        batch.
+        * The training loss has fallen by less than `slow` over the second half and is not low, and the errors of
+        samples with similar inputs are alike: the inputs contain more than the model uses.
+        * All values pass through one or two units to four or more classes. The loss is between `high` and `learned`
+        times its start, and has fallen by less than `slow` over the second half. If samples have no similar inputs
+        (tokens), only this condition can hold.
     Usual causes: layers that are too narrow, a bottleneck between them, a linear model of what is not linear.
     What to try: wider layers, or more of them.
     Costs: nothing in addition to losses, the shapes of weights, and the facts output_sketch, target_sketch and

@@ -14,10 +14,10 @@ from watchglass.tables import StepView
 
 
 class ZeroLoss(Rule):
-    """The loss is exactly zero, or next to it, from the first steps on.
+    """The loss is zero or almost zero from the first steps on.
 
     Looks at: the losses of the first `steps` steps.
-    Fires when: all of them are at most `threshold`; exactly zero is a `warning`, less than that is `info`.
+    Fires when: all of them are at most `threshold`. The finding is a `warning` if all are exactly zero, else an `info`.
     Usual causes: a loss over an empty mask or an empty part of the batch, targets that equal the inputs, one class.
     What to try: print the predictions and the targets of one batch.
     Costs: nothing in addition to the loss.
@@ -28,7 +28,7 @@ class ZeroLoss(Rule):
     needs = (Needs(scalars=("loss",), why="to see whether it is zero"),)
 
     steps: int = parameter(20, help="first steps that count", unit="steps", ge=2)
-    threshold: float = parameter(1e-5, help="absolute loss that is next to zero", ge=0)
+    threshold: float = parameter(1e-5, help="largest absolute loss that counts as zero", ge=0)
 
     seen: int = state(int)
     highest: float = state(float)

@@ -1,4 +1,4 @@
-"""ActivationMissing: nothing non-linear lies between the layers of a model."""
+"""ActivationMissing: the layers of a model have nothing non-linear between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_WEIGHTS = (ModuleKind.LINEAR.value, ModuleKind.CONVOLUTION.value, ModuleKi
 
 
 class ActivationMissing(Rule):
-    """Layers follow each other with nothing non-linear between them, in the whole model or most of it.
+    """Consecutive layers have nothing non-linear between them, in the whole model or most of it.
 
     Looks at: the operations between layers, in autograd's graph.
     Fires when: no layer of the model is followed by an activation before the next, and at least two layers in a row

@@ -1,4 +1,4 @@
-"""AdamEpsilonDominates: epsilon decides the size of an adaptive optimizer's updates, or guards against nothing."""
+"""AdamEpsilonDominates: epsilon determines the size of an adaptive optimizer's updates, or has no effect at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "flo
 
 
 class AdamEpsilonDominates(Rule):
-    """Epsilon outweighs the root of the second moment, or it is too small to guard a division by zero.
+    """Epsilon outweighs the root of the second moment, or is too small to prevent a division by zero.
 
     Looks at: sampled second moments against epsilon, for elements that have one; non-finite weights and losses.
     Fires when: for most layers more than `share` of the elements have a root of the second moment below an epsilon

@@ -28,12 +28,12 @@ class AdamSecondMomentStale(Rule):
 
     Looks at: sampled gradients over the square root of their second moment, by tensor; the training loss.
     Fires when: the root mean square of the ratio exceeds `limit` in a weight with two or more axes: `info`. It is a
-        `warning` if the loss then jumps, within `within` steps: its logarithm lies `deviations` robust deviations
-        above the median of the losses before, and it is at least `jump` times that median. Tensors that got no
-        gradient at an earlier sample are left out: the second moment of an expert, for example, falls while it is not
-        used. Models that are trained in turns with others get an `info` at most. A ratio that is large for a few steps
-        only is missed if none of them is sampled.
-    Usual causes: a beta2 so close to 1 that the second moment remembers the small gradients of a quiet time.
+        `warning` if the loss then jumps, within `within` steps: its logarithm lies `deviations` robust deviations above
+        the median of the losses before, and it is at least `jump` times that median. The rule skips tensors that got no
+        gradient at an earlier sample: the second moment of an expert, for example, falls while it is not used. Models
+        that are trained in turns with others get an `info` at most. A ratio that is large for a few steps only is
+        missed if none of them is sampled.
+    Usual causes: a beta2 so close to 1 that the second moment still reflects much smaller gradients of earlier steps.
     What to try: a lower beta2, 0.95 to 0.99; clip updates by this ratio (StableAdamW); a longer warm-up.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.
     Source: ratio, and jumps 1 to 8 steps later: Wortsman et al. (2304.13013); 6 deviations: a public run monitor;

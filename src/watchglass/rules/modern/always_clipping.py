@@ -1,4 +1,4 @@
-"""AlwaysClipping: most gradients are clipped; and clipping that leaves next to nothing of them."""
+"""AlwaysClipping: most gradients are clipped, or clipping removes almost all of them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _FEWEST = 8
 
 
 class AlwaysClipping(Rule):
-    """Most steps clip the gradient, or clipping leaves next to nothing of it.
+    """Most steps clip the gradient, or clipping removes almost all of it.
 
-    Looks at: how often clipping by norm had something to clip, its limit, the norm before it, and sampled updates.
+    Looks at: how often the norm exceeded the limit of clipping, this limit, the norm before it, and sampled updates.
     Fires when: more than `share` of at least `calls` calls exceeded the limit: `info`, because many recipes clip at
         every step. It is a `warning` if four conditions hold: the limit is less than `left` of the norm in the median
         of the last captures, the optimizer does not normalise the gradient itself (as Adam does), updates are below
         `small` times the weights, and the loss has fallen by less than half. Or the norm is infinite in eight captures
         in a row: a gradient that is scaled by it is zero.
     Usual causes: a limit from a recipe for another loss or batch size; a loss that is summed and not averaged.
-    What to try: set the limit near the median of the norm; with Adam it changes little.
+    What to try: set the limit near the median of the norm; with Adam, the limit changes little.
     Costs: the fact clip, about a microsecond per clip call; update_sample, 0.05 ms for each of at most 32 parameters
         at steps 8 to 64 apart.
     Source: a public run monitor (more than 5 % of 300 steps); house: `share` and the rest.

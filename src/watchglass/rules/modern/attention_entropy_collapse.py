@@ -25,7 +25,7 @@ class AttentionEntropyCollapse(Rule):
     Fires when: for more than `heads` of the heads of a module it is below `share` times its largest value so far, in
         `window` captures in a row. New weights attend nearly evenly, so the largest value is near the logarithm of the
         number of positions. Single heads may attend to one position, such as the one before, in healthy models.
-    Usual causes: a learning rate that is too high or without warm-up, attention logits that grow without bound.
+    Usual causes: a learning rate that is too high or without warm-up, attention logits that grow without limit.
     What to try: normalise queries and keys; a lower learning rate with warm-up; spectral normalisation of weights.
     Costs: the attention of up to four sequences is computed again at captured steps.
     Source: Zhai et al., Stabilizing Transformer Training by Preventing Attention Entropy Collapse (2303.06296); house:

@@ -1,4 +1,4 @@
-"""ConstantOutput: an output that is the same whatever the input."""
+"""ConstantOutput: the output is the same for every input."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class ConstantOutput(Rule):
     Looks at: the spread of the output over the batch, by unit, against its largest spread so far and that of the
         targets.
     Fires when: in `patience` sketches in a row, after `start` steps and no warm-up, the spread of logits is below
-        `logits` while labels differ, or the spread of other outputs is below `share` of that of their targets. As deep
-        models may begin so, the rule waits for half of the planned steps, or for the end. It does not wait where either
-        spread has fallen to `share` of its largest value. The rule skips models in turns (GANs).
-    Usual causes: units that are all dead, initial weights that are too small, weight decay that outweighs the loss,
+        `logits` while labels differ, or the spread of other outputs is below `share` of that of their targets. Deep
+        models may begin like this, so the rule waits for half of the planned steps, or for the end of the run. It does
+        not wait if either spread has fallen to `share` of its largest value. The rule skips models that are trained in
+        turns (GANs).
+    Usual causes: a layer of dead units, initial weights that are too small, weight decay that outweighs the loss,
         inputs that are blank.
-    What to try: look at the spread of each layer's output, from the first one on, and find the layer that loses it.
+    What to try: compare the spread of each layer's output, first layer first, and find the layer that loses it.
     Costs: a copy of at most 32,768 elements of the output at about 80 of 5,000 steps.
     Source: house: logits that differ by 0.001 change a probability by at most 0.1 %.
     """

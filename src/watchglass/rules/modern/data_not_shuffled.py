@@ -1,4 +1,4 @@
-"""DataNotShuffled: batches that are sorted by class or by time."""
+"""DataNotShuffled: the batches are sorted by class or by time."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class _Spread(NamedTuple):
 class DataNotShuffled(Rule):
     """The batches are sorted: within each of them the targets vary far less than over the data.
 
-    Looks at: the share of the variance of the targets (of values, or of which class they are) that lies between
-        batches instead of within them; of inputs the same; the sampler of the data loader, and hashes of the batches.
-    Fires when: more than `share` of the variance of the targets lies between batches of at least 4 rows. If each epoch
-        has the same batches (the loader reads in order, or batches come again), `fixed` is enough, and so is a share of
-        0.15 for inputs. In at least `min_sketches` sketches (6 of classes), and by far more than random batches of that
-        size would show. The rule skips data loaders that shuffle, targets for each position of a sequence or an image,
-        recurrent models whose targets are not classes, and models in turns. It also skips runs that act before they
-        learn and, if batches do not come again, labels that differ between the losses of a step.
+    Looks at: how much of the variance of the targets (values or classes) is between batches and not within them; the
+        same for inputs; the sampler of the data loader; hashes of the batches.
+    Fires when: more than `share` of the variance of the targets is between batches of at least 4 rows. If each epoch
+        has the same batches (the loader reads in order, or batches repeat), `fixed` is enough, and so is a share of
+        0.15 for inputs. The rule needs at least `min_sketches` sketches (6 for classes), and a share far above that of
+        random batches of this size. The rule skips data loaders that shuffle, targets for each position of a sequence
+        or an image, recurrent models whose targets are not classes, models that are trained in turns, and reinforcement
+        learning. If batches do not repeat, it also skips labels that differ between the losses of a step.
     Usual causes: a data loader without `shuffle=True`, an index that walks through sorted files, one file per class.
     What to try: shuffle=True in the data loader, or shuffle the file list before each epoch.
     Costs: a copy of at most 32,768 elements of the targets at about 80 of 5,000 steps.
@@ -72,8 +72,8 @@ class DataNotShuffled(Rule):
         Needs(facts=("data_loader", "batch"), optional=True, why="to know whether it shuffles"),
     )
 
-    share: float = parameter(0.5, help="variance of targets between batches, of all", gt=0, lt=1)
-    fixed: float = parameter(0.05, help="the same for batches that are the same in each epoch", gt=0, lt=1)
+    share: float = parameter(0.5, help="share of the variance of targets that is between batches", gt=0, lt=1)
+    fixed: float = parameter(0.05, help="the same, for batches that repeat in each epoch", gt=0, lt=1)
     min_sketches: int = parameter(10, help="sketches before batches are compared", ge=2)
 
     #: Of targets and of inputs, see :func:`_add`.

@@ -24,9 +24,9 @@ class DeadExpert(Rule):
     Looks at: for each expert of a router, whether it got less than a hundredth of a fair share of the tokens; and the
         gradients of modules that are experts by their name or class.
     Fires when: this holds in each of the last `window` captures, which together had enough tokens to expect `least` for
-        each expert. It is a `warning` if at least half of the experts of the router are dead, else an `info`. The same
-        `warning` if at least half of the experts had no gradient in these captures, or one below `little` times that of
-        another expert.
+        each expert. The finding is a `warning` if at least half of the experts of the router are dead, else an `info`.
+        It is also a `warning` if, in these captures, the gradients of at least half of the experts were zero or below
+        `little` times that of the expert with the largest one.
     Usual causes: no loss for the balance of the experts; a router that has collapsed.
     What to try: a loss for their balance; noise on the router's logits; fewer experts.
     Costs: nothing without a router; one bit for each expert at captured steps.
@@ -41,9 +41,9 @@ class DeadExpert(Rule):
     )
 
     window: int = parameter(8, help="captures in a row", unit="captures", ge=1)
-    least: float = parameter(50.0, help="tokens for each expert to be expected in these captures", ge=0)
+    least: float = parameter(50.0, help="expected number of tokens per expert in these captures", ge=0)
     start: int = parameter(50, help="first step that is judged", unit="steps", ge=0)
-    little: float = parameter(1e-4, help="gradient of an expert, of the largest one", unit="ratio", gt=0, lt=1)
+    little: float = parameter(1e-4, help="gradient of an expert over the largest one", unit="ratio", gt=0, lt=1)
 
     #: By router: captures in a row without use for each expert, and tokens for each expert in them.
     unused: dict[str, dict[str, Any]] = state(dict)

@@ -1,4 +1,4 @@
-"""DetachedGraph: the graph is cut in the middle of a model, so that what lies before gets no gradient."""
+"""DetachedGraph: the graph is cut in the middle of a model, so the layers before the cut get no gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EmbeddingNormGrowth: the rows of an embedding grow and grow."""
+"""EmbeddingNormGrowth: the rows of an embedding grow without levelling off."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LATEST = 8
 
 
 class EmbeddingNormGrowth(Rule):
-    """The rows of an embedding grow far beyond their start, and still do.
+    """The rows of an embedding have grown far beyond their initial size, and still grow.
 
     Looks at: the root mean square of the weights of embeddings at captured steps.
-    Fires when: from step `start` on, it is `growth` times its first value, and has grown by at least a tenth since the
-        step at half the present step number, so the growth does not level off: `warning`. Rows that start at zero are
-        not judged.
+    Fires when: from step `start` on, it is `growth` times its first value, and has grown by at least a tenth since half
+        the current step number: a `warning`, because the growth does not level off. Rows that start at zero are not
+        judged.
     Usual causes: no weight decay on embeddings, a learning rate that is too high for them.
     What to try: weight decay on embeddings, a normalisation after them, or scaled embeddings.
     Costs: nothing beyond the statistics of weights that are captured by default.

@@ -19,16 +19,16 @@ _TRAINED: list[Any] = [[], -1, "", 0]
 
 
 class FrozenByMistake(Rule):
-    """Layers that are frozen from the start at random weights, beside layers that are trained.
+    """Some layers are frozen at random weights from the start, while others are trained.
 
     Looks at: weights with two or more axes that do not require a gradient: minimum, maximum and spread against what
         the usual initialisations give for their size.
-    Fires when: such a weight has not changed in `patience` captures and half of the run is over (or it ends), others
-        are trained, and its values fill the range of a uniform initialisation (PyTorch's default, Xavier, Kaiming) to
-        its edges with the spread of a uniform distribution. Pretrained weights do not look so. For two or more weights,
-        the spread and range of a normal distribution are enough. Pretrained backbones that are frozen, copies of
-        trained weights (targets of self-supervised learning), fixed tables of positions, and weights that are unfrozen
-        later are not reported.
+    Fires when: such a weight has not changed in `patience` captures, half of the run is over (or the run ends), other
+        weights are trained, and the values of this weight fill the range of a uniform initialisation (PyTorch's
+        default, Xavier, Kaiming) to its edges with the spread of a uniform distribution. Pretrained weights do not look
+        like this. For two or more weights, the spread and range of a normal distribution are enough. Pretrained
+        backbones that are frozen, copies of trained weights (targets of self-supervised learning), fixed tables of
+        positions, and weights that are unfrozen later are not reported.
     Usual causes: a loop over parameters that freezes too much, a backbone whose pretrained weights were not loaded.
     What to try: set requires_grad=True for these layers, and give them to the optimizer; or load their weights.
     Costs: statistics of weights outside the optimizer, twice in each doubling of captured steps.

@@ -25,12 +25,12 @@ _FEWEST = 32
 class GradientNormSpike(Rule):
     """Single steps have a gradient far larger than those before.
 
-    Looks at: the total norm of the gradient, before any clipping where it is clipped, as often as it is recorded.
-    Fires when: the norm lies `z` standard deviations above its moving mean: `info`. The mean and the variance move by
-        1 - `alpha` with each norm, of which a spike counts as its limit. It is a `warning` if nothing clips the
+    Looks at: the total norm of the gradient before any clipping, as often as it is recorded.
+    Fires when: the norm lies `z` standard deviations above its moving mean: `info`. The mean and the variance move by 1
+        - `alpha` with each norm; a spike counts with the value of the limit. It is a `warning` if nothing clips the
         gradient and at least `often` of the last `within` norms lie `deviations` robust deviations above the median of
-        their logarithms. The finding gives the hash of the batch at captured steps, and says if an earlier spike had
-        the same batch.
+        their logarithms. The finding gives the hash of the batch at captured steps, and reports whether an earlier
+        spike had the same batch.
     Usual causes: bad batches, a learning rate that is too high, second moments of Adam that lag behind the gradient.
     What to try: clip the gradient norm near its usual value; look at the batches of these steps; lower beta2.
     Costs: nothing beyond the gradient norm; a copy of at most 64 KiB of the inputs at captured steps.

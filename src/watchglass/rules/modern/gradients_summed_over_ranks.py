@@ -1,4 +1,4 @@
-"""GradientsSummedOverRanks: ranks add their gradients and do not divide."""
+"""GradientsSummedOverRanks: ranks sum their gradients without dividing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SCALE_FREE = ("Adam", "Lion", "Rprop", "RMSprop", "Adagrad", "Adadelta", "Adafa
 
 
 class GradientsSummedOverRanks(Rule):
-    """Ranks add their gradients and do not divide, so updates grow with the number of ranks.
+    """Ranks sum their gradients without dividing, so updates grow with the number of ranks.
 
     Looks at: some elements of a gradient as each rank computes it and as its optimizer uses it; the loss that backward
         starts from and the value of its loss function.
     Fires when: in `patience` captures in a row all ranks use the sum of their gradients, of losses that nothing divides
-        by the number of ranks. It is `info` where the optimizer does not depend on the scale of gradients, as Adam.
-    Usual causes: an all_reduce by hand, whose default is the sum.
+        by the number of ranks. It is an `info` if the optimizer does not depend on the scale of gradients (Adam).
+    Usual causes: a direct call of all_reduce, whose default operation is the sum.
     What to try: divide by the number of ranks after all_reduce, or use DistributedDataParallel.
     Costs: nothing with one process; with several, a copy of 16 elements of a gradient at captured steps.
     Source: exact; documentation of torch.distributed.all_reduce; house: `patience`.

@@ -41,11 +41,11 @@ class InputDrift(Rule):
         feature is the squared difference of the means over the mean variance, as for two normal distributions. The
         index between halves of the same inputs is subtracted, and a difference of means counts from four standard
         errors on. It is an `info` for evaluations of anything but tables, since augmented training inputs differ from
-        them by intent. TrainEvalShift judges these: it looks for another scale or a missing transform, from a
-        more than twofold difference on.
+        them by intent. TrainEvalShift judges these: it reports another scale or a missing transform, from a twofold
+        difference on.
     Usual causes: data of another time or source, a changed unit, a column that is missing and filled with a constant.
     What to try: look at the named feature in both data sets; train again with data of the new kind.
-    Costs: a copy of at most 64 KiB of the inputs at about 80 of 5,000 steps; the other run is read beside this one.
+    Costs: a copy of at most 64 KiB of the inputs at about 80 of 5,000 steps; the evaluator reads the other run too.
     Source: house, and the usual limit for credit scores: `limit` of 0.2; house: standard errors.
     """
 

@@ -44,14 +44,15 @@ _FEATURES = 4
 class InputNormalization(Rule):
     """The inputs reach the first weights unnormalised, or have been normalised twice.
 
-    Looks at: moments of the inputs, by channel or feature, and the kinds of the modules that take them as they are. The
+    Looks at: moments of the inputs, by channel or feature, and the kinds of the modules that take them unchanged. The
         rule skips inputs that the model normalises, divides or embeds first, and those of compiled models.
     Fires when: a linear, convolutional, recurrent or attention layer takes inputs of which a channel has a root mean
         square above `large` (raw 0..255 images), or those of two channels differ by more than `ratio` while the larger
         one is above `uneven`, or most channels lie further than `offset` standard deviations from zero. Inputs that all
         lie within `tiny` of zero, or that hardly vary around a value of order one, count as normalised twice. So do
         images with the range that a usual normalisation gives when it is applied twice, or in the steps that two
-        divisions leave. An `info` if all features of a table have negative means of several, unequal spreads.
+        divisions leave. It is an `info` if the means of all features of a table are negative by several spreads, and
+        the spreads are unequal.
     Usual causes: images without a division by 255, features in their physical units, a transform that is applied in
         the data set and again in the loop.
     What to try: subtract the mean and divide by the standard deviation of the training data, by channel or feature.

@@ -1,4 +1,4 @@
-"""LabelRange: labels of one class, labels that the output does not have, labels that are taken for values."""
+"""LabelRange: labels of one class, labels outside the output's classes, class numbers that are used as values."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _MOST_CLASSES = 64
 
 
 class LabelRange(Rule):
-    """The labels are all of one class, never use one of the output's classes, or lie outside of them.
+    """The labels are all of one class, never use one of the output's classes, or are outside them.
 
     Looks at: counts of classes, over the sketched training steps.
     Fires when: a label lies outside the classes of the output (an `error`), all of at least `rows` labels of a
         classification by a linear layer are the same, targets of a binary cross-entropy lie outside 0 to 1, or all of
         at least `rows` of these are 1 while nothing else is in the loss of the only model. Or the targets of a squared
         or absolute error are whole numbers from 0 on, three to twenty of them and all equally frequent, as the numbers
-        of classes are. An `info` if all labels are 0, as in contrastive losses, or if one class at an end of up to 64
-        is missing.
+        of classes are. It is an `info` if all labels are 0, as in contrastive losses, or if one class at an end of up
+        to 64 is missing.
     Usual causes: labels read from the wrong column, numbered from 1, or filtered to one class; a padding label that
         `ignore_index` does not name.
     What to try: count the classes of the data set; number them from 0 to the number of outputs minus 1.

@@ -1,4 +1,4 @@
-"""LossGraph: what a script's own operations make of the model's output on its way to the loss."""
+"""LossGraph: mistakes in the operations from the model's output to the loss."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _LONG, _LEARNED = 64, 0.1
 
 
 class LossGraph(Rule):
-    """A loss that a script writes with tensor operations does not compute what it is meant to.
+    """A loss that the script computes with tensor operations contains a mistake.
 
     Looks at: the operations from the last layers to the loss, in autograd's graph; the updates of a summed loss.
     Fires when: one of these holds in training.
 
         * A softmax or log-softmax (or exponentials over their sum) normalises over the samples of the batch, and not
-          over the classes: an `error` if nll_loss picks classes from it. Or over another axis than the one from which
-          nll_loss picks, over positions of a sequence, or over what a reshape has put together from the results of
-          several positions. Or outputs are divided by their length over the batch, for a similarity.
+          over the classes: an `error` if nll_loss picks classes from it. Or it normalises over another axis than the
+          one from which nll_loss picks, over positions of a sequence, or over results of several positions that a
+          reshape has combined. Or outputs are divided by their length over the batch, for a similarity.
         * Raw outputs are taken for probabilities: all paths from a layer lead into a logarithm, or into a loss on
-          probabilities, with neither softmax nor sigmoid between; or the loss is a ratio of sums of them (Dice), or
+          probabilities, without a softmax or sigmoid between them; or the loss is a ratio of sums of them (Dice), or
           their mean for the classes of the targets.
         * A softmax takes the only unit of the last layer: an `error`.
         * A softmax is applied to the result of a softmax, or a sigmoid to that of a sigmoid.

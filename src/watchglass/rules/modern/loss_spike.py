@@ -16,15 +16,15 @@ from watchglass.tables import StepView
 
 
 class LossSpike(Rule):
-    """The training loss jumps far above its recent values: once, again and again, or for good.
+    """The training loss jumps far above its recent values: once, repeatedly, or permanently.
 
     Looks at: the training loss at every step, against the last `window` losses.
     Fires when: the logarithm of the loss lies `deviations` robust deviations above their median, and the loss at least
         `jump` times that median. One spike that recovers is an `info`. It is a `warning` if more than `in_a_row` steps
         in a row are spikes, or if `often` spikes begin within `within` steps. A loss that has been zero or below is
         judged by its values instead of their logarithms. The finding gives the hash of the batch at captured steps, and
-        says if an earlier spike had the same batch. Models that are trained in turns with others get an `info` at
-        most.
+        reports whether an earlier spike had the same batch. Models that are trained in turns with others get an `info`
+        at most.
     Usual causes: bad batches, a learning rate that is too high, second moments of Adam that lag behind the gradient.
     What to try: look at the batches of these steps; clip the gradient norm; lower the learning rate or beta2.
     Costs: nothing in addition to the loss; a copy of at most 64 KiB of the inputs at captured steps.
@@ -37,11 +37,11 @@ class LossSpike(Rule):
         Needs(facts=("batch",), optional=True, why="to know the batch of a spike"),
     )
 
-    window: int = parameter(128, help="losses before this one that it is compared with", unit="steps", ge=16)
-    fewest: int = parameter(64, help="losses from which on it is judged", unit="steps", ge=8)
+    window: int = parameter(128, help="previous losses with which a loss is compared", unit="steps", ge=16)
+    fewest: int = parameter(64, help="previous losses before the rule judges", unit="steps", ge=8)
     deviations: float = parameter(8.0, help="robust deviations above the median", gt=0)
     jump: float = parameter(1.1, help="loss over the median of the window", unit="ratio", gt=1)
-    in_a_row: int = parameter(4, help="spikes in a row that may recover", unit="steps", ge=1)
+    in_a_row: int = parameter(4, help="spikes in a row that count as one spike", unit="steps", ge=1)
     often: int = parameter(5, help="spikes that are too many", ge=2)
     within: int = parameter(1000, help="steps in which they are counted", unit="steps", ge=1)
 

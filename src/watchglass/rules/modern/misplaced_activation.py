@@ -20,7 +20,7 @@ class MisplacedActivation(Rule):
     """An activation removes information that the next layer or the loss needs.
 
     Looks at: the operations between layers, and from the last layer to the loss, in autograd's graph.
-    Fires when: a softmax is all that leads from one linear layer or convolution to the next: it passes on positive
+    Fires when: a softmax is the only connection from one linear layer or convolution to the next: it passes on positive
         values that add up to one, and little gradient. The rule does not report attention, gates, experts and pooling,
         which multiply other values by a softmax. Nor does it report a softmax with noise or a temperature, or one that
         weighs rows of a table. Or a ReLU makes the logits of a softmax loss: a class whose logit is zero gets no

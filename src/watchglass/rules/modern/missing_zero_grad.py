@@ -17,10 +17,10 @@ class MissingZeroGrad(Rule):
 
     Looks at: the order of backward, zero_grad and step, and gradients before the first backward of captured steps.
     Fires when: `patience` steps after gradients of an update were found before the next backward, no call has cleared
-        those of this optimizer. If every update has one backward and the same optimizers, such gradients are enough,
-        whatever was cleared: they also count if they were found `repeats` times, as with zero_grad once per epoch. Or
-        zero_grad comes between the last backward and the step in every recorded order.
-        Accumulation over micro-batches, closures, and gradients that are cleared without zero_grad are not reported.
+        those of this optimizer. If every update has one backward and the same optimizers, it is also enough to find
+        such gradients `repeats` times, whichever calls cleared them, as with zero_grad once per epoch. Or zero_grad
+        comes between the last backward and the step in every recorded order. Accumulation over micro-batches, closures,
+        and gradients that are cleared without zero_grad are not reported.
     Usual causes: zero_grad is missing, is called on another optimizer, or comes after backward.
     What to try: zero_grad, backward, step, in this order, once per update.
     Costs: the facts calls (below a microsecond per call) and leftover_gradients (four gradients at captured steps).
@@ -35,7 +35,7 @@ class MissingZeroGrad(Rule):
 
     patience: int = parameter(4, help="training steps after which the mistake is certain", unit="steps", ge=1)
 
-    repeats: int = parameter(3, help="times that gradients are left over after they had been cleared", ge=2)
+    repeats: int = parameter(3, help="times that gradients are found after they were cleared", ge=2)
 
     #: By optimizer the step since which gradients are left over, and how many of those examined.
     left: dict[str, list[int]] = state(dict)

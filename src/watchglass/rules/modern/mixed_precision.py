@@ -22,10 +22,10 @@ class MixedPrecision(Rule):
     """Values of float16 overflow or vanish, or the gradient scaler finds no scale that works.
 
     Looks at: the scale of a gradient scaler and the updates that it skipped; gradients and outputs of float16.
-    Fires when: the scale is below 1, or `in_a_row` updates in a row were skipped after step `start` (before, the scaler
-        is still looking for its scale). Or gradients of float16 are zero in more than `zeros` of their elements while
-        the others lie within `near_zero` times the smallest number of float16, in `window` captures in a row. Or
-        outputs of float16 come within `near` of its largest number, 65504, in `window` captures in a row.
+    Fires when: the scale is below 1, or `in_a_row` updates in a row were skipped after step `start` (before it, the
+        scaler is still searching for its scale). Or gradients of float16 are zero in more than `zeros` of their
+        elements while the others lie within `near_zero` times the smallest number of float16, in `window` captures in a
+        row. Or outputs of float16 come within `near` of its largest number, 65504, in `window` captures in a row.
     Usual causes: no gradient scaler, values that are too large for float16, a loss that is a sum.
     What to try: bfloat16, which has the range of float32; torch.amp.GradScaler; normalisation before large layers.
     Costs: a microsecond per update of a gradient scaler; nothing beyond the statistics that are captured by default.
@@ -44,7 +44,7 @@ class MixedPrecision(Rule):
     )  # fmt: skip
 
     in_a_row: int = parameter(3, help="skipped updates in a row", unit="steps", ge=1)
-    start: int = parameter(100, help="steps in which the scaler looks for its scale", unit="steps", ge=0)
+    start: int = parameter(100, help="steps in which the scaler searches for its scale", unit="steps", ge=0)
     zeros: float = parameter(0.3, help="share of zeros in a gradient", unit="ratio", gt=0, le=1)
     near_zero: float = parameter(64.0, help="size of the others, over the smallest number of float16", gt=1)
     near: float = parameter(0.5, help="largest output over the largest number of float16", unit="ratio", gt=0, lt=1)

@@ -1,4 +1,4 @@
-"""MoEImbalance: a router that sends nearly everything to few experts."""
+"""MoEImbalance: a router sends almost all tokens to few experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NoBetterThanGuessing: a loss that a guess without any input would reach."""
+"""NoBetterThanGuessing: the loss is one that a guess without the inputs would reach."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STILL_FALLING = 0.9
 
 
 class NoBetterThanGuessing(Rule):
-    """The loss is no better than that of a guess that knows no input.
+    """The loss is no better than that of a guess that ignores the inputs.
 
     Looks at: the loss of classifications against the logarithm of the number of classes, or the entropy of their
         frequencies, and the accuracy against the most frequent class; the squared error of other predictions against
@@ -40,10 +40,9 @@ class NoBetterThanGuessing(Rule):
         %, and no longer falls. The rule judges this from half of the planned steps on, or at the end. Or three quarters
         of at least `evaluations` evaluation losses are above that share, and the accuracy is not above the share of the
         most frequent class. In a run of several models, some of which may be meant to fail, it is an `info`. The rule
-        skips models in turns (GANs), losses that the script masks or weights, targets that another model gives, and
-        runs that act before they learn (reinforcement learning). The message
-        says so if samples with similar inputs have similar targets: then the inputs say something about the targets,
-        and the fault is elsewhere.
+        skips models that are trained in turns (GANs), losses that the script masks or weights, targets that another
+        model computes, and reinforcement learning. If samples with similar inputs have similar targets, the message
+        reports it: the inputs then carry information about the targets, and the fault is elsewhere.
     Usual causes: labels that do not belong to their inputs, an augmentation that destroys what they depend on, a model
         that no gradient reaches.
     What to try: overfit one batch. If that works, look at the data; if not, at model and loss.
@@ -61,7 +60,7 @@ class NoBetterThanGuessing(Rule):
     share: float = parameter(0.98, help="share of a guess's loss from which a loss is no better", gt=0, le=1)
     share_of_many: float = parameter(0.96, help="the same for ten classes and more", gt=0, le=1)
     min_steps: int = parameter(60, help="steps before a run is judged", unit="steps", ge=1)
-    evaluations: int = parameter(2, help="evaluations before their best is judged", ge=1)
+    evaluations: int = parameter(2, help="evaluations before their losses are judged", ge=1)
 
     #: Targets of the training, and of evaluations.
     pools: dict[str, dict[str, Any]] = state(dict)

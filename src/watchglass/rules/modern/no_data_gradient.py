@@ -26,7 +26,7 @@ class NoDataGradient(Rule):
     """The gradients of weights are exactly zero, or exactly those of a penalty on the weights.
 
     Looks at: gradients of weights with two or more axes, and the cosine between sampled gradients and weights, which
-        is 1 where a squared penalty is all that gives a gradient.
+        is 1 if only a squared penalty contributes to the gradient.
     Fires when: in `patience` captures in a row from the start, the gradients of all weights and biases are zero; or in
         `samples` samples in a row those of all layers, or of the first ones, are exactly a penalty's. Gradients that
         are zero only in some layers (dead units) or only at times, embeddings, and steps that a scaler skips are not

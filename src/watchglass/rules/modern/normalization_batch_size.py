@@ -12,11 +12,12 @@ from watchglass.tables import StepView
 
 
 class NormalizationBatchSize(Rule):
-    """Batch normalisation in training over one or two values per channel.
+    """Batch normalisation in training uses one or two values per channel.
 
-    Looks at: the sizes of what batch normalisation takes, in autograd's graph: samples times positions.
-    Fires when: at least half of the batch normalisations have at most two values per channel, at the last look in
-        `patience` captured steps, or at the end of a run that was shorter. With two values, one becomes -1 and the
+    Looks at: the number of values per channel that batch normalisation takes (samples times positions), in autograd's
+        graph.
+    Fires when: at least half of the batch normalisations have at most two values per channel, at the last reading of
+        the graph in `patience` captured steps, or at the end of a shorter run. With two values, one becomes -1 and the
         other 1, whatever they were.
     Usual causes: a batch size of one or two, a batch that is split over many devices or micro-batches.
     What to try: larger batches, group or layer normalisation; SyncBatchNorm where devices share a batch.

@@ -18,7 +18,8 @@ class OptimizerForeignParameter(Rule):
     Fires when: some of its parameters belong to no model that was called, and none of these has a gradient: an `info`.
         It is an `error` if this holds for all of its parameters, and parameters with gradients are in no optimizer at
         the same time. Free tensors with gradients (an image, a prompt, weights of losses) are not reported.
-    Usual causes: the model was copied, loaded or made again after the optimizer; the optimizer of another model.
+    Usual causes: the model was copied, loaded or created again after the optimizer; the optimizer belongs to another
+        model.
     What to try: make the optimizer after the model has its final form.
     Costs: the fact membership, a microsecond per parameter at a handful of steps and when an optimizer changes.
     Source: exact: an update without gradients changes nothing; TrainCheck (OSDI 2025).

@@ -14,7 +14,7 @@ from watchglass.tables import StepView
 
 
 class OptimizerMissesParameter(Rule):
-    """Trainable parameters that get gradients, and that no optimizer holds.
+    """Trainable parameters get gradients, but no optimizer holds them.
 
     Looks at: the parameters of the optimizers, statistics of weights, and the parameters that backwards reach.
     Fires when: an optimizer holds other parameters of the same model, and a parameter that has a gradient and that no

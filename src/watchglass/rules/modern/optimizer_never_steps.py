@@ -1,4 +1,4 @@
-"""OptimizerNeverSteps: backward runs, and nothing is ever updated."""
+"""OptimizerNeverSteps: backward runs, but no parameter is ever updated."""
 
 from __future__ import annotations
 

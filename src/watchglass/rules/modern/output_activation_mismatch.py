@@ -44,11 +44,11 @@ class OutputActivationMismatch(Rule):
         * A softmax makes the predictions of cross_entropy, or a sigmoid (or softmax) those of a loss that applies a
           sigmoid. A log-softmax before cross_entropy changes nothing: an `info`.
         * A weighted sum, a softmax or a sigmoid makes the predictions of a loss on log-probabilities (nll_loss,
-          kl_div), or a weighted sum those of binary_cross_entropy. The same if "log-probabilities" of nll_loss are
-          above 0 in `patience` samples in a row.
+          kl_div), or a weighted sum those of binary_cross_entropy. Or "log-probabilities" of nll_loss are above 0 in
+          `patience` samples in a row.
         * A softmax or cross_entropy has a single unit for `hold` steps: its output is always 1, without a gradient. An
           `error`.
-        * A sigmoid, tanh, ReLU or softplus makes the output of a regression and a part of the targets lies beyond its
+        * A sigmoid, tanh, ReLU or softplus makes the output of a regression, and a part of the targets is beyond its
           range, in `patience` samples in a row; or it makes the logits of a classification, whose probabilities then
           cannot come near 0 or 1.
     Usual causes: a softmax or sigmoid at the end of the model with a loss that contains it, a loss for probabilities
@@ -67,7 +67,7 @@ class OutputActivationMismatch(Rule):
 
     patience: int = parameter(2, help="samples in a row with values out of range", unit="samples", ge=1)
     hold: int = parameter(8, help="steps for which a single unit must last", unit="steps", ge=0)
-    tail: float = parameter(1.5, help="standard deviations from mean to range within which targets lie", gt=0)
+    tail: float = parameter(1.5, help="standard deviations around the mean within which targets count", gt=0)
 
     #: The last call of each loss function.
     calls: dict[str, dict[str, Any]] = state(dict)

@@ -16,13 +16,13 @@ from watchglass.tables import StepView
 
 
 class OutputLogitDrift(Rule):
-    """The logits of the output drift: log Z, the logarithm of the softmax's normaliser, leaves its start far behind.
+    """The logits of the output drift: log Z, the logarithm of the softmax's normaliser, moves far from its start.
 
     Looks at: the mean of log Z over the samples of a batch, at captured steps.
     Fires when: its median over the last `window` captures is more than `drift` from that of the first ones, and the
-        last capture is further away than the middle one: `warning`. A quarter of that is an `info`. A softmax does not
-        change when all logits move together, so nothing but rounding notices the drift: at 64, neighbouring numbers of
-        bfloat16 are 0.5 apart.
+        last capture is further from the start than the middle one: `warning`. A quarter of that is an `info`. A softmax
+        does not change when all logits move together, so nothing but rounding notices the drift: at 64, neighbouring
+        numbers of bfloat16 are 0.5 apart.
     Usual causes: a learning rate that is too high, an output layer without weight decay, no z-loss.
     What to try: add a z-loss, 1e-4 times the mean of the squared log Z; weight decay on the output layer.
     Costs: a log-sum-exp of at most 1,048,576 logits at captured steps.

@@ -1,4 +1,4 @@
-"""PaddingNotMasked: padding takes part in what the model computes or is judged by."""
+"""PaddingNotMasked: padding affects the output of the model or its loss."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class PaddingNotMasked(Rule):
     """Most tokens are padding, and the loss depends on them.
 
     Looks at: the token that most rows end (or begin) with and the share that its runs fill; the gradient of its
-        embedding, beside those of other tokens: it is exactly zero if padding is masked everywhere; the share of the
+        embedding, compared with those of other tokens (exactly zero if padding is masked everywhere); the share of the
         same label among the targets.
     Fires when: runs of one token fill more than `share` of the inputs in `patience` sketches, and its embedding gets a
-        gradient, or the loss counts it as a label as often. From `some` on it is an `info`, because texts with a little
-        padding train well without a mask.
+        gradient, or it fills the same share of the labels that the loss counts. From `some` on it is an `info`, because
+        texts with a little padding train well without a mask.
     Usual causes: attention without `key_padding_mask`, a mean over all positions, an LSTM that reads the padding before
         its last state is used, a loss without `ignore_index`.
     What to try: mask padding in attention and pooling, and give the loss ignore_index.

@@ -1,4 +1,4 @@
-"""PenaltyDominates: weight decay, or a penalty in the loss, outweighs what the data say."""
+"""PenaltyDominates: weight decay, or a penalty in the loss, outweighs the gradient of the data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PenaltyDominates(Rule):
     Usual causes: a weight decay that is orders of magnitude too large, a penalty that is summed over all weights.
     What to try: divide the weight decay, or the factor of the penalty, by 10 or more.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.
-    Source: issue list of TheDeepChecker for shrinking weights; house: all limits.
+    Source: TheDeepChecker (shrinking weights); house: all limits.
     """
 
     default = True

@@ -16,11 +16,11 @@ _MOST = 16
 
 
 class RanksRepeatData(Rule):
-    """Ranks that train one model have the same batches, so that more ranks see no more data.
+    """Ranks that train one model have the same batches, so additional ranks add no data.
 
     Looks at: the hash of each rank's batch at steps that all ranks capture, and whether ranks hold the same weights.
-    Fires when: at `patience` such steps with different batches all ranks had the same one, and they never had
-        different ones. Silent where ranks hold parts of the model: those of tensor and pipeline parallel need it.
+    Fires when: at `patience` such steps with different batches all ranks had the same one, and they never had different
+        ones. The rule is silent if ranks hold parts of the model: tensor and pipeline parallelism need equal batches.
     Usual causes: a data loader without DistributedSampler; batches that all ranks draw with the same seed.
     What to try: give the loader a DistributedSampler, or divide the samples by rank.
     Costs: a copy of at most 64 KiB of the inputs at captured steps, which is recorded by default.
@@ -34,7 +34,7 @@ class RanksRepeatData(Rule):
     )
 
     patience: int = parameter(3, help="steps with different batches that all ranks share", unit="steps", ge=2)
-    min_varied: int = parameter(16, help="sampled elements unlike the usual one, else inputs are too plain", ge=1)
+    min_varied: int = parameter(16, help="fewest sampled elements that differ from the most frequent value", ge=1)
 
     #: Hashes of batches that all ranks had.
     shared: list[str] = state(list)

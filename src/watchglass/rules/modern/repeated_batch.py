@@ -23,18 +23,18 @@ _MEMORIZED = 2.0
 
 
 class RepeatedBatch(Rule):
-    """Steps train on the same batch again and again, although the data loader has others.
+    """Many steps train on the same batch, although the data loader has others.
 
-    Looks at: the hash of the inputs at captured steps, and the length of the data loader that gave them: one with
-        the batch size of these inputs. Where no loader shows it, whether the inputs are a part of a larger tensor, and
-        whether each step has made them again.
+    Looks at: the hash of the inputs at captured steps, and the length of the data loader that gave them: one with the
+        batch size of these inputs. Without a known loader: whether the inputs are a part of a larger tensor, and
+        whether each step creates them again.
     Fires when: a share of `share` of at least `min_captures` captured steps had the same inputs, and the loader has
-        more than one batch. This is an `error`. Or `repeats` batches came again within one epoch, with others in
+        more than one batch. This is an `error`. Or `repeats` batches were repeated within one epoch, with others in
         between (the same batch several times in a row is an inner loop). The rule is silent if each step trains on the
-        whole data set. If the size of the data set is unknown, the same inputs are a `warning` if each step takes less
-        than half of a larger tensor, or begins the loader again, and nothing else. They are one too if one of the two
-        holds (a part, or made again), evaluations have more rows, and their loss is above twice that of the training.
-        Else the finding is an `info`.
+        whole data set. If the size of the data set is unknown, the same inputs are a `warning` if each step restarts
+        the loader, or takes less than half of a larger tensor again. They are also a `warning` at the end of the run if
+        only one of these holds (a part of a larger tensor, or created again at each step), evaluations have more rows,
+        and the evaluation loss is above twice the training loss. Otherwise they are an `info`.
     Usual causes: next(iter(loader)) inside or before the loop, a variable of another loop, a sampler that draws the
         same indices.
     What to try: iterate over the loader: for batch in loader.
@@ -51,9 +51,9 @@ class RepeatedBatch(Rule):
 
     min_captures: int = parameter(8, help="captured steps before a constant batch is reported", ge=2)
     share: float = parameter(0.9, help="share of captured steps with the same inputs", gt=0.5, le=1)
-    repeats: int = parameter(2, help="batches that come again within an epoch", unit="batches", ge=1)
-    min_varied: int = parameter(16, help="sampled elements unlike the usual one, else inputs are too plain", ge=1)
-    min_batch: int = parameter(8, help="samples of a batch below which it may repeat by chance", unit="samples", ge=1)
+    repeats: int = parameter(2, help="batches that are repeated within an epoch", unit="batches", ge=1)
+    min_varied: int = parameter(16, help="fewest sampled elements that differ from the most frequent value", ge=1)
+    min_batch: int = parameter(8, help="batch size below which a batch may repeat by chance", unit="samples", ge=1)
 
     loaders: dict[str, dict[str, Any]] = state(dict)
     #: By inputs of a step: number of steps, the latest one, the iterations of the loaders then.

@@ -44,10 +44,10 @@ class ReplicaDivergence(Rule):
     Looks at: statistics of weights and gradients on each rank, at steps that all ranks capture; some elements of a
         gradient before and after ranks average it. Only parameters that every rank holds whole, and that are trained:
         no shards, no running statistics.
-    Fires when: a weight differs between ranks by more than `tolerance`. If gradients agree, at once: ranks started with
-        different weights, or one rank changed its own. If gradients differ too, the average is left out, or ranks are
-        out of step: only after `patience` steps in which the weights never agreed again, or at the end of the run,
-        because local SGD and federated averaging differ between their averages.
+    Fires when: a weight differs between ranks by more than `tolerance`. If gradients agree, the rule reports at once:
+        ranks started with different weights, or one rank changed its own. If gradients differ too, ranks do not average
+        them, or ranks are out of step. The rule then reports after `patience` steps without equal weights, or at the
+        end of the run, because weights also differ between the averages of local SGD and federated averaging.
     Usual causes: a training loop that calls model.module and not the wrapper, no_sync around all backward passes, no
         average at all, no broadcast of the first weights, a checkpoint that one rank alone loads, a skipped update.
     What to try: call the wrapper in the training loop; broadcast weights and optimizer state from rank 0.
@@ -66,7 +66,7 @@ class ReplicaDivergence(Rule):
         Needs(facts=("rank_gradients",), optional=True, why="to see how gradients are averaged"),
     )
 
-    tolerance: float = parameter(1e-9, help="difference that is rounding", unit="ratio", ge=0)
+    tolerance: float = parameter(1e-9, help="largest difference due to rounding", unit="ratio", ge=0)
     patience: int = parameter(64, help="steps in which the weights of local SGD agree again", unit="steps", ge=1)
 
     #: Captures that all ranks share.

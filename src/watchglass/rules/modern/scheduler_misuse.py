@@ -37,10 +37,10 @@ class SchedulerMisuse(Rule):
         Needs(scalars=("learning_rate", "learning_rate/0"), why="to follow the learning rate"),
     )
 
-    early: float = parameter(0.2, help="share of the run by which a schedule should not be over", unit="ratio", gt=0)
-    low: float = parameter(0.01, help="share of the highest rate below which a schedule is over", unit="ratio", gt=0)
+    early: float = parameter(0.2, help="share of the run before which a schedule should not end", unit="ratio", gt=0)
+    low: float = parameter(0.01, help="share of the highest rate below which a schedule has ended", unit="ratio", gt=0)
     rounds: int = parameter(3, help="minima of a cosine, or evaluations without a step", ge=1)
-    patience: int = parameter(8, help="training steps after which an order is a habit", unit="steps", ge=1)
+    patience: int = parameter(8, help="training steps after which an order of calls is judged", unit="steps", ge=1)
 
     #: Highest rate, the step since which it is below `low` of that, -1 for not, and how many minima there were.
     highest: float = state(float)

@@ -1,4 +1,4 @@
-"""SilentDataCorruption: the loss or the gradient of one rank jumps alone, again and again."""
+"""SilentDataCorruption: the loss or the gradient of one rank alone jumps repeatedly."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _QUIET = 0.1
 
 
 class SilentDataCorruption(Rule):
-    """One rank alone computes values far beyond its usual ones, again and again.
+    """One rank alone repeatedly computes values far above its usual ones.
 
     Looks at: the training loss of each rank at every step, and the size of the gradient that the rank computes, before
         ranks average gradients, at captured steps.
-    Fires when: `often` times within `within` steps the same rank's value lies `deviations` robust deviations, and a
-        factor of `factor`, above its usual one, while those of all other ranks do not. Deviations are of logarithms,
+    Fires when: `often` times within `within` steps, a value of the same rank is `deviations` robust deviations and
+        `factor` times above its usual value, and the values of all other ranks are not. Deviations are of logarithms,
         from the median of the rank and against the change of the other ranks at that step.
     Usual causes: a device or a memory that computes wrong values, a damaged part of the data that this rank reads.
     What to try: exchange the data of two ranks, and see whether the jumps follow the data or the device.

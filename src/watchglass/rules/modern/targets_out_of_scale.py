@@ -23,8 +23,8 @@ _LEARNED_NOTHING = 0.9
 class TargetsOutOfScale(Rule):
     """The targets of a regression are on a scale far above that of the model's outputs.
 
-    Looks at: the root mean square of targets and of outputs at the first sketched step, and the squared error of the
-        model beside that of the mean of the targets later.
+    Looks at: the root mean square of targets and of outputs at the first sketched step, and later the squared error of
+        the model, compared with that of the mean of the targets.
     Fires when: the targets were `ratio` times as large as the outputs and larger than `least`, and after a tenth of the
         planned steps (64 if these are unknown) the squared error is still above `worse` times that of the mean of the
         targets, or at the end above nine tenths of it.
@@ -40,7 +40,7 @@ class TargetsOutOfScale(Rule):
 
     ratio: float = parameter(30.0, help="root mean square of the targets over that of the outputs", gt=1)
     least: float = parameter(10.0, help="root mean square of the targets from which it counts", gt=0)
-    worse: float = parameter(2.0, help="squared error during the run, in those of a constant prediction", ge=1)
+    worse: float = parameter(2.0, help="squared error over that of a constant prediction, during the run", ge=1)
 
     #: Root mean squares of targets and outputs at the first sketch.
     start: list[float] = state(list)

@@ -1,4 +1,4 @@
-"""TooMuchDropout: dropout that leaves next to nothing."""
+"""TooMuchDropout: dropout removes almost everything."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from watchglass.tables import StepView
 class TooMuchDropout(Rule):
     """Dropout removes so much that the model can hardly learn.
 
-    Looks at: the probabilities of the dropout modules; the training loss beside that of evaluations.
+    Looks at: the probabilities of the dropout modules; the training loss, compared with the evaluation loss.
     Fires when: a module drops more than `certain` of its elements in training. Or it drops more than `high`, and the
         mean training loss between two evaluations is more than `gap` times that of the evaluation after it, at the last
         half of the evaluations. The rule does not see functional dropout.
-    Usual causes: the probability to keep given as the one to drop; a value from another library or a search.
+    Usual causes: a probability of keeping that is passed as the probability of dropping; a value from another library
+        or a search.
     What to try: 0.1 to 0.5; less for convolutions and small models.
-    Costs: nothing beyond what is always recorded.
+    Costs: nothing beyond the data that are always recorded.
     Source: Srivastava et al., Dropout, JMLR 2014 (0.5 for hidden units, 0.2 for inputs; from 0.9 on the error rises
         steeply); house: limits.
     """
@@ -32,7 +33,7 @@ class TooMuchDropout(Rule):
     needs = (Needs(scalars=("loss",), optional=True, why="to compare training and evaluation"),)
 
     certain: float = parameter(0.89, help="probability that is too high in any case", gt=0, le=1)
-    high: float = parameter(0.65, help="probability that is too high where the training suffers", gt=0, le=1)
+    high: float = parameter(0.65, help="probability that is too high if the training loss suffers", gt=0, le=1)
     gap: float = parameter(1.5, help="training loss over evaluation loss", gt=1)
 
     #: The module that drops most, and its probability.

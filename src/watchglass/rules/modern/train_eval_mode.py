@@ -17,12 +17,12 @@ class TrainEvalMode(Rule):
 
     Looks at: the training flags of modules that depend on them (dropout, batch normalisation), and losses of
         evaluations.
-    Fires when: the whole model is in training mode at the end of an evaluation with a loss, after at least `min_steps`
-        training steps, or of the fourth one after at least 3 steps each; or the whole model is in evaluation mode at
-        `min_steps` training steps in a row. If only some of its sensitive modules are (Monte Carlo dropout, frozen
-        batch normalisation), that is intended. So is training in evaluation mode from the start with frozen parameters.
-        Forwards without gradients that belong to the training loop (pseudo-labels, the samples of a generator) do not
-        count as evaluations.
+    Fires when: the whole model is in training mode at the end of an evaluation with a loss, and at least `min_steps`
+        training steps preceded it. After at least 3 training steps each, the fourth such evaluation in a row is
+        reported. Or the whole model is in evaluation mode at `min_steps` training steps in a row. If only some of its
+        sensitive modules are in that mode (Monte Carlo dropout, frozen batch normalisation), this is intended. So is
+        training in evaluation mode from the start with frozen parameters. Forwards without gradients that belong to the
+        training loop (pseudo-labels, the samples of a generator) do not count as evaluations.
     Usual causes: model.eval() or model.train() is missing, or is called only once before the loop.
     What to try: model.eval() before each evaluation, model.train() after it.
     Costs: the fact training_flags, 0.1 microseconds per module at captured steps and at the start of evaluations.

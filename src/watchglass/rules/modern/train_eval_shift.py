@@ -24,14 +24,14 @@ _SAME_SHAPE = 0.15
 
 
 class TrainEvalShift(Rule):
-    """The inputs of evaluations are on a different scale than training inputs, or augmentation hides the latter.
+    """The inputs of evaluations have another scale than training inputs, or augmentation destroys the latter.
 
     Looks at: mean, standard deviation and quantiles of the first float input, in training and in evaluations that have
         a loss; the training loss against a guess.
     Fires when: the standard deviations of the two differ by more than `ratio` or the means by more than `shift`
         standard deviations. If the quantiles have the same shape, one mode lacks a transform. If not, the training
-        inputs are augmented: this is reported if the training loss is still above `learned` of that of a guess at the
-        end and an evaluation loss is lower by a tenth, or no better than a guess either.
+        inputs are augmented: the rule reports this if, at the end, the training loss is still above `learned` times
+        that of a guess, and an evaluation loss is lower by a tenth or also no better than a guess.
     Usual causes: a normalisation in only one of two transforms, an augmentation that destroys what labels depend on.
     What to try: use the same normalisation for both; look at some augmented samples: would you know their label?
     Costs: a copy of at most 64 KiB of the inputs at about 80 of 5,000 steps, and at some evaluation steps.

@@ -13,10 +13,10 @@ from watchglass.tables import Statistics, StepView
 
 
 class UnusedParameter(Rule):
-    """Trainable parameters that an optimizer holds, and that never get a gradient.
+    """An optimizer holds trainable parameters that never get a gradient.
 
     Looks at: the parameters without a gradient of the optimizer that has just stepped, and captured gradients.
-    Fires when: no gradient of a parameter came in `patience` captures with gradients: `info`. At the end of the run, or
+    Fires when: a parameter has no gradient in `patience` captures with gradients: an `info`. At the end of the run, or
         after half of the planned steps, it is a `warning` if these are the first layers of the model: the graph is cut
         after them. Other unused parameters (a head that another task trains, a pooler) stay `info`. Frozen parameters,
         and those that got a gradient at any capture, are not reported.

@@ -1,4 +1,4 @@
-"""UpdateAgainstGradient: the optimizer climbs the loss instead of descending it."""
+"""UpdateAgainstGradient: the optimizer raises the loss instead of lowering it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ _EXACT, _FALLEN = 0.99, 0.9
 
 
 class UpdateAgainstGradient(Rule):
-    """The sign of the loss is flipped: the optimizer drives up what should fall.
+    """The sign of the loss is flipped: the optimizer raises a value that should fall.
 
-    Looks at: the loss that backward starts from beside the result of the loss function that it is made of (or the
-        operations that make it), the sign of the cosine between sampled updates and gradients, and `maximize`.
-    Fires when: backward starts from a negative multiple of a loss function (the same one at `patience` steps), or from
-        a loss that falls with the distance to targets or rises with their likelihood, or updates of most layers go
-        along their gradients in `samples` samples in a row, decay left out (in one that leaves no doubt); and that loss
-        function (or the loss) has risen `rise`-fold over its start. This is an `error`. If it does not rise so far, it
-        is a `warning` at the end of the run where it has not fallen. Or the loss has a part that falls without limit
-        while outputs grow, faster than all others rise (minus a square, plus a log-density, minus the divergence of a
-        variational autoencoder), and is far below zero. Models that are trained in turns with others (a
-        generator against its critic), inputs that are trained instead of weights (adversarial examples), rewards, and
-        losses that may be negative by themselves are not reported.
+    Looks at: the loss that backward starts from, compared with the result of the loss function (or with the operations
+        that compute it); the sign of the cosine between sampled updates and gradients; `maximize`.
+    Fires when: one of these holds. The rule skips models that are trained in turns with others (a generator against its
+        critic), inputs that are trained instead of weights (adversarial examples), rewards, and losses that may be
+        negative by definition.
+        * Backward starts from a negative multiple of a loss function (the same one at `patience` steps), or from a loss
+        that falls with the distance to targets or rises with their likelihood. Or the updates of most layers, without
+        decay, go along their gradients in `samples` samples in a row (in one sample, if it leaves no doubt). The loss
+        function (or the loss) has risen to `rise` times its start: an `error`. If it has not risen so far, and has not
+        fallen at the end of the run, it is a `warning`.
+        * The loss has a part that falls without limit while outputs grow, faster than all other parts rise (minus a
+        square, plus a log-density, minus the divergence of a variational autoencoder), and is far below zero.
     Usual causes: a minus sign in front of the loss, `maximize=True`, an update that adds the gradient.
     What to try: remove the minus sign, or `maximize=True`.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.

@@ -21,13 +21,13 @@ _HALF = ("bfloat16", "float16")
 class UpdateBelowPrecision(Rule):
     """Updates are smaller than the distance between neighbouring numbers in the dtype of the weights.
 
-    Looks at: sampled elements of weights that have a gradient: how many of them an update leaves as they are, bit by
-        bit, and how many are still the same as in the sample before (8 to 64 updates ago).
+    Looks at: sampled elements of weights that have a gradient: how many of them an update leaves unchanged, bit by bit,
+        and how many are still the same as in the sample before (8 to 64 updates ago).
     Fires when: in `patience` samples in a row, both shares are above `share` for most layers, since the start or while
         the loss has fallen by less than half. For weights in bfloat16 or float16, `share_half` and most of these
-        elements are enough; and fewer samples, if the loss has fallen by less than a quarter at the end. Rounding at
-        random, sums in float32 and compensated sums move such weights over several updates and are not reported. Nor
-        are a learning rate that is zero, warms up or has decayed, and resumed runs.
+        elements are enough; and fewer samples, if the loss has fallen by less than a quarter at the end. Stochastic
+        rounding, sums in float32 and compensated sums move such weights over several updates; the rule does not report
+        them. It also skips resumed runs, and learning rates that are zero, warm up or have decayed.
     Usual causes: weights in bfloat16 or float16 without a copy in float32; a learning rate that is far too small.
     What to try: keep the weights in float32 and compute under autocast, or raise the learning rate.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.

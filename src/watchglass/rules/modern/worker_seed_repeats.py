@@ -1,4 +1,4 @@
-"""WorkerSeedRepeats: data workers that give the same batches."""
+"""WorkerSeedRepeats: several data workers give the same batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WorkerSeedRepeats(Rule):
     default = True
     needs = (Needs(facts=("batch",), why="to compare the batches of data workers"),)
 
-    min_varied: int = parameter(16, help="sampled elements unlike the usual one, else inputs are too plain", ge=1)
+    min_varied: int = parameter(16, help="fewest sampled elements that differ from the most frequent value", ge=1)
 
     #: What is equal, until a step with other inputs shows that the data are not constant.
     equal: dict[str, Any] = state(dict)

@@ -45,7 +45,7 @@ class PoorWeightInitialization(Rule):
     threshold: float = parameter(10.0, help="largest over smallest variance of layers", unit="ratio", gt=0)
     distribution_range: float = parameter(0.001, help="smallest range from the 5th to the 95th percentile", ge=0)
     patience: int = parameter(5, help="steps in a row without a lower loss", unit="steps", ge=1)
-    steps: int = parameter(10, help="only so many first steps count", unit="steps", ge=1)
+    steps: int = parameter(10, help="number of first steps that count", unit="steps", ge=1)
 
     lowest: float = state(lambda: math.inf)
     without: int = state(int)

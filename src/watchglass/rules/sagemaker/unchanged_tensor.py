@@ -20,7 +20,7 @@ _COMPARED = ("zero", "min", "max", "sum", "abs_sum", "m2", "l2")
 class UnchangedTensor(Rule):
     """A weight has not changed over the last captures.
 
-    Looks at: the statistics of trainable weights, which stand for their elements.
+    Looks at: the statistics of trainable weights, in place of their elements.
     Fires when: those of a weight are equal within `rtol` and `atol`, as by numpy.allclose, in `num_steps` captures in a
         row.
     Usual causes: the optimizer does not hold it, no gradient reaches it, dead units before it.

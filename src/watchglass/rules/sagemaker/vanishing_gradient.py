@@ -13,10 +13,10 @@ from watchglass.tables import StepView
 
 
 class VanishingGradient(Rule):
-    """The mean of absolutes of a gradient is next to zero.
+    """The mean absolute value of a gradient is almost zero.
 
     Looks at: gradients.
-    Fires when: the mean of absolutes of any gradient is below `threshold` at a captured step.
+    Fires when: the mean absolute value of any gradient is below `threshold` at a captured step.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
     Costs: statistics of gradients at captured steps.
@@ -25,7 +25,7 @@ class VanishingGradient(Rule):
 
     needs = (Needs(role=Role.GRADIENT, statistics=("abs_mean", "nonfinite"), why="to see their means"),)
 
-    threshold: float = parameter(1e-7, help="mean of absolutes below which a gradient vanishes", ge=0)
+    threshold: float = parameter(1e-7, help="mean absolute value below which a gradient vanishes", ge=0)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """One finding at a step with vanishing gradients."""

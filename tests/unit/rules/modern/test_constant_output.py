@@ -1,4 +1,4 @@
-"""ConstantOutput: an output that is the same whatever the input."""
+"""ConstantOutput: the output is the same for every input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DataNotShuffled: batches that are sorted by class or by time."""
+"""DataNotShuffled: the batches are sorted by class or by time."""
 
 from __future__ import annotations
 

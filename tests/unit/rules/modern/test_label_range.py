@@ -1,4 +1,4 @@
-"""LabelRange: labels of one class, labels that the output does not have."""
+"""LabelRange: labels of one class, labels outside the output's classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LossShape: predictions and targets that broadcast."""
+"""LossShape: predictions and targets broadcast against each other."""
 
 from __future__ import annotations
 

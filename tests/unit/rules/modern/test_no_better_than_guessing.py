@@ -1,4 +1,4 @@
-"""NoBetterThanGuessing: a loss that a guess without any input would reach."""
+"""NoBetterThanGuessing: the loss is one that a guess without the inputs would reach."""
 
 from __future__ import annotations
 

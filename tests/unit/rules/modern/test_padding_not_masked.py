@@ -1,4 +1,4 @@
-"""PaddingNotMasked: padding takes part in what the model computes or is judged by."""
+"""PaddingNotMasked: padding affects the output of the model or its loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TooMuchDropout: dropout that leaves next to nothing."""
+"""TooMuchDropout: dropout removes almost everything."""
 
 from __future__ import annotations
 
