@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -309,6 +310,45 @@ def test_a_model_compiled_before_it_is_watched_trains_to_the_same_bits(
 
 #: Makes what trains on one batch and returns its loss, of a model, its optimizer and a function that compiles.
 Loop = Callable[[nn.Module, torch.optim.Optimizer, Callable[[Any], Any]], Callable[[Tensor, Tensor], Tensor]]
+
+
+class WithLoss(nn.Module):
+    """Returns its loss, as language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(self.head(self.embedding(tokens)).flatten(0, 1), targets.flatten())
+
+
+def test_a_loss_that_an_older_pytorch_compiles_for_any_batch_size_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch before 2.13 does not report itself as compiling while it calls the loss function with symbols."""
+    monkeypatch.setattr(torch.compiler, "_compile_session_context", contextlib.nullcontext)
+    model = WithLoss()
+    ready = torch.compile(model, backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    found: list[float] = []
+    with watchglass.Hook(tmp_path / "run", save_interval=1, strict=True) as hook:
+        PyTorchAdapter(hook, discover=True)
+        for number in range(6):
+            rows = 4 if number % 3 else 9
+            tokens = torch.arange(8 * rows).reshape(rows, 8) % 16
+            if number % 3 == 0:
+                with torch.no_grad():
+                    ready(tokens, tokens)
+                continue
+            optimizer.zero_grad()
+            loss = ready(tokens, tokens)
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+    run = open_run(tmp_path / "run")
+    assert [float(value) for value in run.scalars("loss")[1]] == found
+    assert not run.facts("capture_fault")
 
 
 def compiled_update(

@@ -19,9 +19,9 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from torch import Tensor, is_grad_enabled, nn
-from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
+from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
 from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
 from watchglass.capture.pytorch.module_capture import first_tensor
@@ -183,7 +183,7 @@ class FastPath:
 
     def before_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step. On the fast path observed only for the norm."""
-        if is_compiling():
+        if compiling():
             return self.compiled_updates.traced(optimizer, ended=False)
         if self._at != _OFF:
             if get_ident() != self._thread:
@@ -201,7 +201,7 @@ class FastPath:
 
     def after_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> None:
         """An optimizer has stepped: the step is over."""
-        if is_compiling():
+        if compiling():
             self.compiled_updates.traced(optimizer, ended=True)
             return
         at = self._at

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 
 from watchglass.capture.guard import harmless
+from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 #: Called with the operation, positional and keyword arguments, and the result.
@@ -308,4 +308,4 @@ def _wrapper(original: Callable[..., Any], operation: Operation) -> Callable[...
             for observer in _attending:
                 observer._observed(operation, args, kwargs, result)
 
-    return around(original, begin, end, bypass=is_compiling)
+    return around(original, begin, end, bypass=compiling)

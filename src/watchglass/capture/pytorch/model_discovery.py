@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 from torch.nn.modules.module import (
     register_module_forward_pre_hook,
     register_module_module_registration_hook,
@@ -25,7 +24,7 @@ from torch.optim import Optimizer
 
 from watchglass.capture.frameworks import owner_of
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
-from watchglass.capture.pytorch.compiled.graphs import captured
+from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.capture.pytorch.module_hooks import Switch, Unsaved, unsaved
 from watchglass.capture.pytorch.module_tree import is_compiled, parameters_of
 from watchglass.capture.pytorch.public_calls import OPTIMIZER_GIVEN
@@ -60,7 +59,7 @@ class Discovery:
         self._outer: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._outer_calls = 0
         hook = current.hook
-        guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
+        guarded: Callable[..., Any] = hook.guarded(self._called, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
         note = hook.guard.shielded(current.models.parents.note)
         hook.detach_with(register_module_module_registration_hook(note).remove)
@@ -173,7 +172,7 @@ class Discovery:
                 self._outer.add(owner)
                 self._fall_silent()
                 if not is_compiled(module):
-                    before = current.hook.guarded(self._fall_silent, unless=is_compiling)
+                    before = current.hook.guarded(self._fall_silent, unless=compiling)
                     current.hook.detach_with(unsaved(module.register_forward_pre_hook(Unsaved(before))))
             return
         call = self._in_place.get(module)

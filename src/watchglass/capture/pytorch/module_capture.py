@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
-from watchglass.capture.pytorch.compiled.graphs import captured
+from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.capture.pytorch.compiled.modules import CompiledModules
 from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.models import Models
@@ -66,7 +65,7 @@ class ModuleCapture:
         self._seen: dict[int, tuple[Tensor, int]] = {}
         self._rectified = Rectified(saving)
         self._refreshed = False
-        guarded = hook.guarded(self._after_module, unless=is_compiling)
+        guarded = hook.guarded(self._after_module, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_hook(guarded))
         self.compiled = CompiledModules(hook.guard, hook.guarded(self._entered_compiled), hook.guarded(self._observed))
         hook.detach_with(self.compiled.remove)

@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from watchglass.capture.guard import Guard
+from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
@@ -191,7 +191,7 @@ class PublicCall:
             finally:
                 nest.inside = False
 
-        wrapper = around(original, begin, end, bypass=is_compiling)
+        wrapper = around(original, begin, end, bypass=compiling)
         wrapper.watchglass = True  # type: ignore[attr-defined]
         return wrapper
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
 
 from watchglass.capture.planned_steps import planned_steps
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
+from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.fast_path import FastPath
 from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
@@ -55,8 +55,8 @@ class RootCalls:
         # Losses that the script wrote as modules, and functions that remove their hooks.
         self._criteria: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._ends: list[Callable[[], None]] = []
-        self._judged = current.hook.guarded(self._criterion_returned, unless=is_compiling)
-        self.ended = current.hook.guarded(self.after, unless=is_compiling)
+        self._judged = current.hook.guarded(self._criterion_returned, unless=compiling)
+        self.ended = current.hook.guarded(self.after, unless=compiling)
         current.events.resting.append(self.rest)
         current.sources.on_found = self._was_evaluated
         current.hook.detach_with(lambda: self.rest(True))
@@ -91,7 +91,7 @@ class RootCalls:
         if isinstance(root, torch.jit.ScriptModule):
             return  # TorchScript takes no hooks
         # Where a model is called hooks may be removed, other than where an optimizer goes through them.
-        before = self._current.hook.guard.shielded(self._fast_path.before_forward, unless=is_compiling, leaves=True)
+        before = self._current.hook.guard.shielded(self._fast_path.before_forward, unless=compiling, leaves=True)
         if is_compiled_in_place(root):
             remove = CompiledCall(root, before, self.ended).remove
         else:

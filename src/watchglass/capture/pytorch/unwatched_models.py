@@ -16,12 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
 from watchglass.capture.pytorch.compiled.calls import COMPILE
-from watchglass.capture.pytorch.compiled.graphs import compiled_so_far
+from watchglass.capture.pytorch.compiled.graphs import compiled_so_far, compiling
 from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.nested_tensors import tensors_in
@@ -49,7 +48,7 @@ class UnwatchedModels:
         self._held: set[int] = set()
         self._looked_up: list[tuple[int, int]] = []
         hook = current.hook
-        guarded = hook.guarded(self._called, unless=is_compiling)
+        guarded = hook.guarded(self._called, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
         hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
         hook.detach_with(self._stop)

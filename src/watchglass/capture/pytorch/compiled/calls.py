@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_tree import unwrap
 from watchglass.capture.pytorch.public_calls import Nest, PublicCall
@@ -53,7 +53,7 @@ class CompiledCall:
         self._code = code
         self.before = before
         self.after = after
-        module._compiled_call_impl = self._call = around(code, self._begins, self._ends, bypass=is_compiling)
+        module._compiled_call_impl = self._call = around(code, self._begins, self._ends, bypass=compiling)
 
     def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         module = self._module()

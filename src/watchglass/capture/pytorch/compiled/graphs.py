@@ -1,4 +1,4 @@
-"""Whether there is compiled code, or a CUDA graph under capture.
+"""Whether there is compiled code, a compilation going on, or a CUDA graph under capture.
 
 While a CUDA graph is captured, launches do not run: they become part of the graph and run at each replay. So capture
 launches, copies and waits for nothing then. A replay calls no Python: its steps cannot be observed.
@@ -11,6 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
+
+try:
+    from torch._guards import TracingContext
+
+    _compilation = TracingContext.try_get
+except ImportError:  # a PyTorch without a context of compilations
+
+    def _compilation() -> None: ...
 
 
 def compiled_so_far() -> bool:
@@ -23,6 +32,15 @@ def compiled_so_far() -> bool:
         return False
     backends = getattr(module, "cached_backends", None)
     return not isinstance(backends, dict) or any(map(callable, backends.values()))
+
+
+def compiling() -> bool:
+    """Whether PyTorch now compiles, so that tensors may be symbols without elements.
+
+    The compiler calls functions once more after it has read the code. ``is_compiling`` is False then before PyTorch 2.13;
+    the context of the compilation shows it.
+    """
+    return is_compiling() or _compilation() is not None
 
 
 def captured() -> bool:

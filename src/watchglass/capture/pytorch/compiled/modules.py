@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 
 from watchglass.capture.guard import Guard, harmless
-from watchglass.capture.pytorch.compiled.graphs import captured
+from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.module_tree import compiled_parts, is_wrapper, runs_compiled, unwrap, wraps_compiled
 from watchglass.capture.pytorch.nested_tensors import tensors_in
@@ -83,7 +82,7 @@ class ModuleHook:
         """The module is called, or has returned."""
         if not _capturing:
             return
-        if not is_compiling():
+        if not compiling():
             self.directly(module, arguments, output)
             return
         if type(module) is nn.Sequential and len(module):

@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 
 from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.hook import Hook
 from watchglass.capture.input_sketches import Correlations, Sample, first_of_each_kind, hashed
 from watchglass.capture.pytorch import public_calls as calls
-from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
+from watchglass.capture.pytorch.compiled.graphs import compiling, in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts.input_samples import sample, table_sample
@@ -95,7 +94,7 @@ class Batches:
         self._embedded: list[tuple[weakref.ref[nn.Module], _Takers]] = []
         #: An entry of :attr:`Events.module_listeners`.
         self.module_listeners = (lambda: "input_sketch" in kinds, self._called)
-        self._guarded = hook.guarded(self._first_batches, unless=is_compiling)
+        self._guarded = hook.guarded(self._first_batches, unless=compiling)
         if kinds & {"batch", "data_loader"}:
             leave.callback(self._end_epoch_start)
             leave.callback(calls.DATA_LOADER.listen(hook.guard, after=hook.guarded(self._iterated)))

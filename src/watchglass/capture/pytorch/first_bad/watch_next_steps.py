@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from watchglass.capture import first_bad_analysis
 from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.first_bad_analysis import Found
+from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.first_bad.extremes import bring_back
@@ -74,8 +74,8 @@ class NextStepsWatch:
         current.every_gradient = True
         self._undo = [
             current.events.add(self),
-            register_module_forward_pre_hook(guarded(self._entered, unless=is_compiling)).remove,
-            register_module_forward_hook(guarded(self._returned, unless=is_compiling)).remove,
+            register_module_forward_pre_hook(guarded(self._entered, unless=compiling)).remove,
+            register_module_forward_hook(guarded(self._returned, unless=compiling)).remove,
         ]
 
     def disarm(self) -> None:

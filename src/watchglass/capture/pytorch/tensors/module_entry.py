@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_hooks import Switch
@@ -69,7 +69,7 @@ class ModuleEntry:
         self._call: ForwardCall | None = None
         self._inner: nn.Module | None = None
         self._inputs_wanted = InputsWanted(hook)
-        guarded = hook.guarded(self._entered, unless=is_compiling)
+        guarded = hook.guarded(self._entered, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
         events.add(self)
         hook.detach_with(self._stop)
