@@ -37,8 +37,8 @@ def compiled_so_far() -> bool:
 def compiling() -> bool:
     """Whether PyTorch now compiles, so that tensors may be symbols without elements.
 
-    The compiler calls functions once more after it has read the code. ``is_compiling`` is False then before PyTorch 2.13;
-    the context of the compilation shows it.
+    The compiler calls functions once more after it has read the code. Before PyTorch 2.13 ``is_compiling`` is False
+    then, and only the context of the compilation shows it.
     """
     return is_compiling() or _compilation() is not None
 
