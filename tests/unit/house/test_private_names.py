@@ -53,6 +53,7 @@ LISTED: dict[str, Callable[[], bool]] = {
     "_input_metadata": lambda: list(_softmax()._input_metadata[0].shape) == [2, 3],
     "_compiled_call_impl": lambda: "_compiled_call_impl" in vars(nn.Module),
     "_torchdynamo_orig_callable": lambda: _in_source("_dynamo/eval_frame.py", "._torchdynamo_orig_callable = "),
+    "_guards": lambda: _in_source("_guards.py", "class TracingContext"),
     "_dynamo": lambda: _in_source("compiler/__init__.py", "torch._dynamo"),
     "_foreach_norm": lambda: hasattr(torch, "_foreach_norm"),
     "_python_dispatch": lambda: _in_source("utils/_python_dispatch.py", "class TorchDispatchMode"),
