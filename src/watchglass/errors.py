@@ -111,7 +111,7 @@ class UndeliverableError(WatchglassError, RuntimeError):
 
 
 class DeliverLater(WatchglassError, RuntimeError):
-    """Raised by an action whose receiver asked for a later delivery.
+    """Raised by an action whose receiver requested a later delivery.
 
     Args:
         message: The reason.

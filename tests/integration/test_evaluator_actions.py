@@ -371,7 +371,7 @@ def test_the_end_says_for_what_and_how_long_it_waits_and_can_be_hurried(run_path
         broken(builder)
         evaluator.finish(pause=lambda _: False)
     assert "waiting for deliveries, 60 s at most for the next one to arrive: Mine 1" in said.getvalue()
-    assert "not waited for any longer" in actions_of(run_path)[1].data["reason"]
+    assert "stopped waiting for deliveries" in actions_of(run_path)[1].data["reason"]
 
 
 def test_what_a_message_holds_steers_no_terminal(run_path: Path) -> None:

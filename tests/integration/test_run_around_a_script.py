@@ -42,7 +42,7 @@ def test_a_script_that_does_not_train_is_reported_with_its_exit_status(tmp_path:
         "watchglass: run directory here",
         "watchglass: verdict on here",
         "failed before its first step: the script ended with exit status 3",
-        "   note     the script ended itself; what it printed last says why",
+        "   note     the script ended itself; its last output may give the reason",
     ]
 
 

@@ -1,9 +1,9 @@
 """One try of one delivery, in a separate process: started, polled, and ended with all processes that it started.
 
 The process is ``python -m watchglass.actions``. Action and event go in as JSON on its standard input, so that nothing
-of them is in its command line; the answer, one line of JSON, comes back in a file that has no other use, so that what
-a user's code prints is not taken for it. Both are files in memory: neither process waits until the other one reads. It
-leads a session: whatever it starts is ended with it.
+of them is in its command line; the answer, one line of JSON, comes back in a file that has no other use, so that what a
+user's code prints is not taken for it. Both are files in memory: neither process waits until the other one reads. It
+leads a session: all processes that it starts end with it.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class _AppriseLog(logging.Handler):
         exceptions = [text for _, text in self._lines if "xception:" in text]
         warnings = [text for level, text in self._lines if level >= logging.WARNING]
         chosen = [*warnings[-1:], *exceptions[-1:]]
-        return ": ".join(chosen)[:500] or "not sent, and apprise does not say why"
+        return ": ".join(chosen)[:500] or "not sent, and apprise reports no reason"
 
     def __enter__(self) -> _AppriseLog:
         self._level, self._propagates = self._logger.level, self._logger.propagate

@@ -14,7 +14,7 @@ from watchglass.actions.variables import check_variables
 from watchglass.config import ActionSpec, Contract, ParameterInfo, built, describe, faults_of, find_class, suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
 
-#: Built-in actions by name, in the order in which they are listed. Imported when first asked for.
+#: Built-in actions by name, in the order in which they are listed. Imported at first use.
 _BUILT_IN = {
     "StopTraining": "watchglass.actions.stop_training",
     "Notify": "watchglass.actions.notify",

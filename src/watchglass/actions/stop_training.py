@@ -8,7 +8,7 @@ from watchglass.records import Severity
 
 
 class StopTraining(Subscription):
-    """Stops the run at a step that all its workers have yet to reach.
+    """Stops the run at a step that no worker has reached yet.
 
     The evaluator asks the workers for their steps and commits a step beyond all of them. It sends signals only to
     workers that do not reach this step in time. The run ends with exit status 86. ``--stop-on error`` is short for

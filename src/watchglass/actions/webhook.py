@@ -32,9 +32,9 @@ class Webhook(Action):
 
     The event is CloudEvents 1.0 in JSON, of type ``watchglass.finding.v1``, ``watchglass.status.v1`` or
     ``watchglass.summary.v1``. An event that is delivered twice has the same id, so a receiver can recognise it. With a
-    secret each request is signed according to Standard Webhooks. Answers 2xx are success. 408, 425, 429, 5xx and no
-    answer are retried, after the time of ``Retry-After``. All other answers are final, also redirects. Needs the extra
-    ``actions``.
+    secret, each request is signed according to Standard Webhooks. A response 2xx is success. After 408, 425, 429, 5xx
+    or no response, the request is retried, after the time in ``Retry-After`` if given. All other responses are final,
+    including redirects. Needs the extra ``actions``.
 
     Example: Webhook:url=https://example.org/hook,secret=$HOOK_SECRET
     """

@@ -49,7 +49,7 @@ class AlternatingOptimizers:
     """Decides which TRAIN steps are captured. For one thread.
 
     Args:
-        due: The plan's answer for a step of a model, by its number among those of the model; asked again for an
+        due: The plan's answer for a step of a model, by its number among those of the model; called again for an
             earlier step that a later one replaces.
         next_due: The first step of a model from a given one on that the plan names.
     """

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import fmean, median
 
-#: Nanoseconds that watching may take beside its share of the run's time: most of the cost comes at the start.
+#: Nanoseconds that watching may take in addition to its share of the run's time: most of the cost is at the start.
 ALLOWANCE_NS = 500_000_000
 #: Captures in each doubling of the step number, as a power of two.
 _DENSEST = 3
@@ -49,7 +49,7 @@ class Budget:
     Args:
         share: Share of the run's time that watching may cost, in (0, 1].
         fixed: An interval that is not to be changed, or None.
-        allowance_ns: Allowed cost beside that share.
+        allowance_ns: Allowed cost in addition to that share.
 
     Attributes:
         interval: The interval that the share pays for, :data:`MAX_INTERVAL` while that is not known; or the fixed one.
@@ -68,7 +68,7 @@ class Budget:
         self._density = _DENSEST
         self._idle_ns: deque[int] = deque(maxlen=_WINDOW)
         self._due_ns: deque[int] = deque(maxlen=_CAPTURE_WINDOW)
-        # Unplanned captures come beside a planned one and share its price.
+        # Unplanned captures accompany a planned one and share its price.
         self._planned: deque[bool] = deque(maxlen=_CAPTURE_WINDOW)
         self._step_ns: deque[int] = deque(maxlen=_WINDOW)
         self._background_ns: deque[float] = deque(maxlen=_WINDOW)
@@ -142,8 +142,7 @@ class Budget:
             captured: Whether anything was captured at it.
             chosen: Whether :meth:`due` chose it; a collection with a fixed interval is not the budget's choice.
             step: Its number.
-            planned: Whether this is the step that was due, and not one captured beside it, of an optimizer that takes
-                turns with another.
+            planned: Whether this is the step that was due, and not one captured with it because optimizers take turns.
             background_ns: Work of our thread for captures since the last one.
             device_ns: Work of devices for a capture, as far as known by now. The training may have to wait for
                 all of it.
@@ -184,7 +183,7 @@ class Budget:
         Args:
             steps: Their number.
             duration_ns: Their time together.
-            extra_ns: Time of callbacks beside that part.
+            extra_ns: Time of callbacks in addition to that part.
         """
         self.cost_ns += int(steps * _FAST_SHARE * self._idle()) + extra_ns
         self.train_ns += duration_ns

@@ -90,7 +90,7 @@ class Cost:
             step.records.facts.append(("capture_cost", "budget", {**self.report(), **self._recorder.report()}))
 
     def steady_steps_ended(self, steps: int, duration_ns: int, extra_ns: int) -> None:
-        """Add steps on the fast path: their time together, and ``extra_ns`` of callbacks beside their usual cost."""
+        """Add steps on the fast path: their time together, and ``extra_ns`` of callbacks beyond their usual cost."""
         if steps:
             self._steps += steps
             self._last_end_ns = time.monotonic_ns()

@@ -27,15 +27,15 @@ class Entry(NamedTuple):
     """Where a framework is.
 
     Attributes:
-        home: Module and name of its :class:`Framework`, ``"package.module:Class"``, imported when it is asked for.
-        discovers: Whether it finds the models of a process by itself, so that ``watchglass run`` needs no other script.
+        home: Module and name of its :class:`Framework`, ``"package.module:Class"``, imported at first use.
+        discovers: Whether it finds the models of a process, so that ``watchglass run`` needs no change to the script.
     """
 
     home: str
     discovers: bool = False
 
 
-#: Frameworks by import name. Each stands below those that it is built on: where a model belongs to several, the lowest
+#: Frameworks by import name. Each is listed below those that it is built on: if a model belongs to several, the lowest
 #: of them owns its steps.
 FRAMEWORKS = {
     "torch": Entry("watchglass.capture.pytorch:PyTorch", discovers=True),
@@ -87,7 +87,7 @@ class Framework(ABC):
         """
 
     def is_array(self, value: object) -> bool:
-        """Whether this is an array of the framework that NumPy does not read by itself."""
+        """Whether this is an array of the framework that NumPy cannot read."""
         return False
 
     def read(self, array: Any) -> Numbers | None:
@@ -103,7 +103,7 @@ class Framework(ABC):
         return "", ""
 
     def rank(self) -> int | None:
-        """This process's rank in the group that trains, asked as it trains; None where it trains alone."""
+        """This process's rank in the group that trains, called during training; None where it trains alone."""
         return environment.group_rank()
 
 

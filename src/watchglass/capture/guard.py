@@ -83,7 +83,7 @@ class Guard:
 
         Args:
             callback: The callback.
-            unless: Whether to do nothing now, asked first: while a compiler reads the code, it must not get further.
+            unless: Whether to do nothing now, called first: a compiler that reads the code must not get further.
         """
         # Bound here: this runs many times in every step.
         now_ns, thread, hook, cost = time.perf_counter_ns, threading.get_ident, self._hook, self._hook.cost

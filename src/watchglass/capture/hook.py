@@ -205,7 +205,7 @@ class Hook:
         self._recorder.add_fact(fact)
 
     def ensure_started(self) -> None:
-        """A training step is under way: start the recorder."""
+        """A training step has begun: start the recorder."""
         if self._recorder.started or not self.active:
             return
         self._recorder.start()
@@ -348,7 +348,7 @@ class Hook:
             return
         if not self.resumption.open:
             raise InvalidValueError(
-                f"resume must be called before the first update but got {step} at step {self.clock.next_train_step}"
+                f"resume must be called before the first update but was called at step {self.clock.next_train_step}"
             )
         self.guard.call(self.resumption.settle, step, "given")
 

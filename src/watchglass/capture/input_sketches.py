@@ -1,8 +1,8 @@
 """Samples of input tensors: the recorder's thread makes a hash and a sketch of them.
 
-Which elements are taken depends on the number of elements alone, so equal tensors give equal samples whatever their
-strides, device and address. They are runs of neighbours spread over the whole tensor, their starts scattered within
-equal parts: no period of the data (image rows, channels) can hide from all of them.
+Which elements are taken depends on the number of elements alone, so equal tensors give equal samples, independent of
+their strides, device and address. They are runs of neighbours spread over the whole tensor, their starts scattered
+within equal parts: no period of the data (image rows, channels) can hide from all of them.
 """
 
 from __future__ import annotations

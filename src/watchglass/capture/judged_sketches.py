@@ -253,7 +253,7 @@ def _confusion(labels: NDArray[np.int64], chosen: NDArray[np.int64], classes: in
 
 
 def _of_values(outputs: Values, targets: Values | None, function: str) -> dict[str, Any]:
-    """How near rows of outputs come to their targets, beside what the mean of these targets reaches."""
+    """How close rows of outputs are to their targets, compared with the mean of these targets."""
     if targets is None or targets.shape != outputs.shape or not np.isfinite(targets).all():
         return {}
     if function.startswith("binary_cross_entropy") and np.isin(targets, (0, 1)).all():

@@ -1,8 +1,8 @@
 """Whether rows with similar inputs have similar targets, and whether a model errs on them in the same way.
 
-Neither needs a model of the data. Where neighbours have similar targets, the inputs say something about the targets.
-Where the errors of neighbours are alike too, the model has left out what its inputs would tell; the errors of one that
-has learned all there is are noise.
+Neither needs a model of the data. Where neighbours have similar targets, the inputs carry information about the
+targets. Where the errors of neighbours are alike too, the model does not use all of this information; the errors of a
+model that uses all of it are noise.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from watchglass.capture.plan import Plan
 
 
 class NormInterval:
-    """Chooses the TRAIN steps at which the norm is computed beside captures. For the training's thread.
+    """Chooses the TRAIN steps at which the norm is computed in addition to captures. For the training thread.
 
     Args:
         plan: Has the overhead budget.

@@ -38,7 +38,7 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Form in which a tensor is kept at a step, beside its one-pass statistics.
+    """Form in which a tensor is kept at a step, in addition to its one-pass statistics.
 
     Attributes:
         histogram: Its histogram.
@@ -324,7 +324,7 @@ def _expects_a_match(collection: Collection) -> bool:
     if built_in is not None and built_in.every_step:
         return False
     if collection.name.startswith(PART_OF):
-        return False  # a rule asked for it, and reports missing data itself
+        return False  # a rule needs it, and reports missing data itself
     return (collection.narrows or bool(collection.tags)) and collection not in DEFAULT_COLLECTIONS
 
 

@@ -1,6 +1,6 @@
 """Where the TRAIN steps of a process begin: at 0, or behind the updates that were made before it.
 
-A training run that goes on from a checkpoint is a new attempt whose steps continue. Where it goes on is known to the
+A training run that continues from a checkpoint is a new attempt whose steps continue. Its first step is known to the
 adapter (the optimizer's own counter, the rounds of a booster) or to the script (:meth:`Hook.resume
 <watchglass.capture.Hook.resume>`), once, by the first update of the process; the step that is open then gets its
 number, and all later ones follow. A counter that lives on a device comes without a wait: the first steps are held back
@@ -40,7 +40,7 @@ class Resumption:
     For the training's thread, but for :meth:`joined`.
 
     Args:
-        clock: Moved to where the training goes on.
+        clock: Moved to the step at which training continues.
         recorder: Gets the steps that were held back, and the fact ``resumed``.
         limits: How many evaluation steps may wait for the first training step, and training steps for their number.
 

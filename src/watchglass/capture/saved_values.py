@@ -56,7 +56,7 @@ class SavedValues:
         self._hook.saved_records().saved.append((self._hook.tensor_id(name, info), 1.0, number))
 
     def save_tensor(self, name: str, value: Any, collection: str | None) -> None:
-        """Record statistics of a tensor, and what the plan keeps beside them, see :meth:`Hook.save_tensor`."""
+        """Record statistics of a tensor, and what else the plan keeps of it, see :meth:`Hook.save_tensor`."""
         role, tags = role_of(collection, Role.CUSTOM), tuple(filter(None, (collection,)))
         keep = self._hook.plan.keep_saved(name, tags, role)
         if keep is None:

@@ -258,7 +258,7 @@ def settings_of(group: Mapping[str, Any], *, decoupled: bool) -> GroupSettings:
 
     Args:
         group: Its entries.
-        decoupled: Whether optimizers of its class decouple the decay where the group does not say.
+        decoupled: Whether optimizers of its class decouple the decay if the group has no setting for it.
     """
     betas = group.get("betas")
     says = group.get("decoupled_weight_decay")

@@ -90,7 +90,7 @@ class WorkerOpening:
     Args:
         config: Names the run; the run and the attempt are created where they do not exist.
         limits: Limits on waiting.
-        rank: This process's rank in its group, asked once; None where it trains alone.
+        rank: Returns this process's rank in its group, called once; None where it trains alone.
         opened: Called with the mailbox of control messages and the attempt once the files are open.
         open_store: Opens the store of a location.
     """
@@ -201,7 +201,7 @@ class WorkerOpening:
 
 
 def _beside(store: Store, attempt: int, *, ended: bool) -> str | None:
-    """The first free worker of an attempt, beside processes of the same launch that train by themselves.
+    """The first free worker of an attempt, next to processes of the same launch that train separately.
 
     None where this process comes after one that died, and none of the others lives: then it is the next attempt.
 

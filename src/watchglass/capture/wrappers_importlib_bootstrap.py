@@ -1,8 +1,8 @@
 """Wrappers around functions of a framework or of a script.
 
 ``warnings`` counts ``stacklevel`` in frames, and leaves out those of files with "importlib" and "_bootstrap" in their
-names (``_is_internal_frame``, in every version of Python since 3.3). Hence the name of this file: a warning that points
-at its caller points at the line of the script, as if our frame were not there, and is shown once.
+names (``_is_internal_frame``, in every version of Python since 3.3). Therefore this file has that name: a warning that
+points at its caller points at the line of the script, as if our frame were not there, and is shown once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ End = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 def around(
     original: Callable[..., Any], begin: Begin, end: End, *, bypass: Callable[[], bool] = lambda: False
 ) -> Callable[..., Any]:
-    """``original`` with calls before and after it; the original is called exactly once, whatever happens.
+    """``original`` with calls before and after it; the original is called exactly once, even if they fail.
 
     Args:
         original: The function.

@@ -74,7 +74,7 @@ Tolerance = Annotated[
         "--tolerance",
         metavar="STEPS",
         min=0,
-        help="A finding up to this many steps before since_step is not too early.",
+        help="A finding up to this many steps before since_step is not a false alarm.",
     ),
 ]
 OutputFormat = Annotated[

@@ -36,7 +36,7 @@ def compact(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Compact a run that has ended: its statistics are rewritten as Parquet. Readers can continue to read it."""
+    """Rewrite the statistics of a run that has ended as Parquet. Readers can continue to read the run."""
     from watchglass.record import harvest
     from watchglass.store import compact as compact_store, open_store, remove_raw
 

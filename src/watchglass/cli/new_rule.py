@@ -29,7 +29,7 @@ class $name(Rule):
     What to try: a tenth of the learning rate.
     """
 
-    #: What it reads. Capture records this; a rule whose data never arrives says so.
+    #: What it reads. Capture records this; a rule whose data never arrives is Starved.
     needs = (Needs(scalars=("loss",), why="to follow the training loss"),)
 
     #: Parameters: watchglass run --rules $file:$name:times=3,patience=5 train.py
@@ -126,7 +126,7 @@ def _module_of(name: str) -> str:
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
     if module in sys.stdlib_module_names or _is_installed(module):
         raise InvalidValueError(
-            f"{module}.py would hide the module {module} from scripts beside it; choose another name"
+            f"{module}.py would hide the module {module} from scripts in the same folder; choose another name"
         )
     return module
 

@@ -18,7 +18,7 @@ from watchglass.store import Claim, is_alive, open_store, owners_of_rings
 def recover(run: str) -> bool:
     """Recover into a run the flight-recorder data of dead processes of this machine, and report it in a line.
 
-    Never while the processes run, and never twice. If the run is not writable, a line says so.
+    Never while the processes run, and never twice. If the run is not writable, a line reports it.
 
     Args:
         run: Location of the run. For a location that is no run the caller raises the error.
@@ -44,7 +44,7 @@ def mention_unrecovered(path: str, run: Run) -> None:
     """Report where the flight recorder may hold steps of the newest attempt that cannot be recovered here."""
     for place, workers in _unrecovered(run).items():
         who = workers[0] if len(workers) == 1 else f"{len(workers):,} workers"
-        print_note(f"{path}: {who} did not exit in order; {place}")
+        print_note(f"{path}: {who} did not exit cleanly; {place}")
 
 
 def _unrecovered(run: Run) -> dict[str, list[str]]:

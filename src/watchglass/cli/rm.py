@@ -57,7 +57,7 @@ def _planned(store: Store, force: bool) -> Removal:
 
 
 def _of_many(location: str, error: NotARunError) -> NotARunError:
-    """The error of a location that is no run; for a folder of runs it says so."""
+    """The error of a location that is no run; it names a folder of runs as such."""
     try:
         names = watchglass.run.open_runs(location).names
     except WatchglassError:

@@ -28,7 +28,7 @@ Folder = Annotated[
     typer.Option("--folder", metavar="FOLDER", help="Where new writes its files (default: here).", show_default=False),
 ]
 Coverage = Annotated[
-    bool, typer.Option("--coverage", help="List for each rule whether a real training run fires it in the tests.")
+    bool, typer.Option("--coverage", help="List for each rule whether a real training run triggers it in the tests.")
 ]
 Format = Annotated[str, typer.Option("--format", metavar="text|json", help="Format of the output of --coverage.")]
 
@@ -42,11 +42,11 @@ def rules(
 ) -> None:
     """List rules and rule sets, list the rules of one set, document one rule, or write a new one.
 
-    watchglass rules new SlowStart writes slow_start.py, a rule that works, and test_slow_start.py, its test with a sick
-    and a healthy run. Change both.
+    watchglass rules new SlowStart writes a working rule, slow_start.py, and its test with a sick and a healthy run,
+    test_slow_start.py. Edit both.
 
-    With --coverage, list each built-in rule as live or built-only. A rule is live if a real sick training run of the
-    tests fires it under watchglass run and its healthy twin does not; else the reason follows.
+    With --coverage, list each built-in rule as live or built-only. A rule is live if a test under watchglass run
+    triggers it with a real faulty run and not with its healthy twin; otherwise the reason is listed.
     """
     from watchglass.rules import RULE_SETS
 

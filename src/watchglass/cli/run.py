@@ -164,7 +164,7 @@ def run(
 
 
 class _After(NamedTuple):
-    """What the command does besides the launch.
+    """The work of the command in addition to the launch.
 
     Attributes:
         report: Path of the report; None for no report.

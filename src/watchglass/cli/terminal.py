@@ -1,4 +1,4 @@
-"""Output for people: results on stdout; progress and notes beside the output of a script on stderr."""
+"""Output for people: results on stdout; progress and notes on stderr, where the script's output also goes."""
 
 from __future__ import annotations
 

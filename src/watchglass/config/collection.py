@@ -19,9 +19,9 @@ class BuiltInCollection(NamedTuple):
     Attributes:
         holds: What that is, for people.
         roles: Its tensors have one of these; empty for any.
-        tags: Where given, its tensors carry one of these instead: what an adapter says because structure says so.
+        tags: Where given, its tensors carry one of these instead, set by an adapter from the structure of the model.
             Roles are then those in which they are found without looking for the tag.
-        every_step: Its values are recorded at every step whatever a plan says.
+        every_step: Its values are recorded at every step, independent of the plan.
     """
 
     holds: str
@@ -83,8 +83,8 @@ class Collection(SaveSettings):
     Attributes:
         name: Built-in name, or a new one together with a selector.
         include_regex: Regular expressions searched (not matched from the start) in tensor names.
-        modules: Dotted paths of modules, which stand for all that is in them; ``*`` is any part of one name in between:
-            ``"layers.*.attention"``.
+        modules: Dotted paths of modules, each with everything inside it; ``*`` matches any part of one name between
+            dots: ``"layers.*.attention"``.
         module_kinds: Kinds of modules, ``"rectifier"``, in any framework.
         module_types: Class names of modules, ``"ReLU"``.
         roles: Roles of tensors, ``"gradient"``.
@@ -92,10 +92,10 @@ class Collection(SaveSettings):
         save_interval: Keep every step that is a multiple of it; None lets the overhead budget choose, in training.
         start_step: First step that the interval may keep.
         end_step: First step that the interval may no longer keep; 0 keeps nothing.
-        save_steps: Steps that are kept besides those of the interval, whatever start and end are.
+        save_steps: Steps that are kept in addition to those of the interval, also before start and after end.
         modes: The four settings above for ``"train"``, ``"eval"`` and ``"predict"``. Only modes that are named here or
-            for the whole training are captured besides training.
-        reductions: Exact numbers besides the statistics: ``"median"``, ``"prod"``, ``"abs_min"`` and so on.
+            for the whole training are captured in addition to training.
+        reductions: Exact numbers in addition to the statistics: ``"median"``, ``"prod"``, ``"abs_min"`` and so on.
         save_histogram: Keep a histogram with the statistics.
         save_raw: Keep the tensors themselves too, not only their statistics.
         save_shape: Keep the shape at every capture, not only the first.
@@ -165,7 +165,7 @@ class Collection(SaveSettings):
             role: Its role.
             module: Dotted path of its module, "" for none.
             module_type: Class name of its module, "" for none.
-            tags: What an adapter says of it; also the name of a collection that a script saves it under.
+            tags: Tags that an adapter gives it; also the name of a collection that a script saves it under.
             module_kind: What its module is.
         """
         built_in = self.built_in
@@ -197,7 +197,7 @@ def check_patterns(patterns: tuple[str, ...], owner: str) -> None:
     """Refuse regular expressions that do not compile.
 
     Raises:
-        ParameterError: One of them does not; it says where.
+        ParameterError: One of them does not; the message names the place.
     """
     for pattern in patterns:
         try:

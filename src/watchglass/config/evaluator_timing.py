@@ -18,7 +18,7 @@ class EvaluatorTiming:
         settled_s: Silence after the end of a run that ended in order, before following ends.
         restarted_s: The same of a run that failed, and may be started again.
         answer_s: Pause between looks for the answer of a cluster.
-        last_look_s: Time for which an evaluator that is asked to end continues to read, during the run.
+        last_look_s: Time for which an evaluator continues to read after a request to end, during the run.
         harvest_s: Time that another process has to recover the last steps of a worker.
         after_launch_s: Silence, beyond two flush intervals, after which a worker whose launcher saw it end is lost.
         delivery_s: Wait for one delivery to arrive, once the run has ended; later ones become dead letters.

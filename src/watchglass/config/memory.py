@@ -11,7 +11,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 def machine_bytes(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
     """Bytes of memory that this process may ever get: the machine's, or less where a control group allows less.
 
-    0 where the system does not say.
+    0 where the system does not report it.
     """
     found = [limit for limit in (_of_machine(), *_of_groups(cgroups, own)) if limit > 0]
     return min(found, default=0)

@@ -131,7 +131,7 @@ def seen_from(name: str, folder: str | os.PathLike[str]) -> str:
         folder: Where a relative path begins.
     """
     in_file = file_and_class(name)[0].endswith(".py")
-    # ".." stays: behind a symbolic link it leads elsewhere than the text says.
+    # ".." stays: behind a symbolic link it leads elsewhere than the text suggests.
     return os.path.join(os.getcwd(), folder, name) if in_file else name
 
 
@@ -211,7 +211,7 @@ def class_from_file(name: str, contract: Contract) -> type:
     Raises:
         MissingFileError: No such file.
         UnknownNameError: No such class in the file; the message has the near name.
-        PluginFileError: The file cannot be imported, or the class is not what the contract says.
+        PluginFileError: The file cannot be imported, or the class does not fulfil the contract.
     """
     path, class_name = file_and_class(name)
     module = _import_file(path, contract.word)

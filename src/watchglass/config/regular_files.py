@@ -70,7 +70,7 @@ def why_no_file(path: str | os.PathLike[str]) -> str:
 
 
 def near_file(path: str | os.PathLike[str]) -> str:
-    """``' (did you mean "X"?)'`` for a missing file beside one with a similar name, else ``""``."""
+    """``' (did you mean "X"?)'`` for a missing file next to one with a similar name, else ``""``."""
     path = Path(path)
     try:
         return suggest(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_file()])

@@ -55,7 +55,7 @@ class SamplerConfig(ProcessConfig):
             attempt: The attempt.
             interval_s: Seconds between samples.
             of_script: Whether this process trains. Otherwise it is a launcher, whose child does.
-            environ: The environment, which says whether this process is a rank.
+            environ: The environment, which shows whether this process is a rank.
         """
         if environment.local_rank(environ) not in (None, 0):
             return None

@@ -43,7 +43,7 @@ class _StepSettings:
         None, help="first step that the interval may no longer keep; 0 keeps none", unit="steps", ge=0
     )
     save_steps: tuple[int, ...] | None = parameter(
-        None, help="steps that are kept besides those of the interval", unit="steps", ge=0
+        None, help="steps that are kept in addition to those of the interval", unit="steps", ge=0
     )
 
     def check_steps(self, owner: str, prefix: str = "") -> None:
@@ -116,7 +116,7 @@ class Schedule(NamedTuple):
         interval: Multiples of it are kept; None for those that the budget chooses.
         start: First step that the interval may keep.
         end: First step that it may no longer keep; None for no end.
-        steps: Steps that are kept besides, in order.
+        steps: Steps that are kept in addition, in order.
     """
 
     interval: int | None

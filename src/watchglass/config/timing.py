@@ -45,7 +45,7 @@ class Timing:
         acknowledgement_s: Workers may take so long to answer a request, where they look often.
         request_slack_s: A request and its answer may take so much longer than the intervals of the store.
         first_rank_s: The other ranks of a launch wait so long for the run that rank 0 creates.
-        dying_s: A training process whose launcher was killed may take so long to end.
+        dying_s: Longest time from the death of a launcher to the end of its training process.
         process_look_s: A launcher looks at its processes at least so often.
         sampler_end_s: The end of a run waits so long for the last samples.
         spinner_s: Delay of the first sign of progress on a terminal.

@@ -22,7 +22,7 @@ class Stop:
 
     Attributes:
         reason: One sentence for people.
-        finding: Identifier of the finding that asked for it; "" for none.
+        finding: Identifier of the finding that requested it; "" for none.
     """
 
     kind: ClassVar[str] = "stop"

@@ -24,7 +24,7 @@ def with_crash(diagnoses: Sequence[Diagnosis], failure: Failure | None, steps: i
 
 
 def _crash(failure: Failure | None, steps: int) -> Diagnosis | None:
-    """The diagnosis of the exception that ended a run; None where it says nothing about the reason.
+    """The diagnosis of the exception that ended a run; None where it does not show the reason.
 
     Args:
         failure: Why the run failed.

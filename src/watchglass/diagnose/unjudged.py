@@ -18,8 +18,8 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
     """Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough was judged.
 
     Rules that do not apply to the run do not count, and neither do built-in rules that check a single observation of
-    the script: without it they say nothing, and what the loss and the tensors show is judged all the same. A run whose
-    training loss was never recorded is not known to be healthy, whatever else was judged.
+    the script: without it they have no data, but the loss and the tensors are judged. A run whose training loss was
+    never recorded is not known to be healthy, even if rules judged other data.
 
     Args:
         run: The run, as far as it was read.
@@ -32,7 +32,7 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
     if not steps:
         return "no training step was recorded; did the script train, and with a framework that is watched?"
     if steps < _FEWEST_STEPS:
-        return "only one training step was recorded, and its course cannot be judged"
+        return "only one training step was recorded, too few to judge the run"
     applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE and _counts(each.rule)]
     starved = [each for each in applicable if each.status is Status.STARVED]
     lossless = any(_follows_the_loss(each.rule) for each in starved)

@@ -113,12 +113,12 @@ class FollowedWorker:
         store: The run's store.
         tables: Its records that were not evaluated yet.
         reached: Order of the last step that it ended; None for none.
-        alone: Whether it trains by itself: no other worker waits for it, nor it for any.
+        alone: Whether it trains separately: no other worker waits for it, and it waits for none.
         left: The ``left`` event, or None while it has not left.
         lost: Whether it was found dead without having left.
         events: Events of its life that were read: joined, left.
         views: The newest step, one view for each model that it belongs to; none before the first.
-        noted: Whether observations say when it takes part in the steps of its group.
+        noted: Whether observations record when it takes part in the steps of its group.
         shown: How many of its steps were shown.
         until: How many of its steps are shown before it has to join its group again.
         joins, losses: How often it joined its group, and was lost.
@@ -167,7 +167,7 @@ class FollowedWorker:
 
     @property
     def group(self) -> str:
-        """The workers that it trains with: ``""`` for the ranks of the run, its name where it trains by itself."""
+        """The workers that it trains with: ``""`` for the ranks of the run, its name if it trains separately."""
         return self.worker if self.alone else ""
 
     @property
@@ -661,7 +661,7 @@ class Follower:
 
 
 def _parts(team: list[FollowedWorker]) -> dict[str, list[FollowedWorker]]:
-    """Workers that wait for one another, by group: the ranks together, and each of the others by itself."""
+    """Workers that wait for one another, by group: the ranks together, and each other worker as its own group."""
     parts: dict[str, list[FollowedWorker]] = {"": []}
     for worker in team:
         parts.setdefault(worker.group, []).append(worker)

@@ -126,7 +126,7 @@ def _newest(follower: Follower) -> int:
 def _running(store: Store, follower: Follower, observations: Sequence[Observation]) -> list[str]:
     """The workers of the newest attempt that live, as far as can be seen.
 
-    One on another machine counts as alive until its launcher has said that it ended, or an evaluator noted its loss.
+    One on another machine counts as alive until its launcher has recorded its end, or an evaluator has noted its loss.
     """
     newest = _newest(follower)
     active = [name for (attempt, name), worker in follower.workers.items() if worker.active and attempt == newest]

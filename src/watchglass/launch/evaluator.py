@@ -30,7 +30,7 @@ def wait_for(
         timing: The pause between two looks at it; a signal ends the pause.
 
     Returns:
-        Whether it ended by itself.
+        Whether it ended without being stopped.
     """
     evaluator.training_ended()
     begin = time.monotonic()

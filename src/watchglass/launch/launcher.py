@@ -47,9 +47,9 @@ class LaunchOutcome:
         run: Location of the run.
         attempt: Attempt within the run.
         leads: Whether this process launched rank 0 and the evaluator, and so reports the verdict.
-        evaluated: Whether the evaluator finished by itself.
+        evaluated: Whether the evaluator finished without being stopped.
         seconds: From the start to the end of the training process.
-        problems: One line for each error beside the script.
+        problems: One line for each error outside the script.
         failure: The failure of the run; None for none.
         verdict: The verdict of the evaluator; None if it gave none.
         beside_cpu_s: CPU time of launcher and evaluator so far.
@@ -106,7 +106,7 @@ class _Evaluation:
             self._evaluator = Supervision(self._config, environ, self._report, start=start)
 
     def finish(self, signals: SignalWatch, waiting: Waiting, problems: list[str]) -> bool:
-        """Wait for its end after the end of the script; returns whether it finished by itself."""
+        """Wait for its end after the end of the script; returns whether it finished without being stopped."""
         if self._evaluator is None or self._config is None:
             return False
         with waiting() as tick:
@@ -273,7 +273,7 @@ def _print_end(run: str, attempt: int, status: int, pid: int, failure: Failure |
             open_store(run), attempt, rank=rank, world_size=world_size, exit_status=status, pid=pid, failure=failure
         )
     except Exception as error:
-        problems.append(f"could not record the end of the launch; followers elsewhere wait for a time-out: {error}")
+        problems.append(f"could not record the end of the launch, so followers elsewhere wait for a timeout: {error}")
 
 
 def _group_sender() -> int | None:

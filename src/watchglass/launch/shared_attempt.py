@@ -45,7 +45,7 @@ def begin_attempt(
 
     Args:
         job: The job.
-        environ: The environment, which says whether this process is a rank.
+        environ: The environment, which shows whether this process is a rank.
         report: Takes a warning about processes on other machines.
         sleep: Sleeps for seconds.
 
@@ -98,7 +98,7 @@ def _is_joined(store: Store, rank: int, attempt: int) -> bool:
 def _check_over(
     store: Store, run: str, attempt: int, report: Callable[[str], None], sleep: Callable[[float], None]
 ) -> None:
-    """Refuse an attempt beside one that still runs, because the steps of both would mix.
+    """Refuse an attempt while another one still runs, because the steps of both would mix.
 
     A training process ends shortly after its launcher was killed; wait for it.
 

@@ -43,7 +43,7 @@ class SignalWatch:
 
     Args:
         group_sender: Id of a process that signals the whole process group.
-        exact: Ask the system for the source of a signal, where it can tell.
+        exact: Ask the system for the source of a signal, where it is known.
     """
 
     def __init__(self, group_sender: int | None = None, *, exact: bool = hasattr(signal, "sigtimedwait")) -> None:

@@ -40,7 +40,7 @@ class _SourceState:
         readings: Its last readings.
         fresh: Whether they belong to the present sample.
         failures: How often it has failed since it last succeeded.
-        slower: Whether a note says that it is read at a longer interval.
+        slower: Whether a note has reported that it is read at a longer interval.
     """
 
     source: MetricSource
@@ -125,7 +125,7 @@ class Sampler:
             try:
                 self._writer.write(batch.rows)
             except StoreError:
-                pass  # the next batch, or the end, writes it; the stream says what was lost
+                pass  # the next batch, or the end, writes it; the stream records what was lost
 
     def close(self) -> None:
         """Write the rest, and release stream and sources."""

@@ -1,7 +1,7 @@
 """Harvest: upload the spool of a dead worker, and write the last steps that it recorded and never flushed.
 
 Any process on the same machine may do it: the launcher, the evaluator, the next attempt. It takes the worker's claim
-and writes as the worker would have done, so one process harvests at a time and never beside a living writer. What the
+and writes as the worker would have done, so one process harvests at a time, and never while the writer lives. What the
 segments hold already is omitted, so an interrupted harvest can be repeated.
 """
 

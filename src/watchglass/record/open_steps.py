@@ -46,7 +46,7 @@ class CapturedRecords:
         scalars: ``(tensor_id, weight, value)``; values of one tensor are averaged by weight. A value may be a
             :class:`Readback` of one number.
         statistics: What was read of tensors; rows of one tensor (micro-batches, calls) are merged in this order.
-        reductions: ``(tensor_id, reduction, value)``: exact numbers that were asked for.
+        reductions: ``(tensor_id, reduction, value)``: exact numbers that were requested.
         units: ``(tensor_id, kind, flags)`` with one boolean per unit, or a :class:`Readback` of them.
         facts: ``(kind, source, data)``; data may be a :class:`Readback` of them, or of None for no fact after all.
         raw: Tensors to be kept whole.
@@ -181,7 +181,7 @@ class OpenStep:
         by_hand: Whether it lasts until the script ends it.
         paused: Whether it was due, and is not until its update, because no backward runs through its many forwards.
         model: Number of the model that it trains or evaluates.
-        queued_bytes: What it counts in the recorder's queue beside its raw tensors.
+        queued_bytes: Its size in the recorder's queue in addition to its raw tensors.
         queued_raw_bytes: What its raw tensors count there.
         end_ns: The same clock when it ended; 0 while it is open.
         optimizers: Numbers of the optimizers that have stepped in it.

@@ -165,7 +165,7 @@ class Recorder:
                 reported = True
                 _log.warning(
                     "watchglass: the training run is over and its store is still unreachable; retrying for at most "
-                    "%.0f s. Ctrl-C gives up and discards what was recorded", left_s,
+                    "%.0f s. Ctrl-C stops retrying and discards the records", left_s,
                 )  # fmt: skip
             self._thread.join(self._timing.end_look_s)
         return True
@@ -184,7 +184,7 @@ class Recorder:
     def _run(self) -> None:
         try:
             self._write_until_closed()
-        except Exception as error:  # no fault of ours may reach the training thread
+        except Exception as error:  # no fault of watchglass may reach the training thread
             self._backlog.lost["steps"] += self._queue.shut() + len(self._kept[0])
             self._kept = ([], [])
             _log.warning("watchglass: recording stopped: %s: %s", type(error).__name__, error)

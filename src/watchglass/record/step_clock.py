@@ -32,7 +32,7 @@ from watchglass.records import Mode
 #: Forwards with gradients that no backward ran through yet and that are captured, in one step; and how many of them may
 #: still turn out to be trained on: an episode of reinforcement learning has hundreds before its one backward.
 _MOST_CAPTURED, _MOST_UNDECIDED = 64, 1024
-#: Forwards without gradients in a row from which on they are an evaluation, whatever comes next.
+#: Forwards without gradients in a row from which on they are an evaluation, independent of later events.
 _MANY = 16
 _TRAIN = int(Mode.TRAIN)
 
@@ -191,7 +191,7 @@ class StepClock:
             self.close_train()
         if mode is Mode.TRAIN:
             return self._open_train(self._now_ns())
-        # A TRAIN step that has not updated yet goes on after an evaluation inside it.
+        # A TRAIN step that has not updated yet continues after an evaluation inside it.
         self.evaluation = self._open(mode, self._now_ns(), self.next_train_step - 1)
         self.evaluation.by_hand = True
         return self.evaluation

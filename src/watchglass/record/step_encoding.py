@@ -68,7 +68,8 @@ def encode_steps(
     Args:
         steps: Finished steps, in order.
         tensors: Catalog rows that were added since the last call.
-        write_tensors: Writes raw tensors ``(global_step, tensor)`` beside the segment and returns their index rows.
+        write_tensors: Writes raw tensors ``(global_step, tensor)`` to a file next to the segment and returns their
+            index rows.
         steady_ids: Tensor ids of the loss and the learning rate of a :class:`SteadyRow`.
     """
     steady = _columns([step for step in steps if isinstance(step, tuple)])
@@ -109,7 +110,7 @@ def encode_singly(
     *,
     steady_ids: tuple[int, int],
 ) -> tuple[list[bytes], int]:
-    """Encode each step by itself, after :func:`encode_steps` failed; returns the frames and how many steps failed."""
+    """Encode each step separately, after :func:`encode_steps` failed; returns the frames and how many steps failed."""
     frames: list[bytes] = []
     lost = 0
     for some, names in (*(((), [tensor]) for tensor in tensors), *(([step], ()) for step in steps)):

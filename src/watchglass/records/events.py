@@ -44,7 +44,7 @@ class Event:
 
     @property
     def message(self) -> str:
-        """One sentence for people, whatever the kind."""
+        """One sentence for people, for any kind."""
         if self.finding is not None:
             return self.finding.message
         if self.status is not None:

@@ -1,4 +1,4 @@
-"""What the fact ``forward_graph`` says: layers with weights, and what lies between them."""
+"""The content of the fact ``forward_graph``: layers with weights, and the operations between them."""
 
 from __future__ import annotations
 

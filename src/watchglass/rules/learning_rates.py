@@ -1,4 +1,4 @@
-"""What settings and first steps of an optimizer say about a loss that does not fall: facts beside the loss itself."""
+"""Settings and first steps of an optimizer that explain why a loss does not fall."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ def _twice(term: LossTerm, at: int, calls: LossCalls) -> Iterable[Mistake]:
     name, first = term.name(at), next(iter(term.sources(at)), None)
     if first is None or term.name(first) != ("sigmoid" if name == "sigmoid" else "softmax"):
         return
-    # Of these functions another rule tells.
+    # Another rule reports these functions.
     if name == "log_softmax" and "cross_entropy" in calls.functions:
         return
     if name != "sigmoid" and term.operations[at].get("size") != term.operations[first].get("size"):
@@ -423,7 +423,7 @@ def _raw_layers(terms: Sequence[LossTerm], model: int) -> Iterable[Mistake]:
         elif found in ({"picked up"}, {"picked down"}) and _model_of(layer) == model:
             message = (
                 f"the loss is a mean of what {layer} gives for the classes of the targets: raw outputs have no bound, "
-                f"so it changes without end whatever the other classes get"
+                f"so it changes without limit, independent of the other classes"
             )
             yield Mistake(Severity.WARNING, "not_probabilities", message, evidence=evidence)
 

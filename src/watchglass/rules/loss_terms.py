@@ -1,4 +1,4 @@
-"""What the fact ``loss_graph`` says of a term of the loss: its operations, and what takes their results."""
+"""A term of the loss in the fact ``loss_graph``: its operations, and the operations that take their results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What samples with similar inputs say of a task: see ``neighbours`` of the fact ``output_sketch``.
+"""What samples with similar inputs show about a task: see ``neighbours`` of the fact ``output_sketch``.
 
-Where neighbours have similar targets, the inputs say something about the targets, whatever the model makes of them. The
+Where neighbours have similar targets, the inputs carry information about the targets, independent of the model. The
 reverse proves nothing, because pixels and tokens of samples of one kind can be far apart.
 """
 
@@ -21,7 +21,7 @@ _SKETCHES, _ROWS = 2, 64
 _MANY = 8
 #: Agreement that counts, and by how many standard errors it must be above zero.
 _AGREE, _CERTAIN = 0.2, 4.0
-#: Agreement of errors from which on a model has left out a part of what its inputs tell.
+#: Agreement of errors from which on a model does not use a part of the information in its inputs.
 _LEFT_OUT = 0.3
 
 #: Of each sketch: rows, agreement of targets, agreement of errors, variance of targets (0 for classes), model step.
@@ -46,7 +46,7 @@ def targets_agree(compared: Compared) -> float | None:
 def errors_agree(compared: Compared, since: int) -> float | None:
     """How alike the errors of neighbours are from a step on, 0..1; None where they are not for certain.
 
-    Where they are, the inputs tell something about the errors, so that a better model has smaller ones.
+    If they are alike, the inputs carry information about the errors, so a better model has smaller ones.
     """
     mean = _certain([each for each in compared if each[4] >= since], 2)
     return mean if mean is not None and mean >= _LEFT_OUT else None
@@ -60,8 +60,8 @@ def symptoms(compared: Compared) -> tuple[str, ...]:
 def loss_of_lookup(compared: Compared, pool: guessing.Pool) -> float | None:
     """The loss of a prediction that knows the targets of the most similar sample of the same batch and nothing else.
 
-    No certain bound of what is possible, but one that a model should beat that has many batches. Of classes it says
-    how often neighbours are of one class; of values its error is ``1 - agreement ** 2`` of the variance.
+    This is no strict bound, but a model that has seen many batches should have a smaller loss. For classes it follows
+    from how often neighbours are of one class; for values its error is ``1 - agreement ** 2`` of the variance.
 
     Args:
         compared: Sketches of the run.

@@ -71,7 +71,8 @@ class Rule(Plugin):
             show; None for none: then no stream is read.
         compares: Parameters that hold the location of another run, whose steps come with every view, see
             :meth:`StepView.reference`; "" for none.
-        default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` says what it needs.
+        default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` states what it
+            needs.
         state_version: Raise it when the meaning of a state field changes; older state is then refused.
     """
 
@@ -146,7 +147,8 @@ class Rule(Plugin):
             severity: Its severity.
             message: One sentence for people. Numbers in it are fine: the first one seen is kept. The name of the model
                 is put before it where there are several.
-            subject: What it is about; findings of one rule, severity and subject fold into one. The first tensor if "".
+            subject: Identifies repeats: findings of one rule, severity and subject fold into one. The first tensor if
+                "".
             tensors: Names of tensors or modules, as the view calls them, the first one first.
             value: The measured value.
             limit: The limit that it crossed.

@@ -38,7 +38,7 @@ class Growth(NamedTuple):
 
 
 _LIMITED, _LINEAR = Growth(0.0, 0.0), Growth(1.0, 1.0)
-#: Operations with one fixed growth, whatever they take.
+#: Operations with one fixed growth, independent of their inputs.
 _FIXED: Mapping[str, Growth] = {
     **dict.fromkeys(("linear", "convolution", "bmm", "embedding", "bilinear"), _LINEAR),
     **dict.fromkeys(("softmax", "sigmoid", "tanh", "hardtanh", "sin", "cos", "atan", "erf", "sign", "recurrent"),

@@ -457,9 +457,9 @@ class Run:
     def models(self) -> tuple[ModelSummary, ...]:
         """The results of each model that the first worker trained or evaluated: steps, losses, accuracy, findings.
 
-        Where workers train each by itself, as processes of a pool do, the models of all of them. In the order in which
-        they were first trained or evaluated. Series of the first are called ``loss``, ``accuracy``; those of the
-        second ``model_2/loss``, ``model_2/accuracy``.
+        Where workers train separately, as processes of a pool do, the models of all of them. In the order in which they
+        were first trained or evaluated. Series of the first are called ``loss``, ``accuracy``; those of the second
+        ``model_2/loss``, ``model_2/accuracy``.
         """
         found = reading_again(self, lambda: models_of(self))
         return judged(found, self.journal.findings)

@@ -139,7 +139,7 @@ class Runs:
     def compare(self, name: str, mode: Mode = Mode.TRAIN) -> Table:
         """The course of a scalar in all runs: a column ``step``, then one for each run that has the scalar.
 
-        Values stand at their steps; NaN where a run has none. Runs that cannot be read are omitted.
+        Each value is in the row of its step; NaN where a run has none. Runs that cannot be read are omitted.
 
         Raises:
             UnknownNameError: No run has it.

@@ -52,7 +52,7 @@ class StatisticsQuery:
         merged: One row over all workers.
         histograms: Add columns for histograms.
         fields: The reductions; None for :data:`FIELDS`.
-        rows_at_once: Rows read at a time; by default the memory beside the table stays below some 100 MB.
+        rows_at_once: Rows read at a time; by default the memory in addition to the table stays below about 100 MB.
 
     Raises:
         InvalidValueError: A field is not a reduction.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def leaders_of(run: Run) -> tuple[str | None, ...]:
-    """Workers that represent the run: each that trains by itself, and the first of those that train together.
+    """Workers that represent the run: each that trains separately, and the first of those that train together.
 
     ``(None,)``, the first worker, where there is only one.
     """
@@ -29,7 +29,7 @@ def leaders_of(run: Run) -> tuple[str | None, ...]:
 
 
 def count_steps(run: Run, mode: Mode) -> int:
-    """Number of steps of a mode; for workers that train each by itself, the sum over all of them."""
+    """Number of steps of a mode; for workers that train separately, the sum over all of them."""
     return sum(len(run.worker(name).numbers(mode)) for name in leaders_of(run))
 
 

@@ -32,7 +32,7 @@ class WatchedEvaluator:
             self._evaluator.look()
 
     def finish(self) -> None:
-        """Close the lifeline and wait a moment for the last findings; the evaluator ends by itself."""
+        """Close the lifeline and wait a moment for the last findings; the evaluator then ends."""
         if self._evaluator is not None:
             self._evaluator.wait(self._config.timing.last_findings_s)
 

@@ -77,7 +77,7 @@ def magnitudes(values: NDArray[Any]) -> NDArray[np.float64]:
     with np.errstate(all="ignore"):
         ratio = np.where(larger > 0, smaller / larger, larger)
         result = larger * np.sqrt(1 + ratio * ratio)
-    # As everywhere: an infinite part makes the magnitude infinite, whatever the other is.
+    # As everywhere: an infinite part makes the magnitude infinite, even if the other is NaN.
     return np.asarray(np.where(np.isinf(real) | np.isinf(imaginary), np.inf, result), np.float64)
 
 

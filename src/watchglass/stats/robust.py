@@ -22,12 +22,12 @@ _LEAST_SPREAD = 0.01
 class RollingBaseline:
     """The usual range of a positive series: median and median absolute deviation of log10 over its last values.
 
-    Norms, losses and update ratios spread over decades and are skewed, hence the logarithm; medians, so that the very
-    outliers looked for do not hide themselves. Values that are not positive and finite never enter.
+    Norms, losses and update ratios spread over decades and are skewed, so logarithms are compared; medians, so that
+    the very outliers looked for do not hide themselves. Values that are not positive and finite never enter.
 
     Attributes:
         window: Number of values looked back on.
-        warmup: Number of values before anything is said.
+        warmup: Number of values before a result is given.
     """
 
     window: ClassVar = 64

@@ -109,7 +109,7 @@ def is_alive(claim: Claim | Mapping[str, Any]) -> bool | None:
 
 
 def claim_worker(store: Store, attempt: int, worker: str, start_info: Claim | None = None) -> int:
-    """Make a process (the calling one, unless ``start_info`` says otherwise) the writer of a worker's files.
+    """Make a process (the calling one, unless ``start_info`` names another) the writer of a worker's files.
 
     Returns:
         The number of earlier claims: 0 where no process has written these files yet.

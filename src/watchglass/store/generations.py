@@ -22,8 +22,8 @@ class Covered:
     Attributes:
         attempt: Attempt of the worker.
         worker: Its name.
-        segments: Its segments with a lower ``seq`` are inside; reading goes on with this one.
-        frames: Path of the object that stands in their place.
+        segments: Its segments with a lower ``seq`` are inside; reading continues with this one.
+        frames: Path of the object that replaces them.
         bytes: Length of that object.
     """
 

@@ -20,7 +20,7 @@ from typing import Any
 from watchglass.config import TIMING, Timing, open_regular
 from watchglass.errors import RunExistsError
 
-#: Bytes at the beginning that say what the ring is of; their end is the ring's own.
+#: Bytes at the beginning that identify the owner of the ring; the last of them belong to the ring.
 HEADER_BYTES = 4096
 NAME = re.compile(r"\.?[\w-]+\.(rows|entries)\Z", re.ASCII)
 #: Name of a file in a spool that its writer has released, although its process may live.
@@ -92,7 +92,7 @@ def abandoned_labels() -> list[Any]:
 
 
 def _of_others(folder: Path) -> list[Path]:
-    """Rings and spools of other processes there, and released ones of ours: opening ours would end our lock on it."""
+    """Rings and spools of other processes there, and released ones of this process: opening a held one unlocks it."""
     return [
         path
         for path in folder.iterdir()

@@ -112,7 +112,7 @@ def create_attempt(
 ) -> int:
     """The number of the attempt that this launch belongs to: joined where it exists, else created.
 
-    All processes of one launch pass the same key and so meet in one attempt, whatever their order.
+    All processes of one launch pass the same key and so meet in one attempt, in any order.
 
     Args:
         store: A run.
@@ -168,7 +168,7 @@ def has_attempt(store: Store, number: int) -> bool:
 
 
 def _shortened(command: list[str]) -> list[str]:
-    """``command`` as far as a manifest has room for it, with a last word that says what is left out."""
+    """``command`` as far as a manifest has room for it, with a last word that counts the omitted ones."""
     shown: list[str] = []
     room = _COMMAND_CHARACTERS
     for word in command:
@@ -197,7 +197,7 @@ def _parse(store: Store, value: Any) -> Manifest:
     if not isinstance(run_id, str) or type(created) is not int or not isinstance(command, list):
         raise _foreign(store, "its run.json lacks run_id or created_ns")
     if not 0 <= created < 1 << 63:  # later than 2262, which no calendar of Python's has
-        raise _foreign(store, f"its run.json says that it was created at {ascii(created)[:40]} nanoseconds")
+        raise _foreign(store, f"its run.json states that it was created at {ascii(created)[:40]} nanoseconds")
     return Manifest(
         run_id, (version[0], version[1]), created, str(value.get("version", "")), tuple(str(word) for word in command)
     )

@@ -98,7 +98,7 @@ class Charges:
 
 @cache
 def reading_budget() -> MemoryBudget:
-    """The budget of this process: as its environment says, else the smaller of 2 GiB and a quarter of the memory."""
+    """The budget of this process: as its environment sets it, else the smaller of 2 GiB and a quarter of the memory."""
     named = environment.read_memory_bytes()
     machine = machine_bytes()
     return MemoryBudget(named or min(_MOST_BYTES, machine // _SHARE if machine else _MOST_BYTES))

@@ -44,7 +44,7 @@ class StorePolicy:
             disk and polls for control messages on a separate thread.
         cheap_lookups: A lookup of one object is a system call and may be repeated freely. Otherwise it is a request
             that takes time and costs money.
-        shared_outages: A store that refuses one run refuses all. Otherwise a folder may be unreadable by itself.
+        shared_outages: A store that refuses one run refuses all. Otherwise a single folder may be unreadable.
         lookup_s: Seconds between lookups of a process that waits for an object.
         intervals_of_one: The intervals of a run with one worker.
         flush_of_many_s: Seconds between flushes of each of 1,024 workers; between 1 and 1,024 the interval grows

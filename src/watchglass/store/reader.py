@@ -14,7 +14,7 @@ from watchglass.store.encoding.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, F
 from watchglass.store.generations import Covered, Generation, newest_generation
 from watchglass.store.segment_discovery import SegmentDiscovery
 
-#: Bytes read at a time. A frame that is longer is read by itself.
+#: Bytes read at a time. A frame that is longer is read separately.
 _CHUNK = 4 << 20
 #: Least bytes that a poll reads of a worker, if it reads any.
 _SHARE = 64 << 10
@@ -79,10 +79,10 @@ class _Sequence:
 class RunReader:
     """Follows the segments of all workers and the journal of a run. For one thread; holds no open file.
 
-    Each frame comes once, in order within a worker. A segment whose successor exists is final: what is unreadable in
-    it is a :class:`Problem`, and reading goes on with the successor. The end of the newest segment may be torn by a
-    write under way or a writer that was killed: it is tried again at each poll, see :meth:`unfinished`. Where a run
-    was compacted, the newest generation stands in the place of the segments that it covers.
+    Each frame comes once, in order within a worker. A segment whose successor exists is final: what is unreadable in it
+    is a :class:`Problem`, and reading continues with the successor. The end of the newest segment may be torn by a
+    write under way or a writer that was killed: it is tried again at each poll, see :meth:`unfinished`. Where a run was
+    compacted, the newest generation replaces the segments that it covers.
 
     Args:
         store: The store of the run.

@@ -56,12 +56,12 @@ def redact(command: Sequence[str]) -> list[str]:
         if hide_next and not argument.startswith("--"):  # tokens may begin with one dash
             shown.append(REDACTED)
         elif equals and value and _is_plain_name(name) and is_secret_name(name):
-            shown.append(f"{name}={REDACTED}")  # whatever the value holds
+            shown.append(f"{name}={REDACTED}")  # for any value
         else:
             shown.append(redacted(argument))
         hide_next = name.startswith("-") and not equals and _is_plain_name(name) and is_secret_name(name)
         following = command[number + 1] if number + 1 < len(command) else ""
-        # A password, or a port: numbers say little, and stay.
+        # A password, or a port: numbers reveal little and are kept.
         hide_next = hide_next or (argument == "-p" and not _NUMBER.fullmatch(following))
         hide_next = hide_next or (argument in ("-u", "--user") and ":" in following)
     return shown

@@ -39,7 +39,7 @@ class _Segments(ABC):
         Args:
             store: The store of a run.
             name: The owner of the segments, for messages.
-            header: What their headers say of the owner.
+            header: What their headers state about the owner.
             clock: The time. Age is measured by monotonic time, so setting the clock changes nothing but buckets.
             rotate_bytes: Begin the next segment at so many bytes.
             rotate_s: Begin the next segment after so many seconds.
@@ -214,7 +214,7 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
         store: The store of a run.
         attempt: The attempt that the rows are about.
         stream: Name of the stream, as ``system``. Each machine of a run has separate streams.
-        clock: Tells the time; that of the rows is its monotonic time.
+        clock: Source of the time; rows have its monotonic time.
         most_waiting_bytes: Most bytes that are buffered while the store refuses them; the newest batch always is.
 
     Raises:
@@ -242,7 +242,7 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
             until_ns: All earlier rows are written with this batch, by the monotonic clock; now if None.
 
         Raises:
-            InvalidValueError: Rows are earlier than the batch before this one said, or not before ``until_ns``.
+            InvalidValueError: Rows are earlier than the end of the previous batch, or not before ``until_ns``.
             StoreError: The store refused. The batch is buffered, see above.
         """
         tables = {kind: table_of(kind, found) for kind, found in rows.items() if found}
@@ -315,7 +315,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """Append records, or their encoded frames, in one go and in order.
 
         A finding replaces the earlier one with its id, a status the earlier one of its rule. An observation must be
-        written before a rule sees what it says.
+        written before a rule sees its content.
 
         Raises:
             StoreError: The store refused; the same records may be written again later.

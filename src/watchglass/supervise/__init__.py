@@ -1,4 +1,4 @@
-"""Processes beside a training run: started by command line, supervised, replaced when they die."""
+"""Processes that accompany a training run: started by command line, supervised, replaced when they die."""
 
 from watchglass.supervise.companion import CompanionProcess
 from watchglass.supervise.lifeline import Lifeline, begin_beside

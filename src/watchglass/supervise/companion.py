@@ -1,4 +1,4 @@
-"""A process beside a training run: its configuration, lifeline, signs of life, and end."""
+"""A process that accompanies a training run: its configuration, lifeline, signs of life, and end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class CompanionProcess:
 
     Its standard input is a socket whose other end only this process holds. The configuration is sent through it,
     because others can read a command line or an environment, and a configuration may hold secrets. When this process
-    ends, for whatever reason, the companion reads end of file, does the rest of its work and ends. In the other
-    direction it writes a byte now and then, as a sign of life. It leads a session, so Ctrl-C does not reach it.
+    ends, for any reason, the companion reads end of file, does the rest of its work and ends. In the other direction it
+    writes a byte now and then, as a sign of life. It leads a session, so Ctrl-C does not reach it.
 
     Args:
         config: What it does, and the module that it runs.

@@ -1,4 +1,4 @@
-"""The lifeline of a process beside a training run, as that process sees it."""
+"""The lifeline of a process that accompanies a training run, as that process sees it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from types import FrameType
 class Lifeline:
     """A descriptor as a sign of life of this process's starter; the first line is for us, the rest is ignored.
 
-    SIGTERM says the same in other words. It interrupts waiting and nothing else: not a rule, which would take it for
-    an error in its code, and not the reading of a segment. Main thread only.
+    SIGTERM has the same meaning. It interrupts waiting and nothing else: not a rule, which would take it for an error
+    in its code, and not the reading of a segment. Main thread only.
 
     Args:
         descriptor: The other end of the starter's socket or pipe, 0 for standard input.
@@ -82,7 +82,7 @@ class Lifeline:
 
 
 def begin_beside() -> None:
-    """Set the signals of a process beside a training run: none of those that go to a whole process group ends it."""
+    """Set the signals of a process that accompanies a training run: no signal to the whole process group ends it."""
     if hasattr(signal, "pthread_sigmask"):
         # A launcher that replaces a process collects blocked signals at that time, and a child inherits the blocks.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

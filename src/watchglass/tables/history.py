@@ -16,7 +16,7 @@ from watchglass.errors import InvalidValueError
 from watchglass.records import DERIVED_FIELDS, STATISTIC_FIELDS, Fact, Mode, StepEnd, TensorInfo
 from watchglass.stats import RollingBaseline
 
-#: Values of a scalar that a view can look back on. Bounds the evaluator's memory whatever the length of a run.
+#: Values of a scalar that a view can look back on. Bounds the evaluator's memory for runs of any length.
 SERIES_LIMIT = 4096
 
 #: Two losses are the same where they differ by no more than this, relatively or near zero. A penalty on the weights

@@ -15,7 +15,7 @@ class ModelViews:
     """Makes the views of one worker's steps in one attempt, in their order. One owner.
 
     A step belongs to the model that it trained or evaluated, and to each other model with a loss in it. Tensors of a
-    model that had no step so far (the decoder beside an encoder) are shown with the model that leads the step. Models
+    model that had no step so far (the decoder of an encoder) are shown with the model that leads the step. Models
     beyond :data:`~watchglass.records.MOST_MODELS` have no views.
 
     Args:

@@ -1,4 +1,4 @@
-"""Moments that rules see beside the steps of one worker: a step of all workers, windows of streams, ticks."""
+"""Moments that rules see in addition to the steps of one worker: steps of all workers, windows of streams, ticks."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class CompactedBlock:
     """A contiguous block of steps in a Parquet file, read in parts, on demand.
 
     Args:
-        frame: The COMPACTED frame that stands in its place.
+        frame: The COMPACTED frame that replaces it.
         store: The store of the file.
         payloads: Keeps the rows that were read.
         problem: Called where the file is invalid; the block then has no rows.

@@ -67,7 +67,7 @@ class StepView:
     """The part of one complete step of one worker that is about one model.
 
     It holds the tensors and series of that model, and those without a model. Series have the names that a single
-    model's would have: ``loss`` is the loss of this model, whatever its prefix in the run. Made by :meth:`after`; valid
+    model's would have: ``loss`` is the loss of this model, without its prefix in the run. Made by :meth:`after`; valid
     until the next view of the same history is made.
 
     Attributes:

@@ -103,7 +103,7 @@ class RuleSuite(ABC):
     parameters: ClassVar[dict[str, Any]] = {}
     #: Class names of modules by path, in order of execution.
     modules: ClassVar[Modules] = {}
-    #: Workers of the runs; :attr:`Step.workers` says which of them record a step.
+    #: Workers of the runs; :attr:`Step.workers` selects those that record a step.
     workers: ClassVar[int] = 1
     #: Lowest severity that the sick run must get, and that the healthy one must not.
     severity: ClassVar[Severity] = Severity.WARNING
@@ -155,7 +155,7 @@ class RuleSuite(ABC):
             again = Finding.from_json(json.loads(json.dumps(finding.to_json(), allow_nan=False)))
             assert again.to_json() == finding.to_json()
             if finding.severity is not Severity.INFO:
-                assert finding.what_to_try, "a finding above info must say what to try"
+                assert finding.what_to_try, "a finding above info must have what_to_try"
             if self.rule.__module__.startswith("watchglass."):
                 assert set(finding.causes) <= set(built_in_knowledge().causes)
                 assert set(finding.evidence["symptoms"]) <= set(symptoms_of(self.rule))
@@ -169,7 +169,7 @@ class RuleSuite(ABC):
     def test_needs_cover_what_it_looks_at(self, tmp_path: Path) -> None:
         """On the sick run it is not starved: the run has the data that its needs name."""
         says = self.rule.needs or self.rule.streams or self.rule.tick is not Rule.tick
-        assert says, f"{self.rule.__name__} must say what it needs"
+        assert says, f"{self.rule.__name__} must declare what it needs"
         if self.rule.__module__.startswith("watchglass."):
             spec = RuleSpec(self.rule.__name__, self.parameters)
             for run in _stored(type(self), tmp_path.parent)[1:]:
@@ -216,7 +216,7 @@ class RuleSuite(ABC):
     def test_documentation_is_complete(self) -> None:
         """One line, the sections, and a sentence for every parameter whose default is valid."""
         documented = documentation(self.rule)
-        assert documented.summary.endswith("."), "the first line of the docstring says what it finds"
+        assert documented.summary.endswith("."), "the first line of the docstring must be a sentence"
         if self.rule.__module__.startswith("watchglass."):
             wanted = {"Looks at", "Fires when", "Usual causes", "What to try", "Costs", "Source"}
             assert set(documented.sections) == wanted

@@ -130,7 +130,7 @@ class StoreSuite(ABC):
             assert [entry.path for entry in store.list("a", after=start)] == [path for path in paths if path > start]
 
     def test_any_plain_name_comes_back(self, store: Store) -> None:
-        """As it was, in the order of its characters, whatever it means in an address."""
+        """Unchanged, in the order of its characters, even if they have a meaning in an address."""
         names = ["a b", "a+b", "a%41b", "a%2Fb", "a~b", "a#b", "a?b=c&d", "[a]{b}", "é", "名前", "a.b", "A"]
         for name in names:
             store.write(f"names/{name}", name.encode())
@@ -156,7 +156,7 @@ class StoreSuite(ABC):
         assert store.read("large") == expected + b"!"
 
     def test_readers_of_a_replaced_object_see_all_of_one(self, store: Store) -> None:
-        """Never a part of the old and a part of the new, whatever their sizes."""
+        """Never a part of the old and a part of the new, for any sizes."""
         contents = [bytes([number]) * (100_000 * (1 + number % 3)) for number in range(12)]
         store.write("x", contents[0])
 

@@ -19,7 +19,7 @@ _HINTS = {
 #: The same for other ends, by kind.
 _NOTES = {
     "interrupt": "the steps before it were recorded; a run that resumes continues them",
-    "exit": "the script ended itself; what it printed last says why",
+    "exit": "the script ended itself; its last output may give the reason",
 }
 
 

@@ -337,7 +337,7 @@ def _plain(name: str) -> str:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a number is found by capture, and so is in another figure or says what one says."""
+    """Whether a number is computed by capture, so that another figure shows it or its content."""
     plain = _plain(name)
     return plain in _OURS or plain.startswith(("loss/", "learning_rate"))
 

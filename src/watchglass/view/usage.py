@@ -23,6 +23,6 @@ def usage_sentence(usage: Usage) -> str:
     if not math.isnan(usage.gpu_mean):
         parts.append(f"{count(usage.gpus, 'GPU')} {percent(usage.gpu_mean / 100)} on average")
     if parts and not usage.whole:
-        parts.append("by a part of the samples")
+        parts.append("from a part of the samples")
     name = "" if usage.stream == "system" else f"{usage.stream}: "
     return name + ("; ".join(parts) or "no samples of processor and memory")

@@ -104,7 +104,7 @@ def test_what_lies_on_another_machine_is_mentioned(watchglass: Watchglass, kille
     for verb in ("check", "show"):
         said = watchglass(verb, run)
         assert (
-            f"watchglass: {run}: worker_0 did not exit in order; its last records may be on node7; to recover "
+            f"watchglass: {run}: worker_0 did not exit cleanly; its last records may be on node7; to recover "
             "them, run watchglass check there after its process has ended"
         ) in said.err
         assert "recovered the last" not in said.err
@@ -116,7 +116,7 @@ def test_what_belongs_to_another_user_is_mentioned(
     run = killed()
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     said = watchglass("check", run)
-    assert "worker_0 did not exit in order; its last records belong to user" in said.err
+    assert "worker_0 did not exit cleanly; its last records belong to user" in said.err
     assert len(claims_of_worker(LocalStore(run), 0, "worker_0")) == 1
 
 

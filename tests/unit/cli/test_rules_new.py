@@ -37,8 +37,11 @@ def test_nothing_is_overwritten(in_tmp_path: Path, capsys: pytest.CaptureFixture
         (["new", "../Start"], "must be that of a class"),
         (["new", "None"], "must be that of a class"),
         (["new", "Severity"], "Severity is a name that rules import; choose another name"),
-        (["new", "Random"], "random.py would hide the module random from scripts beside it; choose another name"),
-        (["new", "Torch"], "torch.py would hide the module torch from scripts beside it; choose another name"),
+        (
+            ["new", "Random"],
+            "random.py would hide the module random from scripts in the same folder; choose another name",
+        ),
+        (["new", "Torch"], "torch.py would hide the module torch from scripts in the same folder; choose another name"),
         (["new", "DeadRelu"], "DeadRelu is a built-in rule; choose another name"),
         (["new"], "to write a new rule: watchglass rules new CLASS"),
         (["DeadRelu", "SlowStart"], "to write a new rule: watchglass rules new CLASS"),

@@ -33,7 +33,7 @@ def statuses(starved: int, quiet: int, unfit: int = 0) -> list[RuleStatus]:
         (0, 1, "backward ran once and no optimizer stepped"),
         (20, 40, "backward ran 40 times and no optimizer stepped"),
         (20, 3, ""),
-        (1, 0, "only one training step was recorded, and its course cannot be judged"),
+        (1, 0, "only one training step was recorded, too few to judge the run"),
         (2, 0, ""),
     ],
 )

@@ -105,7 +105,7 @@ def test_what_could_not_be_written_is_written_later_in_its_newest_state(store: O
     run = open_run(store.location)
     assert (run.journal.findings[0].count, run.journal.observations, len(run.journal.statuses)) == (9, [LOST], 1)
     assert len(said) == 2
-    assert "the store is unreachable; the findings wait" in said[0]
+    assert "the store is unreachable; findings are buffered" in said[0]
     assert said[1] == "findings are being written again"
     journal.close()
 

@@ -130,7 +130,7 @@ def test_nvml_that_fails_is_an_error_of_the_reading() -> None:
     library.broken = library.NVMLError("GPU is lost")
     with pytest.raises(library.NVMLError, match="GPU is lost"):
         source.read(0)
-    with pytest.raises(SourceUnavailableError, match="NVML says GPU is lost"):
+    with pytest.raises(SourceUnavailableError, match="NVML reports GPU is lost"):
         NvidiaSource(library)
 
 

@@ -215,7 +215,7 @@ class Graph:
             self.varying[-1] = self._takes_data(len(self.nodes) - 1)
 
     def _takes_data(self, index: int) -> bool:
-        """Whether an operation takes data beside parameters: those have no part in the graph."""
+        """Whether an operation takes data in addition to parameters: data have no part in the graph."""
         kind, below = self.kinds[index], self.below[index]
         if kind in (LOOKS_UP, RECURS, ATTENDS, UNKNOWN):
             return True

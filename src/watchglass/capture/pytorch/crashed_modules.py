@@ -43,7 +43,7 @@ def _path(root: nn.Module, module: nn.Module) -> str:
 
 
 def _figures(frame: Mapping[str, Any], function: str) -> str:
-    """What the variables of one frame say, as PyTorch's functions name them; "" where they say nothing."""
+    """What the variables of one frame show, as PyTorch's functions name them; "" where they show nothing."""
     given = {name: value for name, value in frame.items() if isinstance(value, Tensor)}
     inputs, target, module = given.get("input"), given.get("target"), frame.get("self")
     weight = given.get("weight")

@@ -131,7 +131,7 @@ class Update:
 
 @dataclass
 class Events:
-    """Lists of listeners; the docstring of the module says when they are called.
+    """Lists of listeners; the docstring of the module states when they are called.
 
     Attributes:
         step_began: A TRAIN step that is captured has opened.

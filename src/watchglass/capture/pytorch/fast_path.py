@@ -208,7 +208,7 @@ class FastPath:
         if at != _OFF and get_ident() != self._thread:
             return
         if at == _BACKWARD and optimizer is self._optimizer() and len(arguments) == 1 and not kwargs:
-            # Asked for each time: a state that is loaded brings other groups, and unfreezing adds one.
+            # Read each time: a state that is loaded has other groups, and unfreezing adds one.
             groups = optimizer.param_groups
             rate = groups[0].get("lr")
             if type(rate) is float and len(groups) == 1:

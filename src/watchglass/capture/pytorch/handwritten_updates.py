@@ -27,7 +27,7 @@ from watchglass.records import BypassedUpdates, UnsteppedBackwards
 
 _log = logging.getLogger("watchglass")
 
-#: Parameters that are examined, and elements of each beside the one with the largest gradient.
+#: Parameters that are examined, and elements of each in addition to the one with the largest gradient.
 _MOST_FOLLOWED, _ELEMENTS = 4, 4
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 #: Elements up to which the largest gradient of a parameter is looked for.
@@ -35,7 +35,8 @@ _LOOKED_THROUGH = 1 << 20
 #: Nodes of autograd that are looked through for tensors of no module; and after how many backwards without any of these
 #: no more are expected.
 _MOST_NODES, _LOOKS = 2048, 3
-#: Backwards in a row with an update behind each, after which a device is not asked again; and before it how often.
+#: Backwards in a row with an update behind each, after which a device is not read again; and how often it is read
+#: before.
 _HABIT, _QUESTIONS = 8, 64
 #: Backwards without an update, after which records of their forwards are dropped.
 _MOST_KEPT = 256
@@ -64,7 +65,7 @@ class _AfterBackward:
         return parameter is None or parameter is not self._parameter()
 
     def changed(self, look: Callable[[], bool]) -> bool:
-        """Whether its values have changed; ``look`` decides whether a device may be asked."""
+        """Whether its values have changed; ``look`` decides whether a device may be read."""
         parameter = self._parameter()
         if parameter is None:
             return True
@@ -187,7 +188,7 @@ class HandwrittenUpdates:
             return
         before = [reference() for reference in self._loose]
         found = self._loose_of(roots)
-        # Beside models other tensors at each backward are their inputs.
+        # In a script with models, other tensors at each backward are their inputs.
         same = len(before) == len(found) and all(one is other for one, other in zip(before, found, strict=True))
         self._replacing = alone and bool(before) and not same
         self.look(replaced=self._replacing)
@@ -333,7 +334,7 @@ def _leaves(root: Tensor) -> list[Tensor]:
 
 
 def _is_readable(parameter: Tensor) -> bool:
-    """Whether versions, addresses and values of a tensor can be asked for."""
+    """Whether versions, addresses and values of a tensor can be read."""
     return (
         type(parameter) in (Tensor, nn.Parameter)
         and parameter.dtype in _DTYPES

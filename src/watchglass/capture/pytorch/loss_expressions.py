@@ -4,7 +4,8 @@
 start of a backward down to the model's outputs: it shows each operation and its numbers. In an evaluation the same
 operations are observed (:mod:`~watchglass.capture.pytorch.loss_operations`), and their results are followed from the
 model's outputs on. A value that exactly the same operations made, the only one since the model was called, is the loss
-of that call. So a metric beside it (an absolute error beside a squared one, an accuracy) is never taken for it.
+of that call. So a metric in the same evaluation (an absolute error next to a squared one, an accuracy) is never taken
+for the loss.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A script may write its loss with tensor operations, ``((model(x) - y) ** 2).mean()``. In training autograd's graph shows
 which these are. In an evaluation there is no graph, and no hook point reports an operation. So the functions and
-methods of those operations are wrapped while an evaluation goes on, and restored as training goes on: as the next
-forward with gradients or the next backward begins. While a model runs, while PyTorch compiles, and for tensors of other
-classes than PyTorch's they pass through.
+methods of those operations are wrapped during an evaluation, and restored when training continues: as the next forward
+with gradients or the next backward begins. While a model runs, while PyTorch compiles, and for tensors of other classes
+than PyTorch's they pass through.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def of_node(node: Any) -> Operation | None:
 
 
 def saved_constants(operation: Operation, node: Any) -> tuple[Any, ...] | None:
-    """Arguments of an operation besides tensors, from its node; None for one that is no plain value."""
+    """Arguments of an operation other than tensors, from its node; None for one that is no plain value."""
     try:
         values = [getattr(node, constant.saved, constant.default) for constant in operation.constants]
     except RuntimeError:

@@ -1,11 +1,11 @@
 """Outputs of a model from which backwards start in training: in an evaluation, the same outputs are the loss.
 
-Language models compute their loss themselves and return it beside the logits (nanoGPT, Hugging Face); so does a
-criterion that the script wrote as a module. In training such an output is marked in autograd's graph, and found again
-from the tensor that a backward starts from, through what scripts do in between: divide it by the number of
-micro-batches, scale it, add penalties. In an evaluation no graph and no backward exists, and none is needed. At
-captured steps a model's other outputs are marked as well: the graph then shows by which
-:mod:`expression <watchglass.capture.pytorch.loss_expressions>` a script makes its loss of them.
+Language models compute their loss themselves and return it with the logits (nanoGPT, Hugging Face); so does a criterion
+that the script wrote as a module. In training such an output is marked in autograd's graph, and found again from the
+tensor that a backward starts from, through what scripts do in between: divide it by the number of micro-batches, scale
+it, add penalties. In an evaluation no graph and no backward exists, and none is needed. At captured steps a model's
+other outputs are marked as well: the graph then shows by which :mod:`expression
+<watchglass.capture.pytorch.loss_expressions>` a script makes its loss of them.
 """
 
 from __future__ import annotations

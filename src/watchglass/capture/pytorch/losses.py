@@ -38,7 +38,7 @@ def number(value: Tensor) -> Any:
 
 
 def normalised(result: Tensor, predictions: Any, reduction: str) -> Tensor | None:
-    """A loss function's result per sample, whatever its reduction; None where that is not known."""
+    """A loss function's result per sample, for any reduction; None where that is not known."""
     if reduction == "none":
         return result.detach().mean() if result.numel() else None
     if result.numel() != 1:

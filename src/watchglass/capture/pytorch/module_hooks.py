@@ -29,7 +29,7 @@ _Table = OrderedDict[int, Any]
 #: Tables with our entries, by identity, and the keys of these entries.
 _tables: dict[int, tuple[weakref.ref[_Table], set[int]]] = {}
 _undo: list[Callable[[], None]] = []
-#: Stand-in for a pickled hook that cannot be left out: see :class:`Unsaved`.
+#: Replacement for a pickled hook that cannot be omitted: see :class:`Unsaved`.
 STAND_IN = (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
@@ -60,8 +60,8 @@ class Switch:
 class Unsaved(functools.partial[Any]):
     """A hook on a module, for picklers with a registry of their own: pickled, it becomes one that does nothing.
 
-    The stand-in is ``contextlib.nullcontext().__exit__``, which takes any three arguments and returns None, so what was
-    saved loads where watchglass is not installed.
+    The replacement is ``contextlib.nullcontext().__exit__``, which takes any three arguments and returns None, so what
+    was saved loads where watchglass is not installed.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -103,7 +103,7 @@ def wraps_compiled(module: nn.Module) -> bool:
 
 def runs_compiled(module: nn.Module) -> bool:
     """Whether a call of this very module runs compiled code."""
-    # A wrapper passes what it is asked for on to the module inside.
+    # A wrapper passes attribute reads on to the module inside.
     own = module.__dict__
     return (
         wraps_compiled(module)

@@ -97,7 +97,7 @@ class ParameterReader:
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         #: Of the weights that were read last.
         self.updates = Updates(hook, saving)
-        #: How often the total gradient norm is taken beside captured steps.
+        #: How often the total gradient norm is taken in addition to captured steps.
         self.norm_pace = NormInterval(hook.plan, hook.limits.norm_share, hook.limits.norm_interval)
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # Models of which an optimizer has been described.
@@ -236,7 +236,7 @@ class ParameterReader:
     def _norm_on_device(
         self, records: CapturedRecords, gradients: list[Tensor], names: list[str], scale: Any, sharded: bool, model: int
     ) -> LateGradients:
-        """:meth:`norm` where gradients live on devices, on several perhaps, and on the CPU beside them."""
+        """:meth:`norm` where gradients are on one or more devices, and also on the CPU."""
         groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for index, gradient in enumerate(gradients):
             groups.setdefault((gradient.device, gradient.dtype), []).append(index)

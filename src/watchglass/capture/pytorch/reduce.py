@@ -69,7 +69,7 @@ def plain(tensor: Tensor) -> Tensor | None:
     if tensor.layout is not torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
     if tensor.is_quantized or type(tensor).dequantize is not Tensor.dequantize:
-        # Codes with their scales beside them, as optimizers of eight bits keep their state.
+        # Codes with separate scales, as 8-bit optimizers keep their state.
         tensor = tensor.dequantize()
     if tensor.is_neg() or tensor.is_conj():
         # The values in memory have another sign.

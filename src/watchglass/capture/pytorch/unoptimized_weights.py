@@ -100,7 +100,7 @@ def _item(parameter: Tensor, place: ParameterPlace) -> Item | None:
         return Item(parameter, place.name, place.place, (), axis, parameter.requires_grad)
     if type(parameter) not in (Tensor, nn.Parameter) or not parameter.is_contiguous():
         return None
-    # An odd stride beside rows of even length reaches all columns.
+    # An odd stride over rows of even length reaches all columns.
     stride = (2 * parameter.numel() // _MOST) | 1
     sample = parameter.detach().view(-1)[::stride].contiguous()
     return Item(sample, place.name, place.place, (), axis, parameter.requires_grad, sampled=True, whole=parameter)

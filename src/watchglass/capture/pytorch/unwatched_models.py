@@ -75,7 +75,7 @@ class UnwatchedModels:
             self._stop()
             return
         if current.models.holds(module) or next(module.parameters(), None) is None:
-            return  # a loss or an activation by itself is no model
+            return  # a loss or an activation alone is no model
         if current.returned_any_of(tensor for _, tensor in tensors_in(arguments)):
             current.called_another = False
         elif module in self._ours or current.called_another:

@@ -35,7 +35,7 @@ _MOST_TRIES = 8
 
 @dataclass(eq=False)
 class ScriptOptimizer:
-    """Stands for the lines of a script that change parameters, where other parts expect an optimizer."""
+    """Represents the lines of a script that change parameters, where other parts expect an optimizer."""
 
     parameters: Callable[[], list[Tensor]]
     state: dict[Any, Any] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class UpdatePoint:
             if not closure:
                 self._readings.trust()
         if step.due:
-            # An evaluation in the middle of the step has asked the plan about its own.
+            # An evaluation in the middle of the step has queried the plan for its own step.
             current.hook.plan.resume()
             with torch.no_grad():
                 self._readings.weights(step, optimizer)
@@ -257,7 +257,7 @@ class UpdatePoint:
         self._end(step)
 
     def _skipped_where(self, found: Tensor, step: OpenStep, source: str) -> None:
-        """``found`` said to a fused optimizer whether to skip its update."""
+        """``found`` reported to a fused optimizer whether to skip its update."""
         if found.device.type == "cpu":
             if bool(found):
                 self._skipped(step, source, {"loss_scale": None})
@@ -287,7 +287,7 @@ class UpdatePoint:
     def _take_loose(self, optimizer: Optimizer) -> bool:
         """Take the parameters of an optimizer for those of no module: an image, a vector of weights.
 
-        Not beside an optimizer of a model: its updates are no steps of the training.
+        Not if a model has an optimizer: the updates of these parameters are then no training steps.
         """
         if self._optimizers:
             return False

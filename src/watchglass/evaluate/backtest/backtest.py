@@ -21,7 +21,7 @@ from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
 
 
 class BacktestOutcome(str, Enum):
-    """What a rule made of one run, beside its label."""
+    """The result of a rule on one run, with the label of the run."""
 
     FOUND = "found"
     MISSED = "missed"
@@ -37,7 +37,7 @@ class Firing:
     """Where a rule fired on one run.
 
     Attributes:
-        status: Where the rule stands at the end of what is stored, with the reason.
+        status: Status of the rule at the end of the stored data, with the reason.
         first_step: TRAIN step of the first finding that counts; None where it did not fire. Of a finding in an
             evaluation, the step before it.
         last_step: TRAIN step at which one was seen last.

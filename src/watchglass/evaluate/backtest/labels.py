@@ -67,7 +67,8 @@ def read_labels(path: str | os.PathLike[str]) -> list[Label]:
 
     Raises:
         MissingFileError: It is not there.
-        InvalidValueError: It is none of these, has an unknown column, or a value that cannot be; it says where.
+        InvalidValueError: It is none of these, has an unknown column, or an impossible value; the message names the
+            place.
     """
     path = Path(path)
     if not path.is_file():
@@ -135,7 +136,7 @@ def _from_csv(path: Path) -> list[tuple[str, dict[str, Any]]]:
             place = f"line {reader.line_num}"
             if None in row or None in row.values():
                 raise InvalidValueError(f"{path}, {place}: does not have as many columns as the first line")
-            # An empty cell says nothing; the others are read as their column says.
+            # An empty cell gives no value; the others are read by the type of their column.
             rows.append((place, {name.strip(): cell.strip() for name, cell in row.items() if cell.strip()}))
     except csv.Error as error:
         raise InvalidValueError(f"{path}, line {reader.line_num}: is not valid CSV: {error}") from None

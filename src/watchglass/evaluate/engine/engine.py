@@ -1,4 +1,4 @@
-"""The engine: shows moments to rules, folds what they find, and knows where each rule stands."""
+"""The engine: shows moments to rules, folds their findings, and keeps the status of each rule."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Engine:
         return [finding for runner in self._runners for finding in runner.take_changed()]
 
     def statuses(self) -> tuple[RuleStatus, ...]:
-        """Where each rule stands, in the order of the rules."""
+        """The status of each rule, in the order of the rules."""
         return tuple(runner.status(ended=self._ended) for runner in self._runners)
 
     def take_observations(self) -> list[Observation]:

@@ -15,7 +15,7 @@ from watchglass.store import layout
 def merge(parts: Sequence[PartialEvaluation], rules: Sequence[RuleSpec]) -> Evaluation:
     """The evaluation of one engine over all workers and rules, from parts that cover each worker and rule once.
 
-    Findings come in the same order, and statuses with the same reasons, whatever the parts and their order.
+    Findings come in the same order, and statuses with the same reasons, for any parts in any order.
 
     Args:
         parts: The parts. Of none, there is no evaluation.

@@ -1,4 +1,4 @@
-"""One rule over a run: its instances, what each of them is shown and finds, and where the rule stands."""
+"""One rule over a run: its instances, the moments and findings of each, and the status of the rule."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Seat:
 
     Attributes:
         key: Attempt, worker (or the group that trains together) and model.
-        group: Its workers: ``""`` for all that train together, else the one that trains by itself.
+        group: Its workers: ``""`` for all that train together, else the one that trains separately.
         rule: The instance; None where it stopped, or was shown the end.
         folding: Its findings.
         last: The last step that it saw.

@@ -1,4 +1,4 @@
-"""Calls into rules that end in time, whatever the rule does.
+"""Calls into rules that end in time, even if the rule does not.
 
 A rule is user code: it may loop for ever, sleep, or wait for a lock that no thread releases. One thread watches the
 calls of all watchdogs of a process. It compares the number of the present call with the number at its last check, so a

@@ -19,8 +19,8 @@ class Cutting:
     """The windows of one rule. For one thread; it keeps the rows of the last window of each stream, and all later ones.
 
     A window begins at a multiple of its length by the clock of its stream. It is over once a watermark has passed its
-    end. So windows follow from the stored data, in whatever pieces a reader gets it. A stretch without rows is no
-    window.
+    end. So windows depend on the stored data alone, and not on the pieces in which a reader gets it. A stretch without
+    rows is no window.
 
     Args:
         windows: What the rule has declared.

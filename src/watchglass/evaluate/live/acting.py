@@ -144,7 +144,7 @@ class Acting:
         return accepted
 
     def tick(self, workers: Sequence[WorkerProgress]) -> list[Observation]:
-        """Goes on with stops and deliveries; returns the observations to write."""
+        """Continues stops and deliveries; returns the observations to write."""
         return [*self._stopping.tick(workers), *self._deliver(now=False)]
 
     def finish(
@@ -186,7 +186,7 @@ class Acting:
             if not ended:
                 time.sleep(self._timing.delivery_look_s)
             elif not pause(self._timing.delivery_look_s):
-                why = "deliveries were not waited for any longer, since the evaluator was asked to end"
+                why = "the evaluator stopped waiting for deliveries, because it was requested to end"
                 break
         if not why:
             limit = f"all {all_s:g} s" if until_s >= latest_s else f"the last {patience_s:g} s"
@@ -213,7 +213,7 @@ class Acting:
             written = line.tick(may_start=False)
             write(written)
             if not written:
-                report(f"{line.key}: {line.waiting} not delivered, and the store does not take the dead letters now")
+                report(f"{line.key}: {line.waiting} not delivered, and the store does not accept the dead letters now")
                 break
         if line.counts["failed"]:
             report(
@@ -222,8 +222,8 @@ class Acting:
             )
         if line.counts["limited"]:
             report(
-                f"{line.key}: {line.counts['limited']} left out, beyond {line.action.per_hour} within an hour; "
-                "per_hour sets that"
+                f"{line.key}: {line.counts['limited']} not sent, because per_hour allows "
+                f"{line.action.per_hour} within an hour"
             )
 
     def _deliver(self, *, now: bool, may_start: bool = True) -> list[Observation]:

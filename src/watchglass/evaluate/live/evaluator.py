@@ -194,7 +194,7 @@ class Evaluator:
         return self._retry.attempt(lambda: self._waits(self._timing.silence_s) or not self._judging.drained()) is False
 
     def ended(self) -> str:
-        """How the run ended, in words, once no more records are expected; "" while it goes on.
+        """How the run ended, in words, once no more records are expected; "" while it continues.
 
         For a follower without a lifeline: the run has ended when all its workers have left or are lost, and no new
         attempt has begun for some seconds.

@@ -1,4 +1,4 @@
-"""Following one run, turn by turn until it ends: alone, beside its launcher, or as one of many."""
+"""Following one run, turn by turn until it ends: alone, under its launcher, or as one of many."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Following:
 
     Args:
         evaluator: The evaluator of the run; open before the first turn.
-        how_ended: How the run ended, in words, and "" while it goes on; :meth:`Evaluator.ended` if None.
+        how_ended: How the run ended, in words, and "" while it continues; :meth:`Evaluator.ended` if None.
         wait_s: Seconds to wait for the first training step; the time for which the store is unreachable does not count.
         clock: The time.
 
     Attributes:
         evaluator: The evaluator.
         has_news: Whether the last turn read anything.
-        ended: How the run ended, in words; "" while it goes on.
+        ended: How the run ended, in words; "" while it continues.
         is_late: Whether no training step came in time.
     """
 
@@ -181,7 +181,7 @@ def follow(
             if not was_removed(store):
                 raise
             raise MissingFileError(
-                f"{config.run} was removed while it was followed; follow it again when it has been started again"
+                f"{config.run} was removed while it was followed; start the run again, then follow it again"
             ) from None
 
 

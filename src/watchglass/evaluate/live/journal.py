@@ -127,7 +127,7 @@ class BufferedJournal:
             self._writer.write(list(self._waiting.values()))
         except StoreError as error:
             if not self._refused:
-                self._report(f"{error}; the findings wait and are written as soon as that is possible")
+                self._report(f"{error}; findings are buffered until the store accepts them")
             self._refused = True
             return False
         except RunExistsError:
@@ -232,7 +232,7 @@ def _says_more(record: JournalRecord, written: JournalRecord | None) -> bool:
 def is_judged(run: Run) -> bool:
     """Whether an evaluator has evaluated all of a run, its newest attempt included, and written final statuses."""
     statuses = run.journal.statuses
-    # An evaluator that goes on, or was killed, leaves a rule in progress.
+    # An evaluator that continues, or was killed, leaves a rule in progress.
     if not statuses or any(status.status is Status.IN_PROGRESS for status in statuses):
         return False
     if run.attempt == 0:

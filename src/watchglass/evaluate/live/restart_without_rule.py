@@ -62,7 +62,7 @@ def allow(configuration: str = "") -> None:
     """From now on this process may restart: it does nothing but evaluate.
 
     Args:
-        configuration: The text that it got beside its command line.
+        configuration: The text on its standard input, in addition to its command line.
     """
     _process.allowed, _process.configuration = True, configuration
 

@@ -18,11 +18,11 @@ class RunSnapshot:
         run: Location of the run.
         name: The name that output uses: the path below the prefix that is followed, or the location.
         attempt: Newest attempt of which something was read; -1 for none.
-        statuses: Where each rule stands.
+        statuses: The status of each rule.
         findings: In the order of attempt, step, rule, worker.
         train_steps: TRAIN steps that were evaluated, by worker, over all attempts.
         scalars: The last TRAIN value of each scalar (``loss``, ``learning_rate``), of the first worker.
-        ended: How the run ended, in words; "" while it goes on.
+        ended: How the run ended, in words; "" while it continues.
         deliveries: What actions did, by action and outcome: ``{("Webhook", "done"): 3}``.
         read_s: When something new was last read, on the monotonic clock of this process.
     """

@@ -170,7 +170,7 @@ class WorkerLiveness:
                 self._harvest(worker.attempt)
                 awaited = True
             elif drained():
-                # It may have written between the last look and its death: hence only once all is read.
+                # It may have written between the last look and its death, so the decision waits until all is read.
                 self._observed([worker.observation("worker_lost", worker.losses + 1)])
             else:
                 awaited = True

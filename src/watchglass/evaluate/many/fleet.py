@@ -128,7 +128,7 @@ class Fleet:
 
         Args:
             left_off: Why, in words.
-            patience_s: How long a store that is unreachable is asked again, for all runs together.
+            patience_s: How long requests to an unreachable store are retried, for all runs together.
         """
         give_up_s = self._clock() + patience_s
         members = [*self.members, *self._asleep]

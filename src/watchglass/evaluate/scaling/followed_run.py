@@ -40,7 +40,7 @@ class FollowedRun:
         self._judging: Judging | None = None
 
     def answer(self, request: str) -> str:
-        """Does what a request says, and reports the result.
+        """Carries out a request, and reports the result.
 
         Args:
             request: JSON with ``what`` (``"read"``, ``"drained"``, ``"drain"`` or ``"end"``, a method of

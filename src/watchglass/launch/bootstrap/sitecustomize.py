@@ -10,7 +10,7 @@ modules and what ``site`` has imported already, and imports watchglass only when
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type,import-untyped"
-# Nothing of ours may disturb the start of an interpreter, hence:
+# watchglass must not disturb the start of an interpreter. Therefore:
 
 import atexit
 import gc
@@ -74,7 +74,7 @@ class _TellingLoader:
 
 
 def _notify_session(name):
-    """Call the session. Whatever goes wrong there, the import of the framework has succeeded."""
+    """Call the session. Even if it fails, the import of the framework has succeeded."""
     # Imported modules stay, and a garbage collection would visit all objects of the framework: a tenth of a second.
     collects = gc.isenabled()
     gc.disable()

@@ -34,7 +34,7 @@ class _Devices:
             library.nvmlInit()
             handles = [library.nvmlDeviceGetHandleByIndex(place) for place in range(library.nvmlDeviceGetCount())]
         except library.NVMLError as error:
-            raise SourceUnavailableError(f"GPUs are not sampled: NVML says {error}") from error
+            raise SourceUnavailableError(f"GPUs are not sampled: NVML reports {error}") from error
         self.handles = {
             str(place): handle for place, handle in enumerate(handles) if self._is_visible(place, handle, visible)
         }
@@ -181,7 +181,7 @@ def nvidia_library() -> Any:
     """The module ``pynvml``.
 
     Raises:
-        SourceUnavailableError: It is not installed. The message says so only where there are GPUs.
+        SourceUnavailableError: It is not installed. The message is not empty only where there are GPUs.
     """
     try:
         import pynvml

@@ -41,7 +41,7 @@ class ExplodingGradient(Rule):
     default = True
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to follow the norm of the gradient"),
-        Needs(scalars=("loss",), optional=True, why="to tell growth from trouble"),
+        Needs(scalars=("loss",), optional=True, why="to distinguish growth from trouble"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
         Needs(facts=("clip",), optional=True, why="to know whether anything clips it"),
     )

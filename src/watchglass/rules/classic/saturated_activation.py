@@ -46,7 +46,7 @@ class SaturatedActivation(Rule):
         Needs(role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which activation is the last"),
         Needs(collection="tanh_input", statistics=("mean", "std"), optional=True, why="to see inputs of tanh"),
         Needs(collection="sigmoid_input", statistics=("mean", "std"), optional=True, why="to see inputs of sigmoid"),
-        Needs(scalars=("loss",), optional=True, why="to tell saturation from success"),
+        Needs(scalars=("loss",), optional=True, why="to distinguish saturation from success"),
     )  # fmt: skip
     calibrations: ClassVar = {
         "sagemaker": {"derivative": 0.0, "threshold_layer": 50.0, "window": 1, "hidden_only": False, "progress": 1.0}

@@ -54,9 +54,9 @@ class VanishingGradient(Rule):
     default = True
     needs = (
         Needs(role=Role.GRADIENT, statistics=("nonfinite", "nonzero_abs_mean"), why="to compare gradients of layers"),
-        Needs(scalars=("loss",), optional=True, why="to tell vanishing from convergence"),
+        Needs(scalars=("loss",), optional=True, why="to distinguish vanishing from convergence"),
         Needs(role=Role.WEIGHT, statistics=OF_SATURATION, optional=True, why="to see how activations shrink gradients"),
-        Needs(units=(UnitKind.INACTIVE,), optional=True, why="to tell ReLU from activations that saturate"),
+        Needs(units=(UnitKind.INACTIVE,), optional=True, why="to distinguish ReLU from activations that saturate"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
     calibrations: ClassVar = {"sagemaker": vanishing_gradient.VanishingGradient}

@@ -44,7 +44,7 @@ class WeightUpdateRatio(Rule):
     needs = (
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), why="to measure each update"),
         Needs(role=Role.WEIGHT, statistics=("rms",), why="to compare the update with the weight"),
-        Needs(scalars=("loss",), optional=True, why="to tell small updates from convergence"),
+        Needs(scalars=("loss",), optional=True, why="to distinguish small updates from convergence"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
     calibrations: ClassVar = {"sagemaker": weight_update_ratio.WeightUpdateRatio}

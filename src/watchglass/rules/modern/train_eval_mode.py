@@ -32,7 +32,9 @@ class TrainEvalMode(Rule):
     default = True
     needs = (
         Needs(facts=("training_flags",), why="to see the modes of modules"),
-        Needs(scalars=("loss",), modes=(Mode.EVAL,), optional=True, why="to tell an evaluation from other forwards"),
+        Needs(
+            scalars=("loss",), modes=(Mode.EVAL,), optional=True, why="to distinguish an evaluation from other forwards"
+        ),
     )
 
     min_steps: int = parameter(8, help="training steps in a row, or between two evaluations", unit="steps", ge=1)

@@ -38,7 +38,7 @@ class UpdateBelowPrecision(Rule):
     default = True
     needs = (
         Needs(facts=("update_sample",), why="to see which elements of weights an update changes"),
-        Needs(scalars=("loss",), optional=True, why="to tell lost updates from convergence"),
+        Needs(scalars=("loss",), optional=True, why="to distinguish lost updates from convergence"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
 

@@ -1,8 +1,8 @@
 """The native kernel: statistics and histograms of tensors in one pass, called with pointers, counts and dtypes.
 
-A small C library beside this file, built with the package, loaded with ctypes; the call releases the interpreter lock.
-Where no compiler was found the library is missing, :data:`available` is False, and the same functions do the same in
-NumPy, slower: counts, minima, maxima and histograms are the same bits, sums differ in their rounding.
+A small C library in the folder of this file, built with the package, loaded with ctypes; the call releases the
+interpreter lock. Where no compiler was found the library is missing, :data:`available` is False, and the same functions
+do the same in NumPy, slower: counts, minima, maxima and histograms are the same bits, sums differ in their rounding.
 
 What is computed of each element is defined by :func:`watchglass.stats.elements.numbers`: float32 and narrower dtypes
 are read as float32, others as float64; sums are of float64. Of n elements

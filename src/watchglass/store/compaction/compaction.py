@@ -74,7 +74,7 @@ def compact(
 ) -> Compaction:  # fmt: skip
     """Compact the attempts whose training has ended, and delete what that replaces as far as no reader needs it.
 
-    Memory is bounded by a block of statistics, some 600 MiB at most, whatever the size of the run.
+    Memory is bounded by a block of statistics, at most about 600 MiB, for a run of any size.
 
     Args:
         store: The store of a run.
@@ -211,7 +211,7 @@ class _Compactor:
         return []
 
     def _check_unchanged(self) -> None:
-        """Make sure that no segment grew since it was listed: it would have a living writer, whatever its claim says.
+        """Make sure that no segment grew since it was listed: else its writer lives, whatever its claim states.
 
         The writer may be in another container, or on another machine of the same name. What it appends to a compacted
         segment would be lost.

@@ -41,7 +41,7 @@ class PinRecord:
 class Pin(AbstractContextManager["Pin"]):
     """Keeps what one generation holds, and the segments behind it, from being deleted. For one thread.
 
-    Use it as a context, and call :meth:`tick` from time to time: one that is not renewed ends by itself.
+    Use it as a context, and call :meth:`tick` from time to time: one that is not renewed expires.
 
     Attributes:
         generation: The number of the generation, 0 for none.

@@ -36,7 +36,7 @@ _OF_A_RUN = re.compile(
 )
 #: Names of files that are no part of a run but lie in its folders: rings, and what was being written.
 _HIDDEN = re.compile(r"\.wg-|\.[a-z0-9_.-]+\.(?:rows|entries)\Z", re.ASCII)
-#: Folders of a run in which such files lie, beside its own.
+#: Folders of a run that may contain such files, in addition to the run's own folder.
 _FOLDERS = (layout.JOURNAL, layout.COMPACTED, "attempts", "control")
 
 

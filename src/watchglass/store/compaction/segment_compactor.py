@@ -69,7 +69,7 @@ def condense(
         worker: Its name.
         sources: What its frames are in, in order: the frames object of an earlier generation, then segments.
         tick: Called from time to time.
-        written: Gets the path and the length of each object as soon as it was written, whatever comes then.
+        written: Gets the path and the length of each object as soon as it was written, even if a later one fails.
         block_rows: A file of statistics ends with the first whole step after so many rows.
 
     Returns:
@@ -227,7 +227,7 @@ def _is_joined(frame: Frame) -> bool:
 def check_condensed(store: Store, frames: str, tick: Callable[[], None]) -> None:
     """Make sure that everything :func:`condense` wrote of a worker is there.
 
-    Frames are read whole, of files of statistics what says where everything in them is.
+    Frames are read whole. Of files of statistics, only the index and the footer are read.
 
     Raises:
         UnfitError: Something is missing or damaged.

@@ -2,7 +2,7 @@
 
 Opening a stream with Arrow costs a tenth of a millisecond however few columns are wanted, twice where the wanted ones
 are named, and a run has a thousand streams. All of one writer have the same schema, so that is taken apart once; a
-column without nulls is then one buffer to decompress. Whatever is unusual in any way is left to Arrow itself.
+column without nulls is then one buffer to decompress. Anything unusual is left to Arrow.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def flat_columns(stream: bytes | memoryview, wanted: Mapping[str, np.dtype[Any]]
         wanted: Dtype that each column must have.
 
     Raises:
-        DamagedDataError: The stream is malformed, or a buffer does not hold what it says.
+        DamagedDataError: The stream is malformed, or the content of a buffer does not match its header.
     """
     schema, batches = read_layout(stream)
     if len(batches) != 1 or len(schema) > _MAX_SCHEMA or batches[0].codec == "":

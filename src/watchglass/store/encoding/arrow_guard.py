@@ -29,7 +29,7 @@ class ArrowBatch(NamedTuple):
     """One record batch of a stream, not decoded.
 
     Attributes:
-        rows: What it says of its length.
+        rows: Its declared length.
         nodes: Length and number of nulls of each column, nested ones included, int64[n, 2].
         buffers: Offset in the stream and stored length of each buffer, int64[m, 2]; all lie within the stream.
         codec: How buffers are compressed, None for not at all; "" for in a way that this release does not know.

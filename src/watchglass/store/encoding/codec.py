@@ -240,7 +240,7 @@ def _sound_observation(data: dict[str, Any]) -> Observation:
 
 
 def _as_declared(kind: RowKind, data: Mapping[str, Any]) -> bool:
-    """Whether the fields of a row in JSON have the types that its kind declares, beside its key."""
+    """Whether the fields of a row in JSON have the types that its kind declares, in addition to its key."""
     types = {"text": str, "json": dict}
     return all(
         isinstance(data[field.name], types[field.type])

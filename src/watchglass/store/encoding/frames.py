@@ -23,7 +23,7 @@ from watchglass.errors import InvalidValueError
 
 MAGIC = b"WGF1"
 HEADER_BYTES = 16
-#: Largest payload in bytes. A header that claims more is damaged: no reader ever allocates what a header says.
+#: Largest payload in bytes. A header that claims more is damaged: no reader ever allocates a size from a header.
 MAX_PAYLOAD = 64 << 20
 
 _HEADER = struct.Struct("<4sHHII")

@@ -159,7 +159,7 @@ def _keys(first: NDArray[np.int16], offsets: NDArray[np.int64], gaps: NDArray[np
 
 
 def _check(found: Histograms, keys: NDArray[np.int64]) -> None:
-    """Whatever reads histograms may rely on this."""
+    """All readers of histograms may rely on this."""
     sizes = np.diff(found.offsets)
     rising = np.ones(len(keys), bool)
     rising[1:] = keys[1:] > keys[:-1]

@@ -126,7 +126,7 @@ def _plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
 def _text(value: Any) -> str:
     try:
         return str(value)
-    except Exception:  # whatever a script's class raises
+    except Exception:  # a script's class may raise anything
         return f"<{type(value).__name__}>"
 
 

@@ -20,7 +20,7 @@ from watchglass.store.encoding.rows import dtype_of
 
 #: Every flat column and its dtype as this release writes it.
 _DTYPES: dict[str, np.dtype[Any]] = {name: dtype_of(STATISTICS)[name] for name in dtype_of(STATISTICS).names or ()}
-#: The columns that rows have beside their statistics.
+#: The columns that rows have in addition to their statistics.
 KEYS = tuple(name for name in _DTYPES if name not in STATISTIC_FIELDS)
 #: Columns of :class:`StatisticsBatch`, except for histograms.
 FLAT = (*KEYS, "values")
@@ -35,10 +35,10 @@ class StatisticsBatch:
         tensor_id: u32[n].
         calls: u32[n], how many tensors (module calls, micro-batches) were merged into the row.
         values: float64[n, 11], columns as :data:`~watchglass.records.STATISTIC_FIELDS`; where only some of these were
-            asked for, those in the order asked for.
+            requested, those in the requested order.
         origin: u8[n], an :class:`~watchglass.records.Origin`.
         sampled: bool[n], whether the row is of a fixed sample of the tensor's elements.
-        histograms: Of n tensors, some of them none; None where no row has one or they were not asked for.
+        histograms: Of n tensors, some of them none; None where no row has one or they were not requested.
     """
 
     global_step: NDArray[np.uint64]

@@ -1,7 +1,7 @@
 """How an object store is reached: endpoint, region and credentials, found the ways that its own tools find them.
 
-obstore reads most of the environment by itself. What it does not read is added here: profiles of AWS, endpoints of a
-profile, connection strings of Azure. Nothing found is kept in a message, a representation or a file.
+obstore reads most of the environment. This module adds what it does not read: profiles of AWS, endpoints of a profile,
+connection strings of Azure. Nothing found is kept in a message, a representation or a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from watchglass.store.media.request_failures import NO_CREDENTIALS
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
-#: Keys of a profile that say where to get credentials instead of holding them.
+#: Keys of a profile that name a source of credentials instead of holding them.
 _INDIRECT = (
     "role_arn",
     "sso_session",
@@ -36,7 +36,7 @@ class RequestPatience:
     """How long one call of an object store may take; a caller that can wait longer retries.
 
     Attributes:
-        connect_s: Until a connection stands.
+        connect_s: Until a connection is established.
         request_s: From a request to the last byte of its answer, for up to a piece of an object.
         retry_s: After the first failure no try begins later than this.
         first_pause_s: Before the second try; then twice as long each time, less up to a half by chance.
@@ -64,7 +64,7 @@ def connector(
     Args:
         scheme: ``"s3"``, ``"gs"`` or ``"az"``.
         bucket: Its name.
-        patience: For connections, and for tries where the client makes them by itself.
+        patience: For connections, and for retries that the client makes.
         environ: The environment in addition to the part that obstore reads itself.
 
     Returns:
@@ -113,7 +113,7 @@ def s3_settings(environ: Mapping[str, str], patience: RequestPatience = RequestP
     Raises:
         InvalidValueError: ``AWS_PROFILE`` names a profile that there is not, or the endpoint is no URL.
         MissingExtraError: The profile holds no keys, and what finds them is not installed.
-        StoreError: There are no credentials, and the instance may not be asked for them.
+        StoreError: There are no credentials, and the instance must not be queried for them.
     """
     profile = _Profile.read(environ)
     settings: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def azure_settings(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _is_plain(settings: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Whether the endpoint says http://: keys are sent in the clear only where the user says so."""
+    """Whether the endpoint begins with http://: keys are sent unencrypted only if the user chooses it."""
     endpoint = settings.get("endpoint") or environ.get("AZURE_STORAGE_ENDPOINT") or environ.get("AZURE_ENDPOINT") or ""
     return str(endpoint).lower().startswith("http://") or _is_set(environ, "AZURE_STORAGE_USE_EMULATOR")
 

@@ -270,7 +270,7 @@ def _exists(target: Path) -> RunExistsError:
 
 @contextmanager
 def _translated(verb: str, target: Path) -> Iterator[None]:
-    """Turn every OSError into one of ours, in one line with path and cure."""
+    """Turn every OSError into a StoreError, in one line with path and cure."""
     try:
         yield
     except (MissingFileError, RunExistsError, StoreError):

@@ -19,7 +19,7 @@ def open_store(location: str, *, quick: bool = False) -> Store:
     """The store at a location: a path, ``file://``, ``s3://``, ``gs://`` or ``az://``. Nothing is created or read.
 
     ``s3://bucket`` alone is a location too: one whose paths begin at the top of the bucket. A slash at the end does not
-    matter. Credentials and endpoints are never part of it: docs/object-stores.md says where they are looked for.
+    matter. Credentials and endpoints are never part of it: docs/object-stores.md states where they are looked for.
 
     Args:
         location: The location as the user wrote it.

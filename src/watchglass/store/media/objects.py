@@ -183,7 +183,7 @@ class ObjectStore(Store):
                     if any(name and not name.startswith(".") for name in names):
                         return False
             except Exception as error:
-                if type(error).__name__ == "InvalidPathError":  # it is an object, whatever its name
+                if type(error).__name__ == "InvalidPathError":  # it is an object with an unusual name
                     return False
                 raise
             return True

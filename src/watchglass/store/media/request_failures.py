@@ -63,7 +63,7 @@ _CURES = {
     "IllegalLocationConstraintException": "the bucket is in another region; set AWS_REGION to it",
     "EntityTooLarge": "the object is larger than the server takes; raise its limit or record less",
     "QuotaExceeded": "the quota is used up; free space or choose another bucket",
-    "NotImplemented": "the server does not support what is needed; docs/object-stores.md says what that is",
+    "NotImplemented": "the server lacks a required operation; docs/object-stores.md lists those that are required",
     "ServerSideEncryptionConfigurationNotFoundError": "the bucket's encryption is not set up; set it up",
 }
 _BY_STATUS = {

@@ -21,7 +21,7 @@ class UncertainWrites:
     def mark_of(self, path: str, views: Sequence[memoryview]) -> tuple[str, bool]:
         """The mark to write with, and whether an earlier try with it may have succeeded.
 
-        That is so for the same bytes at the same path only: what differs must not be taken for what is there.
+        An earlier try counts only for the same bytes at the same path: other bytes must not be taken for these.
         """
         earlier = self._marks.get(path)
         if earlier is not None and earlier[1] == _digest(views):

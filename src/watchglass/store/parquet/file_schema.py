@@ -15,7 +15,8 @@ from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, STATISTICS
 from watchglass.store.encoding.rows import dtype_of
 from watchglass.store.encoding.statistics_batch import KEYS as KEYS_OF_ROWS
 
-#: The columns of a row beside its statistics, with their dtypes in a batch; first the columns of the sort order.
+#: The columns of a row in addition to its statistics, with their dtypes in a batch; first the columns of the sort
+#: order.
 KEYS: tuple[tuple[str, Any], ...] = tuple(
     (name, dtype_of(STATISTICS)[name]) for name in dict.fromkeys(("tensor_id", *KEYS_OF_ROWS))
 )
@@ -71,7 +72,7 @@ def restored_l2(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
 def _expected_l2(
     count: Column, nan: Column, posinf: Column, neginf: Column, total: Column, m2: Column
 ) -> NDArray[np.float64]:
-    """``sqrt(m2 + sum * sum / n)``, 0 where that is not finite; each operation rounds once, as IEEE 754 says."""
+    """``sqrt(m2 + sum * sum / n)``, 0 where that is not finite; each operation rounds once, as in IEEE 754."""
     with np.errstate(all="ignore"):
         expected = np.sqrt(m2 + total * total / (count - nan - posinf - neginf))
     return np.where(np.isfinite(expected), expected, 0.0)

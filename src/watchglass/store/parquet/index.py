@@ -64,7 +64,7 @@ def add_index(data: bytes) -> bytes:
 
 
 def end_bytes(tail: bytes, size: int) -> int:
-    """Bytes from the start of the index to the end of a file; more than ``tail`` has if that is too short to say.
+    """Bytes from the start of the index to the end of a file; more than ``tail`` has if that is too short.
 
     Args:
         tail: The end of the file.

@@ -26,7 +26,7 @@ _TAIL = 1 << 16
 _MAX_COLUMNS = 256
 #: Most bytes that the columns read of a row group may take.
 MAX_GROUP_BYTES = 256 << 20
-#: Compressed bytes that are fetched at once: a slow store is asked for several ranges together.
+#: Compressed bytes that are fetched at once: a slow store gets one request for several ranges.
 _FETCH = 32 << 20
 
 
@@ -232,7 +232,7 @@ class _Ranges(io.RawIOBase):
 
 @contextmanager
 def _damage(path: str) -> Iterator[None]:
-    """Turns any error that Arrow raises for damaged bytes into one of ours."""
+    """Turns any error that Arrow raises for damaged bytes into an error of watchglass."""
     import pyarrow as pa
 
     try:

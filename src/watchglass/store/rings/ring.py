@@ -39,10 +39,10 @@ from watchglass.store.rings.ring_paths import paths_of_rings
 ROWS = 2048
 #: Bytes of entries kept: those of the time between two flushes.
 ENTRY_BYTES = 8 << 20
-#: Stands for a number that is not known, in bits that no computation yields: a NaN would be a finding.
+#: Represents an unknown number, in bits that no computation yields: a NaN would be a finding.
 ABSENT_BITS = 0x7FF8_5747_4142_5345
 ABSENT: float = struct.unpack("=d", struct.pack("=Q", ABSENT_BITS))[0]
-#: A row as it is read. The same number stands at both ends, but for a row that its writer died over.
+#: A row as it is read. The same number is at both ends, except in a row that its writer could not finish.
 ROW_DTYPE = np.dtype(
     [("begin", "u8"), ("global_step", "u8"), ("mode_step", "u8"), ("start_ns", "u8"), ("end_ns", "u8"),
      ("loss", "f8"), ("learning_rate", "f8"), ("weight", "f8"), ("end", "u8")]
@@ -243,7 +243,7 @@ def read_rings(store: Store, names: Sequence[str], label: Mapping[str, Any]) -> 
     """Every whole row and entry in the rings that a claim names. Other files are ignored.
 
     Raises:
-        RunExistsError: Their writer lives, whatever its claim says.
+        RunExistsError: Their writer lives, even if its claim states otherwise.
     """
     rows, ids, entries, paths = np.empty(0, ROW_DTYPE), (0, 0), [], []
     for path in paths_of_rings(store, names):
@@ -283,7 +283,7 @@ def _whole_entries(data: bytes) -> list[bytes]:
 def _entry_ring(store: Store, label: Mapping[str, Any], name: str) -> tuple[EntryRing, str]:
     """A new ring, in the run's folder where it has one with room, and its name in the claim."""
     if store.root is not None:
-        # Beside the segments; what begins with a dot is not part of the run.
+        # Next to the segments; a name that begins with a dot is not part of the run.
         shown = f"{layout.attempt_path(label['attempt'])}/.{name}"
         with suppress(OSError):
             return EntryRing(store.root / shown, label), shown

@@ -159,7 +159,7 @@ class Sending:
                 self._change.notify_all()
             _log.warning("watchglass: %s", error)
             return False
-        except Exception as error:  # whatever the fault, a retry may succeed
+        except Exception as error:  # after any fault, a retry may succeed
             self._report_unreachable(error)
             return False
         self._sent(first, sent)
@@ -172,7 +172,7 @@ class Sending:
         except OSError as error:
             if error.errno in _PASSING:
                 raise
-            if found.path != self._lost:  # its stand-in may have to be sent several times
+            if found.path != self._lost:  # its replacement may have to be sent several times
                 self._lost = found.path
                 _log.warning("watchglass: %s of %s is lost: %s", found.path, self._store.location, error)
             if layout.parse_segment(found.path) is None:

@@ -130,7 +130,7 @@ class Spool(WrapperStore):
 
     @property
     def patience_s(self) -> float:
-        """Seconds without progress after which :meth:`close` gives up."""
+        """Seconds without progress after which :meth:`close` stops waiting."""
         return self._timing.upload_patience_s
 
     @property

@@ -159,10 +159,10 @@ _relaxed = threading.local()
 
 
 def _let_graphs_be_captured() -> None:
-    """Wait without harm to a CUDA graph that the training captures just now.
+    """Let this thread query events while the training thread captures a CUDA graph.
 
-    A thread that asks for an event while another captures, in the mode that is usual, breaks that capture, unless it
-    has said that it knows what it does.
+    In CUDA's default mode, a query of an event breaks a capture in another thread. This function sets the relaxed mode
+    for its thread, in which a query breaks nothing.
     """
     if torch.version.cuda is None or getattr(_relaxed, "said", False):
         return

@@ -6,7 +6,7 @@ sent, results take 176 bytes for every 16,384 elements and 4.4 kB for every hist
 computed in float64). The same elements give the same bits. No operation depends on values, so none waits for them.
 
 Of n elements ``sum`` and ``abs_sum`` are off by at most ``(n / 65536 + 17000) * 2**-53 * abs_sum``, ``l2`` by as much
-of itself, in whatever order PyTorch adds up a block; ``m2`` by ``1e-10 * m2 + 1e-17 * l2**2``. On devices without
+of itself, in any order in which PyTorch adds up a block; ``m2`` by ``1e-10 * m2 + 1e-17 * l2**2``. On devices without
 float64 (MPS) sums are of float32, and numbers that are computed in float64 elsewhere are rounded to it.
 """
 

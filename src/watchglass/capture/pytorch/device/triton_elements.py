@@ -110,7 +110,7 @@ def _length(real, imaginary):
     larger, smaller = tl.maximum(real, imaginary), tl.minimum(real, imaginary)
     ratio = tl.where(larger > 0, smaller / larger, larger)
     result = larger * tl.sqrt(1 + ratio * ratio)
-    # A maximum may hide a NaN; an infinite part makes the magnitude infinite, also beside a NaN.
+    # A maximum may hide a NaN; an infinite part makes the magnitude infinite, even if the other part is NaN.
     result = tl.where((real != real) | (imaginary != imaginary), float("nan"), result)
     infinity = float("inf")
     return tl.where((real == infinity) | (imaginary == infinity), infinity, result)

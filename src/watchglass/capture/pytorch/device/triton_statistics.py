@@ -110,7 +110,7 @@ class Gathering:
     if they were not sent before.
 
     Args:
-        device: Where the tensors live; the CPU where Triton's interpreter stands in for a GPU.
+        device: Device of the tensors; the CPU where Triton's interpreter replaces a GPU.
         stream: The stream on which the tensors are computed, None on the CPU.
         size: Its capacity.
         time: Measures the launches.

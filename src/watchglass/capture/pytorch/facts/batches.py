@@ -57,7 +57,7 @@ class _EpochStart:
         self.batch_size = getattr(loader, "batch_size", None)
         self.in_order = getattr(loader, "in_order", True)
         self.root: weakref.ref[nn.Module] | None = None
-        # No model was known when the loader was asked for batches.
+        # No model was known when the script requested batches from the loader.
         self.waiting = False
         self.batches: list[list[Sample]] = []
         self.remove: list[Callable[[], None]] = []

@@ -143,7 +143,7 @@ class ForwardReading:
         if graph.names[at] != "batch_norm":
             return
         shape = graph.shape(Operand(at, 0))
-        # Where the node does not say so, it is in training mode: another node is for evaluation.
+        # A node without this attribute is in training mode: evaluation has another node.
         if len(shape) < 2 or not graph.saved(at, "training", True):
             return
         self._normalized += 1

@@ -13,7 +13,7 @@ from watchglass.capture.pytorch.losses import ELEMENTWISE
 
 #: Most different calls that are kept; with more, shapes vary too much for a rule.
 _MOST_CALLS = 32
-#: Operations that say something about the range of their values.
+#: Operations that limit the range of their values.
 _TOLD = ("softmax", "log_softmax", "sigmoid", "tanh", "relu", "softplus", "weighted_sum")
 #: Rearrangements between the predictions and the operation that made them, at most.
 _MOST_HOPS = 5
@@ -96,7 +96,7 @@ def _made_by(predictions: Tensor | None) -> tuple[str | None, int | None]:
 
 
 def _normalized_over(node: Any) -> int | None:
-    """Size of the axis of a softmax, from its node alone: its saved tensors may be packed away."""
+    """Size of the axis of a softmax, from its node alone, because its saved tensors may be packed elsewhere."""
     axis = getattr(node, "_saved_dim", None)
     if not isinstance(axis, int) or "Softmax" not in node.name():
         return None

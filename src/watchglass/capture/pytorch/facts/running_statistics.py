@@ -60,7 +60,7 @@ class RunningStatistics:
             self._record(call.forward.records, call.root, inputs)
 
     def _listens(self) -> bool:
-        # Asked before or after the forward that begins has been counted.
+        # Called before or after the forward that begins has been counted.
         count = self._counts[Mode.TRAIN]
         return _is_power(count) or _is_power(count + 1)
 

@@ -32,7 +32,7 @@ from watchglass.capture.update_samples import (
 _MOST_OPTIMIZERS = 8
 #: Second moments in an optimizer's state, the one that divides first.
 _MOMENTS = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
-#: Optimizers of PyTorch that decouple the decay, where their groups do not say so.
+#: Optimizers of PyTorch that decouple the decay although their groups have no setting for it.
 _DECOUPLED = (AdamW, *(kind for name in ("Adafactor", "Muon") if (kind := getattr(torch.optim, name, None))))
 _BIAS_CORRECTED = "exp_avg_sq"
 

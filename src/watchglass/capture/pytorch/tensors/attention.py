@@ -44,7 +44,7 @@ class Attention:
     Computed again from queries and keys, of a few rows of a few sequences, see
     :func:`~watchglass.capture.pytorch.tensors.attention_rows.rows_of_attention`. Observed are
     ``torch.nn.functional.scaled_dot_product_attention``, and ``multi_head_attention_forward`` where it computes
-    attention itself because its weights are asked for (``nn.MultiheadAttention`` in its default setting). They are
+    attention itself because its weights are requested (``nn.MultiheadAttention`` in its default setting). They are
     wrapped from the first step on at which a collection asks, until the hook detaches. Attention that is written out is
     observed where gradients are on: a softmax over the last of at least three axes, whose input comes of a batched
     product of matrices. The softmax is wrapped in captured forwards only. Not observed: attention that other libraries

@@ -90,5 +90,5 @@ def _signature(function: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     parameters = parameters_of(function)
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     target = next((index for index, name in enumerate(needed) if name in _TARGETS), len(needed))
-    # A variance beside the prediction is predicted too.
+    # A variance that accompanies the prediction is predicted too.
     return tuple(parameters), (*needed[:target], *(name for name in needed[target:] if name == "var"))

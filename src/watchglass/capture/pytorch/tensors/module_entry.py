@@ -56,9 +56,9 @@ def is_open(hook: Hook, step: OpenStep) -> bool:
 class ModuleEntry:
     """Sends ``events.module_entered`` for every module that a captured forward calls, while a part wants inputs.
 
-    After a module has returned its inputs may have been overwritten, by itself (``nn.ReLU(inplace=True)``) or inside.
-    The global hook lives from the beginning of the outermost call to its end; where that end never comes, because the
-    forward raised, it removes itself at the next call that is none of the captured step's.
+    After a module has returned, its inputs may have been overwritten, by the module (``nn.ReLU(inplace=True)``) or
+    inside. The global hook lives from the beginning of the outermost call to its end; where that end never comes,
+    because the forward raised, it removes itself at the next call that is none of the captured step's.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:

@@ -102,7 +102,7 @@ def _states(update: Update) -> Iterator[tuple[str, Tensor | None, Place, Any]]:
     """``(name, parameter, place, value)`` of all tensors and numbers of an optimizer's state."""
     optimizer = holder_of(update.optimizer)
     for parameter, name, place in update.parameters:
-        # Looked up without asking for it: the state makes entries for whatever is asked for.
+        # Looked up without indexing: the state creates an entry for every key that is indexed.
         state = optimizer.state.get(parameter)
         if not isinstance(state, Mapping):
             continue

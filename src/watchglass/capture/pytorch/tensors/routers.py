@@ -3,8 +3,8 @@
 A module is taken for a router when its own name or the name of its class has a word such as *router* or *gate* in it
 (``mlp.gate``, ``MixtralTopKRouter``), when it or its parent holds the number of experts, or its parent one list of
 modules, and when it returns a tensor of floats whose last axis is as long as that. So the ``gate_proj`` of a gated
-feed-forward is none. Beside modules that are experts by their name or class, any module that returns such a tensor
-before one of them runs is the router, whatever its name.
+feed-forward is none. In a module with experts (by name or class), any module that returns such a tensor before an
+expert runs is the router, independent of its name.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Routers:
 
 
 class _Mixture(NamedTuple):
-    """The experts among the modules in a module, and whether a module beside them is a router by its name."""
+    """The experts among the modules in a module, and whether a module next to them is a router by its name."""
 
     experts: tuple[nn.Module, ...]
     has_router: bool
