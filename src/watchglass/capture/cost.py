@@ -14,7 +14,7 @@ _SHARING = 8
 
 
 class Memory:
-    """Counts the bytes that capture holds on each device. For the training's thread."""
+    """Counts the bytes that capture holds on each device. For the training thread."""
 
     def __init__(self) -> None:
         self._held: defaultdict[str, int] = defaultdict(int)
@@ -27,7 +27,7 @@ class Memory:
 
 
 class Cost:
-    """Adds up the cost of watching one training run. For the training's thread.
+    """Adds up the cost of watching one training run. For the training thread.
 
     Args:
         plan: Its budget learns the cost of each step, and chooses the interval.
@@ -38,7 +38,7 @@ class Cost:
         callbacks_ns: Time of callbacks since the last step was accounted for.
         memory: Bytes that capture holds.
         device_ns: Upper bound of the time that devices have spent on statistics so far. Only the recorder's thread
-            adds to it; the training's thread reads it.
+            adds to it; the training thread reads it.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder, report_ns: int) -> None:

@@ -68,7 +68,7 @@ class Guard:
         hook: Owner of the callbacks; gets their faults and their cost.
 
     Attributes:
-        waiting: The training's thread waits for other threads that do its work: their calls count as its calls.
+        waiting: The training thread waits for other threads that do its work: their calls count as its calls.
     """
 
     def __init__(self, hook: Hook) -> None:
@@ -137,7 +137,7 @@ class Guard:
 
     @property
     def is_lent(self) -> bool:
-        """Whether the training's thread waits for the calling thread, which autograd has started.
+        """Whether the training thread waits for the calling thread, which autograd has started.
 
         Threads that the script starts do not count: they train nothing that is watched.
         """

@@ -68,7 +68,7 @@ class _View:
 class Plan:
     """Answers, for a step and a tensor, whether to capture it.
 
-    For the training's thread. A set of collections is an integer with a bit for each: those that are due at a step, and
+    For the training thread. A set of collections is an integer with a bit for each: those that are due at a step, and
     those that a tensor belongs to. The form in which a tensor is kept follows from the bits that both have.
 
     Args:

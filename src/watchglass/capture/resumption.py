@@ -37,7 +37,7 @@ class Coming(Protocol):
 class Resumption:
     """Settles, once, at which step this process begins, and holds steps back that have no number yet.
 
-    For the training's thread, but for :meth:`joined`.
+    For the training thread, but for :meth:`joined`.
 
     Args:
         clock: Moved to the step at which training continues.

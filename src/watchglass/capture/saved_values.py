@@ -126,7 +126,7 @@ def numbers_of(value: Any) -> Numbers | None:
 
 
 def computed(elements: NDArray[Any] | Readback, make: Callable[[NDArray[Any]], Any]) -> Any:
-    """The result of ``make`` for these elements, or a readback of it: the training's thread waits for no device."""
+    """The result of ``make`` for these elements, or a readback of it: the training thread waits for no device."""
     return make(elements) if isinstance(elements, np.ndarray) else DeferredNumbers(lambda: make(elements.resolve()))
 
 

@@ -29,7 +29,7 @@ class UpdateCopies:
     """Copies that never take more than a bound together.
 
     Where all parameters of an optimizer would take more, groups of them take turns over captured steps. For the
-    training's thread.
+    training thread.
 
     Args:
         copied: Copies an array into the memory of an earlier copy of an array that was alike; into new memory where

@@ -13,7 +13,7 @@ _MOST_CAUSES = 3
 #: A cause with a lower score is omitted if there is a likelier one.
 _LEAST_SCORE = 0.1
 _MOST_ADVICE = 5
-#: Further sentences for a cause, and against it, are only counted.
+#: Most sentences for a cause, and against it; further ones are only counted.
 _MOST_EVIDENCE = 12
 
 #: Attempt and model: NaN in one of them is no evidence about another.
@@ -27,12 +27,12 @@ _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "predic
 def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) -> tuple[Diagnosis, ...]:
     """The diagnoses of findings, worst first, then those with a proven cause, then earliest.
 
-    Findings that are only info make no separate diagnosis. The cause that the symptoms of open findings support most
-    explains every finding that supports it, on any worker; a cause that an exact symptom proves comes before those that
-    only fit. Then the remaining findings are treated in the same way. A finding that is first seen after values have
-    become NaN or infinite is a consequence, unless it has an exact symptom: it joins the same diagnosis and does not
-    count for any cause. Workers share their gradients. So findings of bad values on other workers at the same step join
-    too, and count for causes.
+    Findings of severity info alone make no separate diagnosis. The cause that the symptoms of open findings support
+    most explains every finding that supports it, on any worker; a cause that an exact symptom proves comes before those
+    that only fit. Then the remaining findings are treated in the same way. A finding that is first seen after values
+    have become NaN or infinite is a consequence, unless it has an exact symptom: it joins the same diagnosis and does
+    not count for any cause. Workers share their gradients. So findings of bad values on other workers at the same step
+    join too, and count for causes.
 
     Args:
         findings: In any order.
@@ -157,8 +157,8 @@ class _Diagnosing:
         ranked = self._ranking(group)[:_MOST_CAUSES]
         ranked = [name for name in ranked if name == ranked[0] or _score(support[name]) >= _LEAST_SCORE]
         causes = tuple(self._ranked(name, support[name], group) for name in ranked)
-        # The headline has the finding that people will have noticed, a value that is not finite, else the best evidence
-        # for the cause; the chain of symptoms shows the findings before it.
+        # The headline shows the finding that people notice first (a non-finite value), else the best evidence for the
+        # cause; the chain of symptoms shows the findings before it.
         best = ranked[0] if ranked else ""
         serious = [finding for finding in group if finding.severity is not Severity.INFO]
         key = max(

@@ -9,7 +9,7 @@ from watchglass.errors import UnknownNameError
 from watchglass.records import ExplainedFinding, Finding, SymptomReading, Verdict
 from watchglass.rules import Knowledge, RuleDocumentation
 
-#: Findings that an error names.
+#: Most findings that an error names.
 _NAMED = 5
 
 

@@ -188,7 +188,8 @@ def _seconds_per_step(run: Run) -> float:
     """Estimated duration of each further TRAIN step, with its share of the evaluations, in seconds.
 
     The first steps of a run take much longer than later ones, and are captured, which later ones seldom are. So steps
-    without a capture are the best estimate. Of too few steps the shortest one counts, which rather underestimates.
+    without a capture give the best estimate. If there are too few steps, the shortest one counts, which tends to
+    underestimate.
     """
     intervals = _intervals(run)
     between = [each for each in intervals if not each.evaluated] or intervals

@@ -54,7 +54,7 @@ def _follows_the_loss(rule: str) -> bool:
 
 
 def _required(rule: str) -> list[Needs]:
-    """What a built-in rule cannot do without; nothing is known of other rules."""
+    """The required needs of a built-in rule; none for other rules, whose needs are unknown here."""
     return [need for need in find_rule(rule).needs if not need.optional] if rule in BUILT_IN else []
 
 

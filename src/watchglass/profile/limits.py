@@ -1,4 +1,4 @@
-"""What the run may use of this machine: cores and memory by control groups (version 1 and 2) and by affinity."""
+"""The share of this machine that the run may use: cores and memory, by control groups (1 and 2) and affinity."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def usable_cores() -> list[int]:
 
 
 def _least(*found: Iterator[tuple[float, Path]]) -> tuple[float | None, Path | None]:
-    """The least limit of all levels, and what goes with it."""
+    """The least limit of all levels, with its group."""
     limits = [each for level in found for each in level]
     return min(limits, key=lambda each: each[0], default=(None, None))
 

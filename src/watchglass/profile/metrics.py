@@ -11,7 +11,7 @@ from watchglass.errors import WatchglassError
 
 
 class SourceUnavailableError(WatchglassError):
-    """The machine lacks what a source reads. The message is a sentence for the notes of the stream."""
+    """The machine has nothing that the source could read. The message is a sentence for the notes of the stream."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""The sampler as a process beside a training run: one for each machine of a run.
+"""The sampler process, which accompanies a training run: one for each machine of the run.
 
-Started by command line with a socket as its standard input, as an evaluator is. It ends when the socket closes or when
-its parent has died, and writes what it has sampled before. Exit status 0 when it ended in order, or when another
-sampler of the machine writes the stream.
+Started by command line with a socket as its standard input, as an evaluator is. It ends when the socket closes or its
+parent has died, and first writes its samples. Its exit status is 0 after a clean end, or if another sampler of the
+machine writes the stream.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from watchglass.profile.sources import open_sources
 from watchglass.store import StreamWriter, open_store
 from watchglass.supervise import Lifeline, begin_beside
 
-#: Wait for the sampler of an attempt that ends just now.
+#: Longest wait for the sampler of an attempt that is ending.
 _DYING_S, _LOOK_S = 5.0, 0.25
 
 

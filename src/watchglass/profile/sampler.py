@@ -18,7 +18,7 @@ from watchglass.store import StreamWriter
 
 _NAN = float("nan")
 _SECOND = 1_000_000_000
-#: A wall clock that moved by more against the monotonic one was set.
+#: A wall clock that moves by more than this against the monotonic one was set.
 _CLOCK_STEP_NS = _SECOND
 #: Pauses of a source that failed: the first, the longest.
 _RETRY_S = (1.0, 60.0)
@@ -64,7 +64,7 @@ class _Batch:
 class Sampler:
     """Samples sources and writes the rows in batches. For one thread; holds the stream until :meth:`close`.
 
-    A source that fails is noted in the stream and tried again after a pause; the others go on.
+    The stream notes a source that fails. The sampler tries it again after a pause; the other sources continue.
 
     Args:
         sources: The sources.
@@ -165,7 +165,7 @@ class Sampler:
         state.due_ns = now_ns + state.interval_ns - self._interval_ns // 2
 
     def _add_row(self, now_ns: int) -> None:
-        # A metric whose instances have all gone has no values.
+        # A metric without any remaining instance has no values.
         shown = [(state, reading) for state in self._states for reading in state.readings if len(reading.values)]
         if not any(state.fresh and state.readings for state in self._states):
             return

@@ -16,8 +16,8 @@ class Event:
     """An event that an action may subscribe to.
 
     Attributes:
-        kind: ``"finding"``: a rule has a new finding; ``"status"``: a rule's status has changed; ``"summary"``:
-            too many events came, so some were left out.
+        kind: ``"finding"``: a rule has a new finding; ``"status"``: a rule's status has changed; ``"summary"``: too
+            many events occurred, so some were omitted.
         id: Identifier; an evaluator that restarts gives the same event the same id.
         run: Location of the run.
         run_id: Identifier of the run.
@@ -27,7 +27,7 @@ class Event:
         finding: The finding, for ``"finding"``.
         status: The new status of the rule, for ``"status"``.
         previous: Its status before, for ``"status"``; None for the first status.
-        left_out: How many events were left out, for ``"summary"``.
+        left_out: How many events were omitted, for ``"summary"``.
     """
 
     kind: str

@@ -18,7 +18,7 @@ class Failure:
 
     Attributes:
         kind: ``"exception"``; ``"interrupt"`` (Ctrl-C); ``"exit"`` (an exit status other than 0); ``"signal"``;
-            ``"lost"`` (the process is gone and reported nothing).
+            ``"lost"`` (the process ended and reported nothing).
         type: Class of the exception, with its module unless that is ``builtins``: ``"ValueError"``,
             ``"torch.OutOfMemoryError"``; "" for none.
         message: Message of the exception, in one line of bounded length, without anything that looks like a secret.
@@ -26,7 +26,7 @@ class Failure:
         line: Line of that file, counted from 1; 0 if unknown.
         source: That line.
         module: The module of the model that was running, ``"layers.0.fc (Linear)"``; "" for none, or if unknown.
-        figures: What it worked on: ``"indices go from 0 to 120, the table has 100 rows"``; "" if unknown.
+        figures: Shapes and ranges of its inputs: ``"indices go from 0 to 120, the table has 100 rows"``; "" if unknown.
         exit_status: As a shell reports it, ``128 + n`` after signal ``n``; None if unknown.
         worker: Worker of the process; "" if unknown.
         wall_ns: Wall time of the failure, nanoseconds since 1970; 0 if unknown.
@@ -66,7 +66,7 @@ class Failure:
 class UnsteppedBackwards:
     """Backward passes after which no update was seen, as a fact of the run.
 
-    Written at the end of a process in which backwards ran and no step, or hardly any, was recorded. A later fact of a
+    Written at the end of a process in which backwards ran and few steps, or none, were recorded. A later fact of a
     worker replaces an earlier one. The headline of the verdict reports it: "backward ran 360 times and no optimizer
     stepped".
 
@@ -91,7 +91,7 @@ class UnsteppedBackwards:
 
     @classmethod
     def from_fact(cls, fact: Fact) -> UnsteppedBackwards | None:
-        """The record that :meth:`to_fact` wrote; None if nothing is missing, or the fact is not valid."""
+        """The record that :meth:`to_fact` wrote; None if there were no such backwards, or the fact is not valid."""
         backwards, reason = fact.data.get("backwards"), fact.data.get("reason")
         if type(backwards) is not int or backwards <= 0:
             return None

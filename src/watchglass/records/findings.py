@@ -11,7 +11,7 @@ from watchglass.records.training import Mode
 
 
 class Severity(str, Enum):
-    """How bad a finding is. ``error``: the run is broken. ``warning``: look now. ``info``: worth knowing."""
+    """How bad a finding is. ``error``: the run is broken. ``warning``: act now. ``info``: worth knowing."""
 
     INFO = "info"
     WARNING = "warning"
@@ -138,9 +138,9 @@ class Observation:
         attempt: Attempt it concerns.
         after: :attr:`StepEnd.order` of the step that it concerns; None for none.
         data: Plain JSON values.
-        group: Workers whose moments it belongs to, if it has a place among the moments that rules see: ``""`` for the
-            ranks of a run, else the worker that trains separately.
-        steps: How many complete steps of the group rules were shown before it.
+        group: Workers whose moments it belongs to, if it is one of the moments that rules see: ``""`` for the ranks of
+            a run, else the worker that trains separately.
+        steps: How many complete steps of the group the rules saw before it.
     """
 
     kind: str

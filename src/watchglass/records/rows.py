@@ -58,7 +58,7 @@ class Field:
         means: Its meaning, in one line.
         unit: Of its numbers, "" for none.
         array: Whether it is a list of the type, of any length. Lists of texts need a kind that is written as JSON.
-        values: The names of its numbers. Tables omit rows with other numbers, which a later release has written.
+        values: The names of its numbers. Tables omit rows with other numbers, which come from a later release.
     """
 
     name: str

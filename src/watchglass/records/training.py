@@ -166,7 +166,7 @@ class UnitKind(IntEnum):
 
     Attributes:
         INACTIVE: The unit was zero on every element of the step.
-        SATURATED: At least 99 % of its elements lay beyond the limits of the activation that it went into.
+        SATURATED: At least 99 % of its elements were beyond the limits of the activation that took them.
         UNUSED: The expert of a router got less than a hundredth of a fair share.
     """
 

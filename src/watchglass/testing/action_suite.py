@@ -81,7 +81,7 @@ class ActionSuite(ABC):
 
     @abstractmethod
     def arrived(self, tmp_path: Path) -> int:
-        """Number of events that have arrived at the destination."""
+        """Number of events that have reached the destination."""
 
     def make(self, parameters: Mapping[str, Any]) -> Action:
         """The action."""

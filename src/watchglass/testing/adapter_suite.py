@@ -41,7 +41,7 @@ from watchglass.run import Run, open_run
 
 AfterStep = Callable[[int], None]
 
-#: No faults are injected here: these are no part of a step, or are called by scripts and use the other methods.
+#: Methods without injected faults: they are not part of a step, or scripts call them and they use the other methods.
 _NOT_BROKEN = frozenset((
     "guarded", "detach_with", "detach_if_broken", "close", "fault", "forked", "flush", "step", "save_scalar",
     "save_tensor",

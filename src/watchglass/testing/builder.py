@@ -1,9 +1,8 @@
 """Runs for tests, written by the real writer, without training.
 
-``build_run`` writes a whole run in one call; ``RunBuilder`` writes one step by step, to test what follows a run while
-it grows. Modules, roles and layers follow from tensor names, as capture gives them: ``fc1.weight``,
-``gradient/fc1.weight``, ``fc1.output``, ``loss``. Names of a second model have its prefix: ``model_2.fc1.weight``,
-``model_2/loss``.
+``build_run`` writes a whole run in one call; ``RunBuilder`` writes one step by step, to test readers of a growing run.
+Modules, roles and layers follow from tensor names, as capture gives them: ``fc1.weight``, ``gradient/fc1.weight``,
+``fc1.output``, ``loss``. Names of a second model have its prefix: ``model_2.fc1.weight``, ``model_2/loss``.
 """
 
 from __future__ import annotations

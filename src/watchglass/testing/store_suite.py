@@ -231,7 +231,7 @@ class StoreSuite(ABC):
         assert list(store.read_many([])) == []
 
     def test_pruning_keeps_what_holds_something(self, store: Store) -> None:
-        """Objects stay, also below; a folder whose objects were all deleted is no longer listed."""
+        """Objects are kept, also in folders below; a folder whose objects were all deleted is no longer listed."""
         store.write("a/b/c", b"1")
         store.write("a/d/e", b"1")
         store.delete("a/b/c")

@@ -24,7 +24,7 @@ def call_watched(
 
     Args:
         training: Called without arguments.
-        evaluator: Its rules decide what is captured, its run where to.
+        evaluator: Its rules determine what is captured, its run determines where it is written.
         settings: Fields of :class:`~watchglass.config.SessionConfig`; they override those that the rules request.
 
     Raises:
@@ -74,7 +74,7 @@ def _session(config: SessionConfig) -> Iterator[None]:
 
 @contextmanager
 def _watched_when_imported(begun: Callable[[], None]) -> Iterator[None]:
-    """Has frameworks watched: imported ones now, others as soon as the function imports them."""
+    """Watches frameworks: imported ones now, others as soon as the function imports them."""
     names = {name for name, entry in FRAMEWORKS.items() if entry.discovers}
     for name in names & set(sys.modules):
         _imported(name, begun)

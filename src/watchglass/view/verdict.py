@@ -17,12 +17,12 @@ from watchglass.view.verdict_sentences import cause_in_words, chain, closing, fi
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Colours of rich by severity; "" stands for no finding.
+#: Colours of rich by severity; "" means no finding.
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bold green"}
 
-#: Most diagnoses in full, and most diagnoses: those between have a headline only.
+#: Most diagnoses that are shown in full, and most that are shown at all: the others have a headline only.
 _IN_FULL, _DIAGNOSES = 3, 20
-#: Most symptoms of a chain, and most sentences of advice.
+#: Most symptoms of a chain that are shown, and most sentences of advice.
 _CHAIN, _ADVICE = 5, 3
 #: Most sentences against a cause.
 _AGAINST = 1

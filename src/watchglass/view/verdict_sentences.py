@@ -1,4 +1,4 @@
-"""The sentences of a verdict: its headline, its closing lines, what an ended or starved run means, chains of symptoms.
+"""The sentences of a verdict: its headline, its closing lines, runs without an answer, chains of symptoms.
 
 Every format uses them: the terminal, Markdown, JSON, JUnit, SARIF and the report.
 """

@@ -27,7 +27,7 @@ _MAX_SCALED = 64
 
 
 class Backwards:
-    """Finds the loss of each forward, and the accuracy of a classification. For the training's thread."""
+    """Finds the loss of each forward, and the accuracy of a classification. For the training thread."""
 
     def __init__(self, current: TrainingState) -> None:
         self._current = current

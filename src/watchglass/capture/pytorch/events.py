@@ -1,7 +1,7 @@
 """Events that the adapter's parts can listen to.
 
 A part (facts, optimizer state, labels, attention) is a class that registers with :meth:`Events.add`: its methods named
-like events are called from then on. They are called on captured steps only, in the training's thread,
+like events are called from then on. They are called on captured steps only, in the training thread,
 inside the hook's guard and under ``no_grad``, in the order in which they were added; on other steps no code of a part
 runs. A part may keep no argument past the call, except weak references to tensors.
 """

@@ -23,7 +23,7 @@ class Updates:
     """Saves the change of each parameter, as ``update/fc1.weight``.
 
     All copies together take at most ``capture_memory_bytes``. Of a parameter larger than that, a fixed sample of
-    elements is copied, and its statistics are marked as sampled. For the training's thread.
+    elements is copied, and its statistics are marked as sampled. For the training thread.
     """
 
     def __init__(self, hook: Hook, saving: Saving) -> None:

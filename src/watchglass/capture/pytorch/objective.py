@@ -158,7 +158,7 @@ class Objective:
 
 
 class Objectives:
-    """Follows the gradients of models and optimizers. Used by the training's thread, or while that waits for autograd.
+    """Follows the gradients of models and optimizers. Used by the training thread, or while that waits for autograd.
 
     Attributes:
         backwards: How many there were since the last update, the one that runs included.

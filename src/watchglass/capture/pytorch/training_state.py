@@ -28,7 +28,7 @@ _CALL: types.CodeType = nn.Module.__call__.__code__
 
 @dataclass
 class TrainingState:
-    """Shared by the parts of one adapter; written by the training's thread only.
+    """Shared by the parts of one adapter; written by the training thread only.
 
     Attributes:
         hook: Where everything goes.

@@ -113,7 +113,7 @@ class NvidiaStateSource(MetricSource):
     ``gpu.power`` (W), ``gpu.temperature`` (°C), ``gpu.clock`` and ``gpu.memory.clock`` (MHz), ``gpu.throttle`` (bits as
     NVML's ``nvmlClocksThrottleReason``), ``gpu.ecc.corrected`` and ``gpu.ecc.uncorrected`` (since the driver was
     loaded), ``gpu.pcie.*`` and ``gpu.nvlink.*`` (bytes/s), and ``gpu.processes``, the number of processes of the run on
-    it. In a container that shows GPUs of others, the run's are those with such processes.
+    it. In a container that also shows GPUs of other containers, the GPUs of the run are those with such processes.
 
     Args:
         library: The module ``pynvml``.

@@ -14,7 +14,7 @@ from watchglass.profile.metrics import Metric, MetricReading, MetricSource, Rate
 
 #: Processes that are shown one by one, the oldest first; further ones count in the totals.
 MOST_SHOWN = 32
-#: Modules that are no processes of the run, with all that they start: evaluator, sampler.
+#: Modules whose processes, with all their children, are not processes of the run: evaluator, sampler.
 _BESIDE = ("watchglass.evaluate", "watchglass.profile")
 _NAN = float("nan")
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100

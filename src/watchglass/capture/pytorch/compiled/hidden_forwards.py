@@ -23,7 +23,7 @@ _PATIENCE = 2
 
 
 class HiddenForwards:
-    """Opens a forward when its first module returns. For the training's thread.
+    """Opens a forward when its first module returns. For the training thread.
 
     Args:
         current: The state of the training run.

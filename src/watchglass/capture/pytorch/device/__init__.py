@@ -1,1 +1,1 @@
-"""Statistics of tensors that live on a device, read there and brought back without a wait."""
+"""Statistics of tensors on a device, computed there and copied back without a wait."""

@@ -1,12 +1,12 @@
-"""Statistics of tensors that live on a device, brought back without a wait.
+"""Statistics of tensors on a device, copied back without a wait.
 
-The training's thread never waits for a device. Results come to the host by asynchronous copies, and the recorder's
-thread waits for these. On a GPU with Triton, the results of a step are gathered and come in one copy
-(``triton_statistics``); elsewhere PyTorch's operators compute them (``torch_statistics``). Counts,
-minima, maxima and histograms equal those of the native kernel, bit for bit; sums differ in their rounding.
+The training thread never waits for a device. Asynchronous copies bring results to the host, and the recorder's thread
+waits for them. On a GPU with Triton, the results of a step are gathered and copied together (``triton_statistics``);
+elsewhere PyTorch's operators compute them (``torch_statistics``). Counts, minima, maxima and histograms equal those of
+the native kernel, bit for bit; sums differ in their rounding.
 
 Memory on a device is bounded for tensors of any size, and counted: copies of tensors that cannot be read in place take
-at most 16 MiB. With Triton, tables take 8 MB and the gathering of a stream 41 MB; without it a call takes 42 MB, and
+at most 16 MiB. With Triton, tables take 8 MB and the gathering of a stream 41 MB. Without it a call takes 42 MB, plus
 little for its results.
 """
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("watchglass")
 
 
 class Account(Protocol):
-    """Where costs are added up: :class:`watchglass.capture.cost.Cost`."""
+    """Adds up costs: :class:`watchglass.capture.cost.Cost`."""
 
     memory: Memory
     device_ns: int
@@ -61,10 +61,10 @@ def _triton_on(device: torch.device) -> Any:
 
 
 class DeviceStatistics:
-    """Statistics of tensors on all devices. For the training's thread; what it returns is for the recorder's.
+    """Statistics of tensors on all devices. For the training thread; its results are for the recorder's thread.
 
     Args:
-        account: Where device memory and device time are added up.
+        account: Adds up device memory and device time.
         sizes: Sizes of pieces and of memory.
         triton: Returns the module that computes with Triton on a device, None for a device without Triton.
         timer: Makes the object that measures device time.

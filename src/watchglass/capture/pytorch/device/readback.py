@@ -1,4 +1,4 @@
-"""Numbers on their way from a device: copied without a wait, received on the recorder's thread."""
+"""Transfers of numbers from a device: copied without a wait, received on the recorder's thread."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _PARTS = 1 << HISTOGRAM_MANTISSA_BITS
 _BIAS = 1075
 #: Exponent of the smallest and of the greatest number of float32 and of float64.
 _NARROW, _WIDE = (-149, 127), (-1074, 1023)
-#: Bins that all magnitudes of elements need which are computed in float32, and in float64; there are as many negative.
+#: Bins for the magnitudes of elements computed in float32, and in float64; there are as many for negative elements.
 NARROW_SIDE, WIDE_SIDE = ((last - first + 1) * _PARTS for first, last in (_NARROW, _WIDE))
 _NARROW_LEAST, _WIDE_LEAST = ((first + _BIAS) * _PARTS for first, _ in (_NARROW, _WIDE))
-#: Device time is measured between two sendings, once in this number of sendings.
+#: Device time is measured between two transfers, once in this number of transfers.
 _TIMED = 8
 #: Modules with the events of a type of device.
 _MODULES = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.mps}
 
 
 class DeviceRows:
-    """Numbers on their way from a device; :meth:`resolve` waits for them and is called by the recorder's thread.
+    """A transfer of numbers from a device; the recorder's thread calls :meth:`resolve`, which waits for them.
 
     Args:
         values: A tensor.
@@ -39,7 +39,7 @@ class DeviceRows:
     """
 
     def __init__(self, values: Tensor, modules: Mapping[str, Any] = _MODULES) -> None:
-        # Named, since a script may have chosen another default.
+        # Named explicitly, because a script may have changed the default.
         self._host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda)
         self._host.copy_(values, non_blocking=True)
         self._event = _recorded(values.device, modules)
@@ -51,13 +51,13 @@ class DeviceRows:
 
     @property
     def here(self) -> bool:
-        """Whether the copy was over as it returned, as on devices that have no other."""
+        """Whether the copy was complete when the call returned, as on devices without asynchronous copies."""
         return self._event is None
 
     @property
     def ready(self) -> bool:
-        """Whether the numbers are known to be here, so that :meth:`resolve` would not wait."""
-        # To ask, while a CUDA graph is captured, would break it.
+        """Whether the numbers have arrived, so that :meth:`resolve` would not wait."""
+        # A query during the capture of a CUDA graph would break the graph.
         known = self._event is not None and not torch.cuda.is_current_stream_capturing()
         return known and bool(self._event.query())
 
@@ -70,11 +70,11 @@ class DeviceRows:
 
 
 class DeviceTime:
-    """Measures how long a device works for us: pairs of events around launches, read when they are over.
+    """Measures the device time of watchglass: pairs of events around launches, read when the launches are complete.
 
     Args:
-        report: Called with nanoseconds, on the recorder's thread.
-        cuda: What makes events and knows the current streams.
+        report: Gets nanoseconds, on the recorder's thread.
+        cuda: Module that creates events and knows the current streams.
     """
 
     def __init__(self, report: Callable[[int], None], cuda: Any = torch.cuda) -> None:
@@ -87,11 +87,11 @@ class DeviceTime:
 
     @contextmanager
     def span(self, device: torch.device, kernel: Any = None) -> Iterator[None]:
-        """Around launches on the device's current stream; where the device waits for the host this counts as well.
+        """Measure launches on the device's current stream, including time in which the device waits for the host.
 
         Args:
-            device: Where to.
-            kernel: What is launched, where it is compiled first when it is launched first: that is not the device's.
+            device: Device of the launches.
+            kernel: The launched kernel if its first launch compiles it, because that is no device time.
         """
         self._worked = True
         if device.type != "cuda" or self._turn or (kernel is not None and kernel not in self._launched):
@@ -106,7 +106,7 @@ class DeviceTime:
         self._spans.append((begin, end))
 
     def turn(self) -> None:
-        """A step is over: its launches, if any, have been sent."""
+        """A step has ended, and its launches, if any, were sent."""
         if self._worked:
             self._worked = False
             self._turn = (self._turn + 1) % _TIMED
@@ -145,7 +145,7 @@ def histograms_from(counts: NDArray[np.int32], widths: NDArray[np.int64], seen: 
 
 
 def _recorded(device: torch.device, modules: Mapping[str, Any]) -> Any:
-    """An event after the copies on their way from a device; None for a device with synchronous copies."""
+    """An event after the pending copies from a device; None for a device with synchronous copies."""
     module = modules.get(device.type)
     if module is None or not (device.type == "mps" or module.is_available()):
         return None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Size(NamedTuple):
-    """Capacity of a gathering of statistics, or its need: rows, rows of shares, bins."""
+    """Capacity, or required size, of a gathering of statistics: rows, rows of shares, bins."""
 
     rows: int
     shares: int
@@ -19,13 +19,13 @@ _NEW, _FULL = Size(64, 4096, 1 << 16), Size(8192, 1 << 18, 1 << 22)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSizes:
-    """The memory bounds that the modules of this package state follow from these defaults.
+    """Sizes of pieces and buffers. The memory bounds in the docstrings of this package follow from the defaults.
 
     Attributes:
         tile: Elements that a Triton program reads together in float32.
         wide_tile: The same in float64.
         shares: Most shares of a tensor: a power of two.
-        plan_bytes: Bytes of read plans that are kept.
+        plan_bytes: Most bytes of read plans that are kept.
         new_gathering: Capacity of a new gathering; doubled where a step needs more ...
         full_gathering: ... up to here: 0.9 MB, 23 MB and 17 MB.
         block: Elements of a block, without Triton.
@@ -46,5 +46,5 @@ class DeviceSizes:
     copied_bytes: int = 16 << 20
 
 
-#: The sizes of statistics that are given none.
+#: The default sizes.
 DEFAULT_SIZES = DeviceSizes()

@@ -1,6 +1,6 @@
-"""Splits the tensors of a call into batches that are examined one after another, so that memory has a bound.
+"""Splits the tensors of a call into batches that are read one after another, so that memory is bounded.
 
-Kernels read a tensor's memory from one end to the other. A tensor with gaps in memory, or with another order than its
+Kernels read a tensor's memory from start to end. A tensor with gaps in memory, or with another memory order than its
 older values, is copied first. A large one is copied in pieces, whose rows and histograms are merged on the host.
 """
 
@@ -91,7 +91,7 @@ def _by_owner(owners: Sequence[int]) -> list[list[int]]:
 
 
 def _pieces(tensor: Tensor, before: Tensor | None, most_bytes: int) -> Iterator[tuple[Tensor, Tensor | None, int]]:
-    """A tensor, or consecutive parts of it, each with the bytes that have to be copied."""
+    """A tensor, or consecutive parts of it, each with the number of bytes to copy."""
     size = _copied_bytes(tensor, before)
     if size <= most_bytes or tensor.numel() < 2:
         yield tensor, before, size

@@ -1,7 +1,7 @@
-"""Statistics on any device, by PyTorch's own operators: where there is no Triton.
+"""Statistics on any device by PyTorch's operators, for devices without Triton.
 
 Elements are copied into memory of a fixed size, one block to a row, and reduced there in place, in float64. The rows of
-blocks are joined on the host. So a call takes at most 42 MB on the device however large the tensors are. Until they are
+blocks are joined on the host. So a call takes at most 42 MB on the device, for tensors of any size. Until they are
 sent, results take 176 bytes for every 16,384 elements and 4.4 kB for every histogram (33.6 kB where elements are
 computed in float64). The same elements give the same bits. No operation depends on values, so none waits for them.
 
@@ -38,7 +38,7 @@ from watchglass.stats import Histograms, Rows, empty, sample_sizes
 _BYTES = 40
 #: As in :mod:`watchglass.stats.elements`.
 _SAMPLED_ABOVE, _RUN, _STRATA = 1 << 16, 16, 1 << 10
-#: Elements whose bins are computed in one call.
+#: Number of elements whose bins are computed in one call.
 _TOGETHER = 1 << 19
 _PARTS = 1 << HISTOGRAM_MANTISSA_BITS
 _WIDE = {
@@ -178,7 +178,7 @@ def _joined(rows: Rows, finite: NDArray[np.float64], starts: NDArray[np.int64], 
         high = np.maximum.reduceat(np.where(some, rows[:, _MAX], -np.inf), starts)
         mean = np.repeat(result[:, _SUM] / np.maximum(number, 1), blocks)
         gap = np.where(some, rows[:, _SUM] / np.maximum(finite, 1) - mean, 0.0)
-        gap[np.isnan(gap)] = np.inf  # where sums of float64 overflow the spread does, too
+        gap[np.isnan(gap)] = np.inf  # where sums of float64 overflow, so does the spread
         result[:, _M2] = np.add.reduceat(rows[:, _M2] + np.where(some, gap * gap * finite, 0.0), starts)
         largest = np.maximum.reduceat(rows[:, _L2], starts)
         divisor = np.where((largest > 0) & (largest < np.inf), largest, 1.0)

@@ -4,10 +4,10 @@ A launch has one program for each *share* of a tensor, whose row of statistics i
 elements of histograms. A second launch joins the rows of all shares of each tensor. Elements are read as
 :func:`watchglass.stats.numbers` defines.
 
-Within a share, tiles of elements stay in registers while they are examined several times: for their extremes, for
-their mean, for what lies about the mean. So sums of a tile may be of float32 (float64 for wide dtypes): they are scaled
-by a power of two, so that nothing overflows or vanishes, and shifted, so that nothing cancels. Tiles and shares are
-joined in float64, in their order: the same elements give the same bits.
+Within a share, tiles of elements stay in registers while they are examined several times: for their extremes, for their
+mean, and the spread around the mean. So sums of a tile may be of float32 (float64 for wide dtypes): they are scaled by
+a power of two, so that nothing overflows or vanishes, and shifted, so that nothing cancels. Tiles and shares are joined
+in float64, in their order: the same elements give the same bits.
 
 Infinities, zeros and keys are recognised by bits, which no mode of arithmetic changes.
 """
@@ -59,7 +59,7 @@ def summarise(
         first_row: Offset of its rows.
         first_bin: Offset of its bins.
         seed: Draws the elements for histograms.
-        STORED: How elements lie in memory.
+        STORED: Type of elements in memory.
         KIND: Name of the dtype.
         WIDE: Whether elements are computed in float64.
         DIFFERENCE: Whether older values are subtracted.
@@ -130,7 +130,7 @@ def join(shares, joins, rows, SHARES: tl.constexpr):
     tl.store(target + 7, whole)
     tl.store(target + 8, tl.sum(tl.load(share + 8, mask=some, other=0.0), axis=0))
     gap = sums / tl.where(some, finite, 1.0) - whole / tl.where(any_finite, total, 1.0)
-    # Where sums of float64 overflow the spread does, too.
+    # Where sums of float64 overflow, so does the spread.
     gap = tl.where(gap == gap, gap, float("inf"))
     between = tl.where(some, gap * gap * finite, 0.0)
     tl.store(target + 9, tl.sum(tl.load(share + 9, mask=some, other=0.0) + between, axis=0))
@@ -155,7 +155,7 @@ def _moments(
     low, high = zero + float("inf"), zero - float("inf")
     for start in range(begin, end, TILE):
         offsets = start + tl.arange(0, TILE)
-        # Only without a mask are loads as wide as the memory's; the last tile ends anywhere.
+        # Only loads without a mask have the full width of the memory; the last tile may be incomplete.
         if start + TILE <= end:
             x = numbers(
                 address, older, offsets, offsets < end, divisor,
@@ -243,7 +243,7 @@ def _histogram(
 
 @triton.jit
 def _magnitude(x, WIDE: tl.constexpr):
-    """Bits without the sign: they order like magnitudes, infinity and NaN above all numbers."""
+    """Bits without the sign: they have the order of magnitudes, with infinity and NaN above all numbers."""
     if WIDE:
         return x.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
     else:
@@ -297,7 +297,7 @@ def _place(magnitude, WIDE: tl.constexpr):
 
 @triton.jit
 def _mixed(numbers, seed):
-    """32 bits for each number that look drawn at random (splitmix64), uint64[..]."""
+    """32 pseudo-random bits for each number (splitmix64), uint64[..]."""
     z = seed.to(tl.uint64) + (numbers.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB

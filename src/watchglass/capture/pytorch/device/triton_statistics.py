@@ -1,13 +1,13 @@
-"""Statistics on a GPU: one launch for the tensors of a call, and one more for all of a step.
+"""Statistics on a GPU: one launch for the tensors of each call, and one more per step.
 
 Launches write into memory that is held for a step: rows of shares, bins of histograms. When the step ends, one launch
-joins shares to rows and one asynchronous copy takes rows and bins to the host. What a launch needs to know of its
-tensors is a table on the device; tensors that lie where they lay before find it there.
+joins shares to rows and one asynchronous copy takes rows and bins to the host. A launch reads the addresses and sizes
+of its tensors from a table on the device. Tensors with the same addresses as in an earlier call use the same table.
 
-Until a :class:`Gathering` is sent the device holds of each tensor at most 45 kB for rows of shares, and 4.4 kB for its
-histogram (33.6 kB where elements are computed in float64); tables of earlier calls take no more than 8 MB. ``sum`` and
-``abs_sum`` are off by at most ``2e-6 * abs_sum``, ``l2`` by as much of itself, ``m2`` by ``1e-5`` of itself; where
-elements are computed in float64, by what the native kernel is.
+Until a :class:`Gathering` is sent, the device holds for each tensor at most 45 kB for rows of shares, and 4.4 kB for
+its histogram (33.6 kB where elements are computed in float64); tables of earlier calls take no more than 8 MB. ``sum``
+and ``abs_sum`` are off by at most ``2e-6 * abs_sum``, ``l2`` by as much of itself, ``m2`` by ``1e-5`` of itself; where
+elements are computed in float64, by as much as the native kernel.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class ReadPlan(NamedTuple):
 
 
 class ReadPlans:
-    """Plans for tensors that were examined before; the oldest make room. For the training's thread.
+    """Plans for tensors that were examined before; the oldest plans are dropped first. For the training thread.
 
     Args:
-        hold: Called with the number of bytes more that are held on the device.
+        hold: Gets the number of additional bytes that are held on the device.
         sizes: Sizes of pieces and of memory.
     """
 
@@ -94,7 +94,7 @@ class ReadPlans:
             self._kept[key] = found
             self._count(found.nbytes)
             while self._bytes > self._sizes.plan_bytes and len(self._kept) > 1:
-                # Work of the same stream may get the memory: by then no launch looks at it any more.
+                # Later work of the same stream may reuse the memory: no launch reads it any longer by then.
                 self._count(-self._kept.pop(next(iter(self._kept))).nbytes)
         return found
 
@@ -106,8 +106,8 @@ class ReadPlans:
 class Gathering:
     """Statistics of tensors on one stream of a device, until they are sent to the host together.
 
-    Adding and sending are the training's thread's. Numbers are received on the recorder's, which sends them itself
-    if they were not sent before.
+    The training thread adds and sends. The recorder's thread receives the numbers, and sends them if the training
+    thread has not.
 
     Args:
         device: Device of the tensors; the CPU where Triton's interpreter replaces a GPU.
@@ -133,7 +133,7 @@ class Gathering:
         self._received: tuple[Rows, Histograms] | None = None
 
     def fits(self, needed: Size) -> bool:
-        """Whether so much can still be added."""
+        """Whether this size can still be added."""
         return not self.sent and all(
             used + more <= size for used, more, size in zip(self.used, needed, self.size, strict=True)
         )
@@ -141,7 +141,7 @@ class Gathering:
     def add(
         self, plan: ReadPlan, scale: Tensor | float | None, seed: int
     ) -> tuple[DeferredNumbers, DeferredNumbers] | None:
-        """Launch the reads of a plan, which fit; None if this gathering has been sent in between.
+        """Launch the reads of a plan that fits; None if this gathering has been sent in the meantime.
 
         Args:
             plan: The tensors; they may be freed, and changed, by later work on the same stream.
@@ -222,7 +222,7 @@ class Gathering:
 
 
 def prepare(device: torch.device, sizes: DeviceSizes) -> None:
-    """Compile the kernels for sending, so that a failure raises here and not there."""
+    """Compile the kernels for sending, so that a failure is raised here and not when sending."""
     nothing = torch.zeros(2 * _ROW, dtype=torch.float64, device=device)
     _join(nothing, nothing.view(torch.int64), nothing, 1, sizes)
 
@@ -265,7 +265,7 @@ def _planned(
 
 
 def _looking(size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of programs that put these elements into a histogram."""
+    """Number of programs that count these elements into a histogram."""
     runs = -(-size // _RUN)
     strata = np.where(size > _SAMPLED_ABOVE, -(-runs // np.maximum(runs // _STRATA, 1)), runs)
     return np.asarray(-(-strata // _RUNS))
