@@ -19,7 +19,8 @@ PATIENCE_S = 30.0
 
 #: Set by pytest or by importing third parties, and nothing of ours.
 FOREIGN_VARIABLES = (
-    "PYTEST_", "KMP_", "OMP_", "TORCH_", "TORCHINDUCTOR_", "PL_", "CUBLAS_", "TOKENIZERS_", "TQDM_", "_RJEM_",
+    "PYTEST_", "KMP_", "OMP_", "TORCH_", "TORCHINDUCTOR_", "PL_", "CUBLAS_", "TOKENIZERS_", "TQDM_", "TRITON_",
+    "_RJEM_",
 )  # fmt: skip
 
 #: Packages whose import puts finders on ``sys.meta_path``.

@@ -308,14 +308,19 @@ def test_a_watched_step_never_waits_for_the_gpu(tmp_path: Path, settings: dict[s
     assert not run.problems
 
 
-def test_memory_that_is_missing_is_the_script_s_own_error(tmp_path: Path) -> None:
-    """As little memory as the model alone needs: capture does without, and the run goes on."""
+#: What the documentation states for capture: tables 8 MB and results 41 MB, here with 3 MB of copies; and what the
+#: allocator rounds up.
+_STATED = 64 << 20
+
+
+def test_a_run_needs_no_more_memory_than_is_stated(tmp_path: Path) -> None:
+    """Capture does without where memory is full, and the run goes on; an error of the script's stays its own."""
     training = large_transformer("cuda", layers=2, width=256, sequence=64, vocabulary=4096)
     training.step()
     torch.cuda.synchronize()
     peak, total = torch.cuda.max_memory_reserved(), torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction((peak + (2 << 20)) / total)
+    torch.cuda.set_per_process_memory_fraction((peak + _STATED) / total)
     try:
         with watchglass.watch(training.model, run=tmp_path / "run", save_interval=1, strict=False):
             for _ in range(10):

@@ -38,7 +38,7 @@ def assert_ends_well(*arguments: str, **environment: str) -> subprocess.Complete
     """Run another Python process."""
     result = subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(TESTS), **environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path[1:]]), **environment},
         cwd=TESTS.parent,
         capture_output=True,
         text=True,

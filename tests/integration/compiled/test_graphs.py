@@ -37,6 +37,8 @@ class Capture:
 @pytest.fixture
 def capture(monkeypatch: pytest.MonkeyPatch) -> Capture:
     state = Capture()
+    if torch.cuda.is_available():
+        torch.cuda.init()  # what follows is initialised then
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.on)
     read = saving.Saving._saved

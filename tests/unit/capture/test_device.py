@@ -14,6 +14,7 @@ import torch
 from devices.device_cases import (
     BLOCKS,
     DTYPES,
+    ON_GPU,
     WAYS,
     Account,
     Way,
@@ -29,7 +30,7 @@ from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import histograms_of, of_array, sample
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.gpu) if name in ON_GPU else name for name in WAYS])
 def way(request: pytest.FixtureRequest) -> Way:
     """Every way of computing, in small pieces, so that small tensors have many."""
     return WAYS[request.param]

@@ -198,12 +198,16 @@ def _numbers(tensor: Tensor, older: Tensor | None, scale: Tensor | float | None)
     elif older is not None:
         tensor = tensor.to(_dtype(tensor)) - older.to(_dtype(tensor))
     if scale is not None:
-        if isinstance(scale, Tensor):
-            scale = scale.detach().reshape(())
-            if scale.device not in (tensor.device, torch.device("cpu")):
-                scale = scale.to(tensor.device, non_blocking=True)
-        tensor = tensor.to(_dtype(tensor)) / scale
+        tensor = tensor.to(_dtype(tensor))
+        tensor = tensor / _divisor(scale, tensor)
     return tensor
+
+
+def _divisor(scale: Tensor | float, tensor: Tensor) -> Tensor | float:
+    """The scale on the tensor's device: CUDA multiplies by the rounded inverse of a number that the host holds."""
+    if isinstance(scale, Tensor) and not scale.is_cpu:
+        return scale.detach().reshape(()).to(tensor.device, non_blocking=True)
+    return scale if tensor.is_cpu else torch.full((), float(scale), dtype=tensor.dtype, device=tensor.device)
 
 
 def _magnitudes(parts: Tensor) -> Tensor:
