@@ -11,6 +11,11 @@ from watchglass.tables import StepView
 
 #: Operations that multiply by weights, and nothing else.
 WEIGHTED_SUMS = ("linear", "convolution")
+_SATURATING = frozenset({"sigmoid", "tanh", "hardtanh"})
+#: What lets a gradient around a saturating activation, or makes a gate of it.
+_AROUND = frozenset({"residual", "product"})
+#: Most layers of a head (house).
+_HEAD = 3
 
 
 class Layer(NamedTuple):
@@ -86,6 +91,45 @@ class ForwardGraph:
         if first.operation not in WEIGHTED_SUMS or second.operation not in WEIGHTED_SUMS or not pair.linear:
             return False
         return 0 < min(first.inputs, second.outputs) <= first.outputs and first.name != second.name
+
+    @property
+    def shortcuts(self) -> list[Pair]:
+        """Pairs between which a shortcut around other layers ends."""
+        return [pair for pair in self.pairs if "residual" in pair.between]
+
+    def head(self) -> frozenset[str] | None:
+        """Names of the layers that follow the last shortcut; None without a shortcut, or for more than a few layers."""
+        last = max((pair.first for pair in self.shortcuts), default=None)
+        if last is None:
+            return None
+        inside = {layer.name for layer in self.layers[: last + 1]}
+        behind = frozenset(layer.name for layer in self.layers if layer.name not in inside)
+        return behind if len(behind) <= _HEAD else None
+
+    def saturating_in_a_row(self, first: str, last: str) -> list[str]:
+        """Saturating operations that gradients must pass between two layers, at least two; empty for fewer.
+
+        Those before a shortcut ends do not count, and a product with another result (a gate) is no activation.
+
+        Args:
+            first: Name of the parameter of the first layer.
+            last: That of the last.
+        """
+        begin = next((at for at, layer in enumerate(self.layers) if layer.name == first), None)
+        if begin is None:
+            return []
+        passed: dict[int, list[str]] = {begin: []}
+        for pair in sorted(self.pairs, key=lambda pair: (pair.first, pair.second)):
+            before = passed.get(pair.first)
+            if before is None:
+                continue
+            found = pair.between & _SATURATING if pair.between.isdisjoint(_AROUND) else ()
+            now = [*(() if "residual" in pair.between else before), *sorted(found)]
+            if pair.second not in passed or len(now) < len(passed[pair.second]):
+                passed[pair.second] = now
+        ends = (passed[at] for at, layer in enumerate(self.layers) if layer.name == last and at in passed)
+        fewest = min(ends, key=len, default=[])
+        return fewest if len(fewest) > 1 else []
 
     def narrowest(self) -> float:
         """Units of the narrowest place that everything goes through to the last layers; infinite for none.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import ModuleKind, Role
+from watchglass.records import ModuleKind, Role, TensorInfo
 from watchglass.rules import signals
+from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.tables import Statistics, StepView
 
 #: Derivative per layer below which an activation must be saturating. A sigmoid has at most 0.25, GELU and SiLU about
@@ -16,23 +17,33 @@ _SMALL_DERIVATIVE = 0.35
 OF_SATURATION = ("rms", "nonfinite", "zero_ratio", "sum", "l2", "min", "max")
 
 
-def saturating_between(view: StepView, gradients: Statistics, first: int, last: int) -> list[str]:
+def saturating_between(view: StepView, gradients: Statistics, first: TensorInfo, last: TensorInfo) -> list[str]:
     """Kinds of saturating activations between two layers, empty for none: ``["Sigmoid"]``, ``["sigmoid-like"]``.
 
     Args:
         view: The step.
         gradients: Statistics of the gradients of weights, first layer first.
-        first: Position of the first layer.
-        last: Position of the last layer.
+        first: The gradient of the first layer.
+        last: That of the last layer.
     """
     present = {name for kind, name in signals.modules(view).values() if kind == ModuleKind.SATURATING}
-    captured = (info for info in view.catalog if first <= info.layer_index)
+    captured = (info for info in view.catalog if first.layer_index <= info.layer_index)
     present |= {info.module_type for info in captured if info.module_kind is ModuleKind.SATURATING}
-    if present:
-        return sorted(present)
+    fact = view.latest_fact("forward_graph")
+    graph = ForwardGraph(fact.data) if fact is not None else None
+    if graph is None or not graph.whole:
+        if present:
+            return sorted(present)
+    elif passed := graph.saturating_in_a_row(*(info.name.partition("/")[2] for info in (first, last))):
+        types = {name.lower(): name for name in present}
+        return sorted({types.get(each, each) for each in passed})
+    elif graph.shortcuts:
+        return []
     # torch.sigmoid(x) has no module, but the next layer receives its values.
     inputs = view.statistics(Role.INPUT)
-    inside = np.array([first < info.layer_index <= last for info in inputs.tensors], dtype=np.bool_)
+    inside = np.array(
+        [first.layer_index < info.layer_index <= last.layer_index for info in inputs.tensors], dtype=np.bool_
+    )
     inner = inputs.where(inside & (inputs.nonfinite == 0))
     if len(inner) >= 2:
         if bool(np.all(_like_sigmoid(inner))):

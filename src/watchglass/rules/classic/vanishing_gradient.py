@@ -12,6 +12,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
+from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import vanishing_gradient
@@ -19,6 +20,8 @@ from watchglass.tables import Selection, Statistics, StepView
 
 #: Layers in a row from which on a model without shortcuts and normalisation counts as deep (house).
 _DEEP = 8
+#: First layers of which the liveliest counts where gradients take several ways: a query, a key and a value (house).
+_BEGINNING = 3
 #: Fall of the loss below which nothing was learned; multiples of `ratio` that explain it, and a loss that falls little.
 _NOTHING, _EXPLAINS_NOTHING, _EXPLAINS_LITTLE = 0.1, 20.0, 3.0
 
@@ -40,9 +43,11 @@ class VanishingGradient(Rule):
     Fires when: one of these holds in `window` captures in a row, or in four times as many while the learning rate warms
         up. At the end of a run with fewer captures, all but the first must agree. The rule is silent once the loss has
         fallen to half of its start, because small gradients are then convergence.
-        * The mean of the first layer is below `ratio` times that of a later layer which still gets a gradient. At the
-        end of a run, 3 times `ratio` is enough. 20 times is enough if the loss has fallen by less than a tenth, and
-        saturating activations or many layers without shortcuts and normalisation explain it.
+        * The mean of the first layer is below `ratio` times that of a later layer which still gets a gradient. In a
+        model with shortcuts or attention, the liveliest of the first layers counts. The head behind the last shortcut
+        does not, and queries and keys get small gradients while attention is even. At the end of a run, 3 times `ratio`
+        is enough. 20 times is enough if the loss has fallen by less than a tenth, and saturating activations or many
+        layers without shortcuts and normalisation explain it.
         * The means of all layers are below `threshold`.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
@@ -58,6 +63,7 @@ class VanishingGradient(Rule):
         Needs(role=Role.WEIGHT, statistics=OF_SATURATION, optional=True, why="to see how activations shrink gradients"),
         Needs(units=(UnitKind.INACTIVE,), optional=True, why="to distinguish ReLU from activations that saturate"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
+        Needs(facts=("forward_graph",), optional=True, why="to find shortcuts, and activations between layers"),
     )
     calibrations: ClassVar = {"sagemaker": vanishing_gradient.VanishingGradient}
 
@@ -94,7 +100,7 @@ class VanishingGradient(Rule):
             self.over_depth = self.everywhere = 0
             self.last = {}
             return
-        depth = self._depth(gradients)
+        depth = self._depth(view, gradients)
         shrinks = depth is not None and depth.last_mean > 1e-9 and depth.first_mean < self.ratio * depth.last_mean
         # The means of layers without any gradient are NaN.
         largest = float(np.fmax.reduce(gradients.nonzero_abs_mean, initial=0.0))
@@ -137,25 +143,31 @@ class VanishingGradient(Rule):
         return "" if has_weights or not len(catalog) else "the model has no layer with a weight matrix"
 
     @staticmethod
-    def _depth(gradients: Statistics) -> _Depth | None:
+    def _depth(view: StepView, gradients: Statistics) -> _Depth | None:
         """First layer against the liveliest one in the last third; None for models of fewer than three layers.
 
         Embeddings are left out: the batch decides which rows get a gradient, and the vocabulary their scale.
         """
-        layers = gradients.part("layers", lambda: np.flatnonzero(_in_layers(gradients)))
+        fact = view.latest_fact("forward_graph")
+        data: dict[str, Any] = fact.data if fact is not None else {}
+        since = fact.global_step if fact is not None else None
+        layers = gradients.part(
+            ("layers", since), lambda: np.flatnonzero(_in_layers(gradients) & _body(gradients, data))
+        )
         if len(layers) < 3:
             return None
         means = layers.nonzero_abs_mean
         if not np.isfinite(means).all():
             means = np.nan_to_num(means)
-        tail = max(1, len(layers) // 3)
-        last = len(layers) - tail + int(np.argmax(means[-tail:]))
+        third = max(1, len(layers) // 3)
+        first = int(np.argmax(means[: max(_BEGINNING, third)])) if _branches(data) else 0
+        last = len(layers) - third + int(np.argmax(means[-third:]))
         infos = layers.group.infos
-        return _Depth(infos[0], infos[last], float(means[0]), float(means[last]))
+        return _Depth(infos[first], infos[last], float(means[first]), float(means[last]))
 
     def _over_depth(self, view: StepView, gradients: Statistics, depth: _Depth) -> dict[str, Any]:
         zero = depth.first_mean == 0
-        kinds = saturating_between(view, gradients, depth.first.layer_index, depth.last.layer_index)
+        kinds = saturating_between(view, gradients, depth.first, depth.last)
         symptoms = ["vanishing_over_depth"]
         if zero:
             # Shrinking gives no exact zeros: something blocks the gradient.
@@ -217,6 +229,23 @@ def _plain_depth(view: StepView) -> int:
         return 0
     depth = fact.data.get("depth", 0)
     return depth if depth >= _DEEP else 0
+
+
+def _branches(graph: dict[str, Any]) -> bool:
+    """Whether gradients take several ways through a model, which no single layer shows, or ways that are hidden."""
+    seen = ForwardGraph(graph)
+    around = seen.head() is not None if seen.whole else bool(graph.get("residuals") or graph.get("opaque"))
+    return around or not {"softmax", "attention"}.isdisjoint(graph.get("kinds") or ())
+
+
+def _body(gradients: Statistics, graph: dict[str, Any]) -> npt.NDArray[np.bool_]:
+    """Which gradients are not of the head behind the last shortcut, bool[n].
+
+    A head begins with weights of another scale than what shortcuts lead around.
+    """
+    seen = ForwardGraph(graph)
+    head = (seen.head() if seen.whole else None) or frozenset()
+    return np.array([name.partition("/")[2] not in head for name in gradients.names], dtype=np.bool_)
 
 
 def _in_layers(gradients: Statistics) -> npt.NDArray[np.bool_]:

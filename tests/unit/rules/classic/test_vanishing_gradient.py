@@ -77,7 +77,7 @@ def test_functional_sigmoids_show_in_what_they_take_from_the_gradient(
 
 @pytest.mark.parametrize(("residuals", "deep"), [(0, True), (6, False)])
 def test_depth_without_shortcuts_is_evidence(run_path: Path, residuals: int, deep: bool) -> None:
-    steps = _stack(0.2, rectified=True)
+    steps = _stack(0.05, rectified=True)
     graph = {"depth": 12, "residuals": residuals, "normalizations": 0}
     steps[0] = replace(steps[0], facts={"forward_graph": graph})
     run = build_run(run_path, steps, modules={f"part{i}": ModuleKind.LINEAR for i in range(6)})
@@ -121,3 +121,70 @@ def test_a_rate_far_above_usual_ones_is_named_before_what_it_leaves(run_path: Pa
     modules = dict.fromkeys(("stem", "middle", "readout"), ModuleKind.RECTIFIER)
     findings = replay(build_run(run_path, steps, modules=modules), [RuleSpec("VanishingGradient")]).findings
     assert diagnose(findings)[0].causes[0].cause.id == cause
+
+
+#: A block of attention and a feed-forward layer, each with a shortcut around it, and a head with tanh.
+_BLOCK = ["query", "key", "value", "mixed", "wide", "narrow", "pooler", "classifier"]
+_WAYS = [
+    [0, 3, "scale product softmax"], [1, 3, "scale product softmax"], [2, 3, "product"],
+    [3, 4, "layer_norm residual"], [4, 5, "gelu"], [5, 6, "layer_norm residual"], [6, 7, "tanh"],
+]  # fmt: skip
+
+
+def _attending(gradients: Sequence[float], ways: list[list[object]] = _WAYS) -> list[Step]:
+    """A run of :data:`_BLOCK` with these gradients of its layers, and with these operations between them."""
+    kinds = dict.fromkeys({name for way in ways for name in str(way[2]).split()}, "activates")
+    graph = {
+        "layers": [[f"{name}.weight", "linear", 16, 16] for name in _BLOCK], "layers_count": len(_BLOCK),
+        "pairs": ways, "pairs_count": len(ways), "kinds": kinds, "complete": True, "depth": 6,
+        "residuals": sum("residual" in str(way[2]) for way in ways), "normalizations": 2,
+    }  # fmt: skip
+    random = np.random.default_rng(3)
+    steps = []
+    for number in range(20):
+        arrays = {
+            f"gradient/{name}.weight": (random.normal(size=(16, 16)) * size).astype(np.float32)
+            for name, size in zip(_BLOCK, gradients, strict=True)
+        }
+        facts = {"forward_graph": graph} if number == 0 else {}
+        steps.append(Step(scalars={"loss": 1.1, "learning_rate": 3e-4}, statistics=arrays, facts=facts))
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("gradients", "found"),
+    [
+        # Even attention: queries and keys get next to nothing. Small weights of the head take from all layers alike.
+        ([1e-7, 1e-7, 3e-5, 3e-5, 2e-5, 2e-5, 3e-3, 1e-1], False),
+        # Nothing comes through the feed-forward layer, which the shortcut should lead around.
+        ([1e-10, 1e-10, 1e-8, 1e-8, 2e-4, 1e-4, 3e-3, 1e-1], True),
+    ],
+)
+def test_queries_keys_and_a_head_are_not_compared_in_a_model_with_shortcuts(
+    run_path: Path, gradients: list[float], found: bool
+) -> None:
+    run = build_run(run_path, _attending(gradients), modules=dict.fromkeys(_BLOCK, ModuleKind.LINEAR))
+    findings = replay(run, [RuleSpec("VanishingGradient")]).findings
+    assert [finding.tensors for finding in findings] == (
+        [("gradient/value.weight", "gradient/wide.weight")] if found else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("between", "kinds"),
+    [
+        (["tanh", "tanh", "tanh", "tanh", "tanh", "tanh", "tanh"], "tanh"),
+        (["relu", "relu", "relu", "relu", "relu", "relu", "tanh"], ""),
+        (["sigmoid product"] * 7, ""),
+    ],
+)
+def test_saturating_activations_count_if_gradients_must_pass_several(
+    run_path: Path, between: list[str], kinds: str
+) -> None:
+    ways: list[list[object]] = [[at, at + 1, names] for at, names in enumerate(between)]
+    steps = _attending([1e-6, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-2, 1e-2], ways)
+    run = build_run(run_path, steps, modules={**dict.fromkeys(_BLOCK, ModuleKind.LINEAR), "end": ModuleKind.SATURATING})
+    (finding,) = [
+        each for each in replay(run, [RuleSpec("VanishingGradient")]).findings if "depth" in str(each.evidence)
+    ]
+    assert finding.evidence.get("saturating", "") == kinds
