@@ -1,4 +1,4 @@
-"""What happens beside the measured steps: processor time of threads and child processes, files that pile up."""
+"""What happens in addition to the measured steps: processor time of threads and child processes, files that pile up."""
 
 from __future__ import annotations
 

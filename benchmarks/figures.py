@@ -1,4 +1,4 @@
-"""Figures of a benchmark beside their targets: measured one after the other, as a table or as JSON."""
+"""Figures of a benchmark with their targets: measured one after the other, as a table or as JSON."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     python benchmarks/fleet.py --json quiet live
 
 Runs are written by the real writer into a temporary folder; those that write do so from a process of their own.
-README.md beside this file says how to read the result. Leaves with status 1 where a target is missed.
+README.md in this folder explains the result. Leaves with status 1 where a target is missed.
 """
 
 from __future__ import annotations

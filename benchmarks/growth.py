@@ -4,7 +4,7 @@
     python benchmarks/growth.py --only statistics-1 --steps 5000 --json
 
 For each configuration three training runs run one after the other, each in a separate process: a bare one, a watched
-one, and a watched one whose Python allocations are traced. README.md beside this file says how to read the result.
+one, and a watched one whose Python allocations are traced. README.md in this folder explains the result.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What launcher and evaluator cost beside a short run, in processor time.
+"""The processor time of launcher and evaluator, in addition to that of a short run.
 
     python benchmarks/launching.py              five runs, some 20 seconds
     python benchmarks/launching.py --runs 20    more of them
 
-README.md beside this file says how to read the result.
+README.md in this folder explains the result.
 """
 
 from __future__ import annotations

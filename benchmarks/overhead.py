@@ -4,7 +4,7 @@
     python benchmarks/overhead.py --quick            the same, coarser, in a few minutes
     python benchmarks/overhead.py --only statistics-1 --model mlp --json
 
-README.md beside this file says how to read the result.
+README.md in this folder explains the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One training watched by one tool beside bare ones; runs in the tool's own environment and prints a JSON object.
+"""One run watched by one tool, next to unwatched ones; runs in the tool's own environment and prints a JSON object.
 
 Called by peers.py. Needs PyTorch, NumPy and the tool; nothing of watchglass unless that is the tool.
 """

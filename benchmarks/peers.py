@@ -3,7 +3,7 @@
     python benchmarks/peers.py                     everything; makes the environments the first time
     python benchmarks/peers.py --only smdebug-reductions --model mlp --interval 1 --json
 
-README.md beside this file says what each tool is asked to do.
+README.md in this folder describes what each tool has to do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 
 from tables import Table, machine, sentence
 
-#: What each tool needs beside PyTorch; None for the environment of this process. smdebug runs only with what was
+#: What each tool needs except PyTorch; None for the environment of this process. smdebug runs only with what was
 #: there when it was last released.
 ENVIRONMENTS: dict[str, tuple[str, ...] | None] = {
     "watchglass": None,

@@ -5,7 +5,7 @@
     python benchmarks/rules.py --json speed quiet
 
 Runs are simulated (simulated_runs.py) and written by the real encoders and writer into a temporary folder. README.md
-beside this file says how to read the result. Leaves with status 1 where a target is missed.
+in this folder explains the result. Leaves with status 1 where a target is missed.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _reading(store: Store) -> float:
 
 
 def latency(folder: Path, *, quick: bool) -> list[Result]:
-    """From a captured step that was written to a line about it from an evaluator's process beside the training."""
+    """From a captured step that was written to a line about it from an evaluator process that follows the run."""
     rule = folder / "telltale.py"
     rule.write_text(_TELLTALE, encoding="utf-8")
     run = Run(LocalStore(folder / "run"), 300)
@@ -172,7 +172,7 @@ def latency(folder: Path, *, quick: bool) -> list[Result]:
 
 
 class _Evaluator:
-    """An evaluator's process beside a training run, with its lifeline."""
+    """An evaluator process that follows a training run, with its lifeline."""
 
     def __init__(self, run: Path, rules: Sequence[RuleSpec]) -> None:
         self._process = subprocess.Popen(
@@ -240,7 +240,7 @@ def growth(folder: Path, *, quick: bool) -> list[Result]:
 
 
 def _grow(path: Path) -> dict[str, float]:
-    """Evaluates a run in pieces, as a follower does beside it. The first steps, which import, do not count."""
+    """Evaluates a run in pieces, as a follower does during the run. The first steps, which import, do not count."""
     follower, engine = Follower(LocalStore(path)), Engine(default_rules())
     imported, settled, steps, begin = _memory("VmRSS"), 0, 0, 0.0
     while True:

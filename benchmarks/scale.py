@@ -46,7 +46,7 @@ TENSORS, STEPS, WORKERS = 300, 200, 1024
 #: Seconds of one request to an object store, from first to last byte of a small object, and bytes per second of one
 #: reader: what S3 promises within a region. A reader has so many requests under way.
 REQUEST_S, BANDWIDTH, AT_ONCE = 0.03, 90e6, 16
-#: What a part asks one after the other beside its segments: manifest, generations, attempts, journal, claims.
+#: What a part requests one after the other, except its segments: manifest, generations, attempts, journal, claims.
 PART_REQUESTS = 8
 #: Names on a page of a listing.
 PAGE = 1000

@@ -2,7 +2,7 @@
 
 Each tensor has a size and a scale of its own; scales wander over the steps, statistics and histograms are those of
 normally distributed elements, counted as noisily as a real tensor would be. Rows and bins so take as many bytes as
-those of a training do: some 37 bins a histogram, low bits of sums that no compression finds a rule in.
+those of a training run do: some 37 bins a histogram, low bits of sums that no compression finds a rule in.
 """
 
 from __future__ import annotations

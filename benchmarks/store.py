@@ -5,7 +5,7 @@
     python benchmarks/store.py --json history raw
 
 Runs are simulated (simulated_runs.py) and written by the real encoders and writer into a temporary folder. README.md
-beside this file says how to read the result. Leaves with status 1 where a target is missed.
+in this folder explains the result. Leaves with status 1 where a target is missed.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Watched:
     Attributes:
         training: The training.
         run: Its run directory.
-        background: Processor seconds that watchglass uses beside the training's thread.
+        background: Processor seconds that watchglass uses outside the training thread.
         hook: The hook that watches it.
         steps: Training steps made so far.
     """

@@ -47,7 +47,7 @@ class _Panel(NamedTuple):
 def draw(rule: str) -> str:
     """The figure of a rule as SVG; its ``<desc>`` is the sentence of the first finding.
 
-    The sick run and its twin are made anew. The upper diagram has their losses; the lower one, if the rule measures
+    The sick run and its twin are trained again. The upper diagram has their losses; the lower one, if the rule measures
     something at several steps, has the values of its findings and the limit.
     """
     with tempfile.TemporaryDirectory() as folder:

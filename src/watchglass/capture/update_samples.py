@@ -19,7 +19,7 @@ ELEMENTS = 1024
 MOST, _MATRICES = 32, 24
 #: Steps between two samples: a quarter of the steps so far, within these bounds.
 _LEAST_APART, _MOST_APART = 8, 64
-#: The default epsilon of Adam: smaller square roots of the second moment are next to nothing.
+#: The default epsilon of Adam: smaller square roots of the second moment are almost nothing.
 _TINY = 1e-8
 
 _Array = NDArray[Any]

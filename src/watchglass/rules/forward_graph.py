@@ -132,7 +132,7 @@ class ForwardGraph:
         return fewest if len(fewest) > 1 else []
 
     def narrowest(self) -> float:
-        """Units of the narrowest place that everything goes through to the last layers; infinite for none.
+        """Units of the narrowest place that all values pass through to the last layers; infinite for none.
 
         A convolution has as many units as the linear layer behind it takes, for its channels are at many positions.
         """

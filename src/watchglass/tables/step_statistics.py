@@ -92,7 +92,7 @@ class Statistics:
 
     Stored: ``count, nan, posinf, neginf, zero, min, max, sum, abs_sum, m2, l2`` (see STATISTIC_FIELDS). Derived:
     ``nonfinite, finite`` (counts), ``mean, abs_mean, variance, std, rms`` over the finite values and ``zero_ratio``
-    (0 to 1); NaN where a tensor has no finite value. ``nonzero_abs_mean`` is the mean of absolutes over the values
+    (0 to 1); NaN where a tensor has no finite value. ``nonzero_abs_mean`` is the mean absolute value over the values
     that are not exactly zero, NaN where there is none: what a sparse gradient (an embedding, inputs with many zeros)
     carries where it carries anything. Others come by name, see :meth:`reduction`.
 

@@ -2,7 +2,7 @@
 
 A run that writes has its turns at the interval of its store. The pauses of a quiet run grow: each is a share of the
 time for which it has been quiet. So a flush waits only a small share of the time since the flush before it, and quiet
-runs cost next to nothing.
+runs cost almost nothing.
 """
 
 from __future__ import annotations

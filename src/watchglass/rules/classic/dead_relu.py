@@ -84,7 +84,7 @@ class DeadRelu(Rule):
         """Not for models without ReLU-like units."""
         kinds = [kind for kind, _ in signals.modules(view).values()]
         if kinds and ModuleKind.RECTIFIER not in kinds and not self.runs:
-            return "the model has no ReLU, as far as its modules and what its layers receive can tell"
+            return "the model has no ReLU, as far as its modules and the inputs of its layers show"
         return signals.without_layers(view)
 
     def _follow(self, view: StepView, info: TensorInfo, zero: npt.NDArray[np.bool_]) -> None:

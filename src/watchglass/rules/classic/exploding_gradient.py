@@ -133,7 +133,7 @@ class ExplodingGradient(Rule):
         )  # fmt: skip
 
     def _loss_rose(self, usual: float, now: float) -> bool:
-        """Whether the latest losses are far above the recent ones, and not next to nothing."""
+        """Whether the latest losses are far above the recent ones, and not almost zero."""
         if min(self.recent_loss) > 0:
             start = levels.level(self.start_loss, lowest=min(self.start_loss))
             return now >= 2 * usual and now >= 0.25 * start

@@ -18,7 +18,7 @@ from watchglass.tables import StepView
 
 #: A model that predicts this much better than by guessing has learned what it can, or was trained before.
 _ACCURATE = 0.15
-#: Share of the loss of guessing evenly from which on a classifier has learned next to nothing.
+#: Share of the loss of guessing evenly from which on a classifier has learned almost nothing.
 _GUESSING = 0.8
 
 

@@ -86,7 +86,7 @@ class SaturatedActivation(Rule):
         """Not for models without such activations."""
         kinds = [kind for kind, _ in signals.modules(view).values()]
         if kinds and ModuleKind.SATURATING not in kinds and not self.seen:
-            return "the model has no tanh or sigmoid between its layers, as far as its modules tell"
+            return "the model has no tanh or sigmoid between its layers, as far as its modules show"
         return signals.without_layers(view)
 
     def _flat(self, view: StepView) -> dict[str, str | None] | None:

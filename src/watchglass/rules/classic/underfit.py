@@ -61,8 +61,8 @@ class Underfit(Rule):
         Needs(role=Role.WEIGHT, statistics=("rms",), why="to know the widths of layers"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), optional=True, why="to compare it with the validation loss"),
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see whether weights move"),
-        Needs(facts=("forward_graph",), optional=True, why="to find layers through which everything goes"),
-        Needs(facts=("output_sketch", "target_sketch"), optional=True, why="to know what similar samples tell"),
+        Needs(facts=("forward_graph",), optional=True, why="to find layers through which all values pass"),
+        Needs(facts=("output_sketch", "target_sketch"), optional=True, why="to compare similar samples"),
     )
 
     windows: int = parameter(8, help="windows before a plateau counts", unit="windows", ge=4)
@@ -71,7 +71,7 @@ class Underfit(Rule):
     learned: float = parameter(0.95, help="training loss over its start below which it learns", unit="ratio", gt=0)
     high: float = parameter(0.3, help="training loss over its start above which it is high", unit="ratio", gt=0)
     gap: float = parameter(0.15, help="validation loss above the training loss", unit="ratio", ge=0)
-    units: int = parameter(4, help="units through which everything goes", unit="units", ge=1)
+    units: int = parameter(4, help="units through which all values pass", unit="units", ge=1)
     widest: int = parameter(16, help="units of the widest hidden layer of a small model", unit="units", ge=0)
 
     start: list[float] = state(list)
@@ -155,7 +155,7 @@ class Underfit(Rule):
                 self.validation = [loss]
 
     def _comparable(self, view: StepView) -> bool:
-        """Whether nothing but the model can keep the loss where it is, as far as rates and updates tell."""
+        """Whether nothing but the model can keep the loss where it is, as far as rates and updates show."""
         if view.several or view.in_turns or signals.resumed(view) or guessing.acts(self.acted):
             return False
         moves = self.moved >= 0 and self.moved >= _LONG * self.captured
@@ -181,7 +181,7 @@ class Underfit(Rule):
         parameters = fact.data.get("parameters") if fact is not None else None
         width = min(widest, narrowest)
         units = f"{width:.0f} unit{'s' if width > 1 else ''}"
-        small = f"everything goes through {units}" if narrowest < widest else f"the widest hidden layer has {units}"
+        small = f"all values pass through {units}" if narrowest < widest else f"the widest hidden layer has {units}"
         about = small if width else "the model is linear"
         losses = f"{loss:.3g}" + (f" and the validation loss {self.validation[0]:.3g}" if self.validation else "")
         return self.finding(
@@ -212,7 +212,7 @@ def _widest(view: StepView) -> float:
 
 
 def _narrowest(view: StepView) -> float:
-    """Units that everything goes through on its way to the last layer; infinite where that is not known."""
+    """Units that all values pass through on their way to the last layer; infinite where that is not known."""
     fact = view.latest_fact("forward_graph")
     graph = ForwardGraph(fact.data) if fact is not None else None
     return graph.narrowest() if graph is not None and graph.whole else math.inf

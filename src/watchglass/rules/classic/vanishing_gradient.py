@@ -1,4 +1,4 @@
-"""VanishingGradient: the first layers receive next to no gradient."""
+"""VanishingGradient: the first layers receive almost no gradient."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOTHING, _EXPLAINS_NOTHING, _EXPLAINS_LITTLE = 0.1, 20.0, 3.0
 
 
 class _Depth(NamedTuple):
-    """First and liveliest later layer, with the mean of absolutes of their gradients where not exactly zero."""
+    """First and liveliest later layer, with the mean absolute gradient where it is not exactly zero."""
 
     first: TensorInfo
     last: TensorInfo
@@ -206,7 +206,7 @@ class VanishingGradient(Rule):
             if many
             else "the gradient of the only captured layer"
         )
-        size = "exactly zero" if zero else f"at most {largest:.2g} in the mean of absolutes"
+        size = "exactly zero" if zero else f"at most {largest:.2g} in mean absolute value"
         what = f"{'are' if many else 'is'} {size}"
         return {
             "subject": "everywhere",

@@ -47,7 +47,7 @@ class DeadExpert(Rule):
 
     #: By router: captures in a row without use for each expert, and tokens for each expert in them.
     unused: dict[str, dict[str, Any]] = state(dict)
-    #: By list of experts and expert: captures in a row with next to no gradient.
+    #: By list of experts and expert: captures in a row with almost no gradient.
     idle: dict[str, dict[str, int]] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
@@ -104,7 +104,7 @@ class DeadExpert(Rule):
                     severity=Severity.WARNING,
                     tensors=[family],
                     value=float(len(dead)),
-                    message=f"{len(dead)} of {len(experts)} experts of {family} got next to no gradient in "
+                    message=f"{len(dead)} of {len(experts)} experts of {family} got almost no gradient in "
                     f"{self.window} captures up to step {view.mode_step} ({', '.join(dead[:8])})",
                     symptoms=("experts_without_tokens",),
                     evidence={"module": family, "experts": len(experts)},

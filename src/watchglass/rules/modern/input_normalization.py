@@ -187,7 +187,7 @@ def _of_images(low: float, high: float, data: Mapping[str, Any], *, black: bool)
         ends = [[((end - mean) / std - mean) / std for mean, std in zip(means, stds, strict=True)] for end in (0, 1)]
         least, most = min(ends[0]), max(ends[1])
         if abs(low / least - 1) < _ROUNDING and (high - low) / (most - least) > 0.5 and high < most + _ROUNDING:
-            return f": such a minimum comes of two normalisations with mean {means[0]:g} and spread {stds[0]:g}"
+            return f": such a minimum results from two normalisations with mean {means[0]:g} and spread {stds[0]:g}"
     # With their mean and spread, twice: a range is divided by the square of the spread, the spread by itself.
     for most in _RANGES if black else _RANGES[:1]:
         root = math.sqrt(max(0.0, high - low) / most)

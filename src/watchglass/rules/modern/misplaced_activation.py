@@ -72,7 +72,7 @@ class MisplacedActivation(Rule):
                 yield self._finding(
                     view,
                     [first.name, second.name],
-                    f"a softmax is all that leads from {first.module} to {second.module}: it passes on "
+                    f"a softmax is the only connection from {first.module} to {second.module}: it passes on "
                     f"{first.outputs} positive values that add up to one",
                     first.module,
                     "softmax_between_layers",

@@ -70,7 +70,7 @@ class OutputLogitDrift(Rule):
             value=now,
             limit=start + (self.drift if now > start else -self.drift),
             message=f"log Z of the output softmax is {now:.3g} in the median of the last {self.window} captures up to "
-            f"step {view.mode_step}, after {start:.3g} at the start, and moves on",
+            f"step {view.mode_step}, after {start:.3g} at the start, and still drifts",
             symptoms=("logits_drift",) if far else (),
             evidence=signals.evidence(view),
         )

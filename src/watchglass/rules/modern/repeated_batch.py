@@ -191,7 +191,7 @@ class RepeatedBatch(Rule):
             value=float(self.again),
             limit=float(self.repeats),
             message=f"the inputs of step {view.mode_step} were those of a step {distance} before, in one epoch of "
-            f"{min(lengths)} batches; that was so at {self.again} of {self.captures} captured steps",
+            f"{min(lengths)} batches; this happened at {self.again} of {self.captures} captured steps",
             symptoms=("same_batch",),
             evidence={"captures": self.captures, "steps": self.again, "batches": min(lengths)},
         )

@@ -16,7 +16,7 @@ from watchglass.tables import StepView
 #: Share of the planned steps after which a model that could reach its targets has come nearer.
 _EARLY = 0.1
 _LEAST_STEPS = 16
-#: Squared error at the end over that of a constant, from which on the model has learned next to nothing.
+#: Squared error at the end over that of a constant, from which on the model has learned almost nothing.
 _LEARNED_NOTHING = 0.9
 
 

@@ -177,7 +177,7 @@ class UpdateAgainstGradient(Rule):
             tensors=["loss"],
             value=value,
             limit=first,
-            message=f"{how}, so that the optimizer drives {what} up: it {went}, from {first:.3g} to {value:.3g} at "
+            message=f"{how}, so the optimizer raises {what}: it {went}, from {first:.3g} to {value:.3g} at "
             f"step {view.mode_step}",
             symptoms=("update_climbs_loss",),
             evidence=signals.evidence(view),

@@ -44,8 +44,8 @@ class VanishingGradient(Rule):
             tensors=small.names[:16],
             value=least,
             limit=self.threshold,
-            message=f"{whose} next to zero at step {view.mode_step}: {small.names[0]} is "
-            f"{float(small.abs_mean[0]):.2g} in the mean of absolutes",
+            message=f"{whose} almost zero at step {view.mode_step}: {small.names[0]} is "
+            f"{float(small.abs_mean[0]):.2g} in mean absolute value",
             symptoms=("vanishing_everywhere" if least > 0 else "gradients_exactly_zero",),
         )
 
