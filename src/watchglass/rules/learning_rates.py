@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,49 @@ _FULL = 0.9
 #: Update over weight that is tiny, and large, for any optimizer. Source: 1e-3 as healthy: Karpathy, CS231n; 1e-4 to
 #: 1e-1: TheDeepChecker.
 _TINY, _LARGE = 1e-4, 3e-2
+#: A rate that is so many times the highest one before is no step of a schedule. Steps that a run must have had before,
+#: because a warm-up may begin near zero, and steps for which what follows is due to it (house).
+_JUMP, _BEGUN, _JUST = 100.0, 8, 32
+
+
+class Jump(NamedTuple):
+    """A jump of the learning rate.
+
+    Attributes:
+        before: The rate of the step before.
+        after: The rate since.
+        step: The training step with the new rate.
+    """
+
+    before: float
+    after: float
+    step: int
+
+    def then(self, message: str) -> str:
+        """A message about what followed: ``"the learning rate rose from 0.05 to 1e+05 at step 150, and then ..."``."""
+        return (
+            f"the learning rate rose from {self.before:.3g} to {self.after:.3g} at step {self.step}, and then {message}"
+        )
+
+    @property
+    def evidence(self) -> dict[str, float]:
+        """Both rates and the step, for advice with figures."""
+        return {"rate_before": self.before, "rate_after": self.after, "rate_step": self.step}
+
+
+def jump(view: StepView) -> Jump | None:
+    """The jump of the learning rate in the training steps just before, far above every rate so far; None for none."""
+    rates = signals.learning_rates(view)
+    if len(rates) <= _BEGUN:
+        return None
+    highest = np.fmax.accumulate(rates)[:-1]
+    first = max(_BEGUN, len(rates) - _JUST)
+    found = np.flatnonzero((highest > 0) & np.isfinite(rates[1:]) & (rates[1:] >= _JUMP * highest))
+    found = found[found >= first - 1]
+    if not len(found):
+        return None
+    at = int(found[-1]) + 1
+    return Jump(float(rates[at - 1]), float(rates[at]), view.mode_step - (len(rates) - 1 - at))
 
 
 def _group(view: StepView) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
-from watchglass.rules import levels, signals
+from watchglass.rules import learning_rates, levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -150,11 +150,12 @@ class ExplodingGradient(Rule):
         gradients = view.statistics(Role.GRADIENT)
         order = np.argsort(-gradients.l2)[:3].tolist()
         recurs = signals.unclipped_recurrence(view, [gradients.tensors[i].module for i in order])
+        jump = learning_rates.jump(view)
         return self.finding(
             view, severity=Severity.WARNING, subject="gradient", tensors=[gradients.names[i] for i in order],
-            value=norm, limit=limit, message=message,
-            symptoms=(symptom, "recurrent_gradient") if recurs else (symptom,),
-            evidence=signals.evidence(view),
+            value=norm, limit=limit, message=jump.then(message) if jump else message,
+            symptoms=(symptom, *(["recurrent_gradient"] if recurs else []), *(["rate_jumped"] if jump else [])),
+            evidence={**signals.evidence(view), **(jump.evidence if jump else {})},
         )  # fmt: skip
 
 

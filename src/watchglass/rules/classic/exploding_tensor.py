@@ -9,7 +9,7 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Fact, Finding, Mode, Role, Severity
-from watchglass.rules import levels, signals
+from watchglass.rules import learning_rates, levels, signals
 from watchglass.rules.classic.first_bad import Culprit, find_culprit
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -95,17 +95,20 @@ class ExplodingTensor(Rule):
         word = "NaN" if loss is None or np.isnan(loss) else "infinite"
         what = f"the loss became {word}" if bad_loss else f"{culprit.name or 'a gradient'} became NaN or infinite"
         tensors = list(dict.fromkeys([*([culprit.name] if culprit.name else []), *bad.names[:15]]))
+        message = f"{what} at step {view.mode_step}{culprit.sentence}"
+        jump = learning_rates.jump(view)
         return self.finding(
             view,
             severity=Severity.ERROR,
             subject=subject,
             tensors=tensors or (["loss"] if bad_loss else []),
             value=loss if bad_loss else float("nan"),
-            message=f"{what} at step {view.mode_step}{culprit.sentence}",
-            symptoms=[*culprit.symptoms, *self._more(view, culprit)],
+            message=jump.then(message) if jump else message,
+            symptoms=[*culprit.symptoms, *self._more(view, culprit), *(["rate_jumped"] if jump else [])],
             evidence={
                 **culprit.to_json(),
                 **signals.evidence(view),
+                **(jump.evidence if jump else {}),
                 "nonfinite_tensors": len(bad),
             },
         )

@@ -211,8 +211,12 @@ class LossIncreasing(Rule):
         self, view: StepView, subject: str, value: float, limit: float, symptom: str, message: str,
         severity: Severity = Severity.WARNING,
     ) -> Finding:  # fmt: skip
+        jump = learning_rates.jump(view)
         return self.finding(
             view, severity=severity, subject=subject, tensors=[signals.loss_name(view) or "loss"],
-            value=value, limit=limit, message=message, symptoms=(symptom, *learning_rates.symptoms(view, self.ratios)),
-            evidence={**signals.evidence(view), **learning_rates.evidence(self.ratios)},
+            value=value, limit=limit, message=jump.then(message) if jump else message,
+            symptoms=(symptom, *learning_rates.symptoms(view, self.ratios), *(("rate_jumped",) if jump else ())),
+            evidence={
+                **signals.evidence(view), **learning_rates.evidence(self.ratios), **(jump.evidence if jump else {}),
+            },
         )  # fmt: skip

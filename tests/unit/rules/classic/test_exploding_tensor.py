@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -13,7 +14,8 @@ from torch import nn
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, update
 from synthetic_steps import ALWAYS, MODULES, training
-from watchglass.diagnose import verdict
+from watchglass.config import RuleSpec
+from watchglass.diagnose import diagnose, verdict
 from watchglass.evaluate import replay
 from watchglass.records import Severity
 from watchglass.rules import default_rules, find_rule
@@ -121,3 +123,42 @@ def test_overflow_of_weights_in_float16_is_named_first(run_path: Path) -> None:
     torch.manual_seed(0)
     model = classifier().half()
     assert _first_cause(run_path, model, 2e4 * torch.randn(8, 16).half()) == "overflow_in_half_precision"
+
+
+@pytest.mark.parametrize(
+    ("rates", "jumps"),
+    [
+        ([0.05] * 30 + [1e5] * 10, True),
+        # A warm-up from next to nothing, a restart at the rate of the start, and a schedule that raises the rate.
+        ([1e-9] + [0.05] * 39, False),
+        ([0.05] * 10 + [1e-6] * 20 + [0.05] * 10, False),
+        ([0.05] * 30 + [0.5] * 10, False),
+    ],
+)
+def test_a_learning_rate_that_jumps_just_before_is_the_first_cause(
+    run_path: Path, rates: list[float], jumps: bool
+) -> None:
+    steps = training(40, loss=lambda n: 2.3 if n < 32 else float("nan"), rate=lambda n: rates[n])
+    findings = replay(build_run(run_path, steps, modules=MODULES), [RuleSpec("ExplodingTensor")]).findings
+    (diagnosis,) = diagnose(findings)
+    assert (diagnosis.causes[0].cause.id == "learning_rate_jumped") is jumps
+    assert ("rose from 0.05 to 1e+05 at step 30, and then the loss became NaN" in diagnosis.headline) is jumps
+
+
+class TestAJumpOfTheLearningRateInRealRuns(RealRuns):
+    rule = "ExplodingTensor"
+    cause = "learning_rate_jumped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for step in range(30):
+            if sick and step == 20:
+                optimizer.param_groups[0]["lr"] = 1e5
+            inputs, labels = batch()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = F.cross_entropy(model(inputs).float(), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
