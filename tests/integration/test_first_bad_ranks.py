@@ -68,7 +68,7 @@ def test_tensor_parallel_layers_are_not_repeated_by_one_rank(tmp_path: Path) -> 
 def test_a_collective_inside_the_forward_stops_a_rerun_before_it_waits(tmp_path: Path) -> None:
     first, second = facts_of_ranks(tmp_path, failing_ranks.collective_in_the_forward)
     assert (first[0]["at"], first[0]["level"], first[0]["where"]) == (failing_ranks.FAILS, "flags", "loss")
-    assert first[0]["refused"] == "the forward calls allreduce of torch.distributed, for which all ranks are needed"
+    assert first[0]["refused"] == "the forward calls allreduce of torch.distributed, which needs all ranks"
     assert all(fact["level"] != "rerun" for fact in first)
     assert second == [], "nothing of it is not finite"
 

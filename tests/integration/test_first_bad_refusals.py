@@ -303,7 +303,7 @@ def test_a_forward_that_talks_to_other_ranks(
 ) -> None:
     training = Training(Calling(lambda x: talk(x.detach().clone())))
     reason = refused(tmp_path / "run", training)
-    assert "of torch.distributed, for which all ranks are needed" in reason
+    assert "of torch.distributed, which needs all ranks" in reason
     called = list(collectives)
     collectives.clear()
     for _ in range(6):

@@ -1,8 +1,8 @@
 """One try of one delivery, in a separate process: started, polled, and ended with all processes that it started.
 
-The process is ``python -m watchglass.actions``. Action and event go in as JSON on its standard input, so that nothing
-of them is in its command line; the answer, one line of JSON, comes back in a file that has no other use, so that what a
-user's code prints is not taken for it. Both are files in memory: neither process waits until the other one reads. It
+The process is ``python -m watchglass.actions``. It reads action and event as JSON from its standard input, because all
+users can read a command line. It writes its answer, one line of JSON, to a file that has no other use, so that output
+of a user's code is not taken for it. Both are files in memory: neither process waits until the other one reads. It
 leads a session: all processes that it starts end with it.
 """
 

@@ -59,7 +59,7 @@ class AlternatingOptimizers:
         self._next_due = next_due
         self._models: defaultdict[int, _Model] = defaultdict(_Model)
         self._total = 0
-        # Predictions: the kind that last followed so many steps of one kind, or a kind and the call of a model.
+        # Predictions: the kind that last followed a number of steps of one kind, or a kind and the call of a model.
         self._after_run: dict[tuple[_Kind | None, int], _Kind] = {}
         self._after_call: dict[tuple[_Kind | None, int], _Kind] = {}
         self._last: _Kind | None = None

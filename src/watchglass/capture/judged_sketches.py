@@ -31,7 +31,7 @@ class Cut:
 
     Attributes:
         rows: Rows of the targets.
-        stride: Of these every so many is one of the outputs.
+        stride: Every ``stride``-th of these belongs to the outputs.
         columns: Columns of outputs that are no classes.
     """
 
@@ -41,7 +41,7 @@ class Cut:
 
     @classmethod
     def of(cls, rows: int, columns: int, *, by_class: bool) -> Cut:
-        """What is copied of so many rows and columns."""
+        """The part that is copied of a number of rows and columns."""
         columns = columns if by_class else min(columns, _MOST_COLUMNS)
         most = max(_LEAST_ROWS, _MOST_ELEMENTS // max(1, columns))
         rows = min(rows, MOST_ROWS if by_class else most)
@@ -85,7 +85,7 @@ class Judged:
         columns: Classes or units of a row, those included that were not copied.
         outputs: Rows of the output; None where they could not be copied.
         targets: Rows of the target; None where there is none.
-        stride: Of the rows of targets every so many is one of the outputs.
+        stride: Every ``stride``-th row of the targets belongs to the outputs.
         ignored: The class that counts as none.
         settings: What else a loss was given: ``smoothing``, ``weighted``, ``positive_weight``.
         sign: Where ``targets`` holds differences: 1 for those of output - target, -1 for the reverse; else 0.

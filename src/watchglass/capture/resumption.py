@@ -1,10 +1,9 @@
 """Where the TRAIN steps of a process begin: at 0, or behind the updates that were made before it.
 
-A training run that continues from a checkpoint is a new attempt whose steps continue. Its first step is known to the
-adapter (the optimizer's own counter, the rounds of a booster) or to the script (:meth:`Hook.resume
-<watchglass.capture.Hook.resume>`), once, by the first update of the process; the step that is open then gets its
-number, and all later ones follow. A counter that lives on a device comes without a wait: the first steps are held back
-until it is here.
+A training run that continues from a checkpoint is a new attempt whose steps continue. The adapter (from the optimizer's
+counter, or the rounds of a booster) or the script (:meth:`Hook.resume <watchglass.capture.Hook.resume>`) gives its
+first step once, at the latest at the first update of the process. The open step then gets its number, and all later
+ones follow. A counter on a device is read without a wait: the first steps are held back until its value has arrived.
 """
 
 from __future__ import annotations

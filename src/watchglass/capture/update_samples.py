@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 #: Elements of each parameter that are copied; smaller ones are copied whole.
 ELEMENTS = 1024
-#: Parameters of an optimizer that are sampled, and of these at least so many with two or more axes.
+#: Most parameters of an optimizer that are sampled, and the least number of these with two or more axes.
 MOST, _MATRICES = 32, 24
 #: Steps between two samples: a quarter of the steps so far, within these bounds.
 _LEAST_APART, _MOST_APART = 8, 64

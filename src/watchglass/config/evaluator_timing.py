@@ -15,8 +15,8 @@ class EvaluatorTiming:
         unreachable_s: Wait for an unreachable store, once the lifeline is closed.
         end_s: Wait for an unreachable store at the end of following.
         longest_retry_s: Longest pause between two tries of an unreachable store.
-        settled_s: Silence after the end of a run that ended in order, before following ends.
-        restarted_s: The same of a run that failed, and may be started again.
+        settled_s: Silence after the end of a run that succeeded, before following ends.
+        restarted_s: The same for a run that failed, and may be started again.
         answer_s: Pause between looks for the answer of a cluster.
         last_look_s: Time for which an evaluator continues to read after a request to end, during the run.
         harvest_s: Time that another process has to recover the last steps of a worker.
@@ -28,7 +28,7 @@ class EvaluatorTiming:
         delivery_pauses_s: Pauses between tries of a delivery, the first and the longest; they double with each try.
         longest_requested_pause_s: Longest pause that a receiver can request.
         search_s: Pause between searches for new runs, in a folder and in an object store, where they cost requests.
-        again_s: Pause before a run is tried again whose store refused.
+        again_s: Pause before the next try of a run whose store refused.
         held_s: Pause between looks at a run that another evaluator follows, in a folder and in an object store.
         member_end_s: Wait for a store that refuses at the end of one of many runs, while the others wait.
         longest_rest_s: Longest pause between two turns of a quiet run, in a folder and in an object store.
@@ -36,13 +36,14 @@ class EvaluatorTiming:
         publish_s: Pause between publications of snapshots.
         quiet_ratio: A quiet run has its next turn after this share of the time for which it has been quiet.
         turns_per_s: Most turns a second of all runs together, in a folder and in an object store.
-        search_ratio: A search in a folder is followed by a pause of so many times its length: one for new runs, and one
-            for the first run.
-        search_request_s: A search in an object store is followed by a pause of so many seconds per request, likewise.
-        longest_wait_s: Longest pause between looks for a run that is not there yet.
+        search_ratio: Pause after a search in a folder, as a multiple of its length: for new runs, and for the first
+            run.
+        search_request_s: Pause after a search in an object store, in seconds per request: for new runs, and for the
+            first run.
+        longest_wait_s: Longest pause between checks for a run that does not exist yet.
         ticks_s: Silence before the first tick, and the longest pause between two ticks.
-        silent_steps: A worker may be silent for the length of so many of its steps.
-        deliveries_ratio: All deliveries at the end of a run are waited for so many times as long as one.
+        silent_steps: Number of steps for whose length a worker may be silent.
+        deliveries_ratio: Longest wait for all deliveries at the end of a run, as a multiple of the wait for one.
         call_checks_s: Longest pause between two checks of a call of a rule; pause between two attempts to end the call.
         stop_answer_s: Search for workers that a stop must reach, where none is known.
         kill_after_s: From SIGTERM to SIGKILL, for a worker that is stopped.
@@ -53,7 +54,7 @@ class EvaluatorTiming:
             for example a lack of memory.
         hung_s: Silence after which an evaluator counts as hung, if rules may not take longer. An evaluator gives a sign
             of life after each step and each read of the run.
-        hung_rules: In a step, so many rules may use their time limit before an evaluator counts as hung.
+        hung_rules: Number of rules that may use their time limit in one step before an evaluator counts as hung.
         longest_look_s: Largest time that counts between two looks at an evaluator: the process that looks may have been
             stopped, or the machine suspended.
         last_steps_s: Wait of a launcher for the evaluation of the last steps.

@@ -9,45 +9,47 @@ from watchglass.config.evaluator_timing import EvaluatorTiming
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds, unless a name says otherwise. How often a store is polled is in its policy, by kind of store.
+    """Times in seconds, unless a name has another unit. The interval of polls is in the policy of each kind of store.
 
     Attributes:
-        flight_copy_s: The recorder's thread copies ended steps into the flight recorder. Shorter pauses lose fewer
-            steps to ``kill -9``; each wake-up takes time from the training thread.
-        recorder_look_s: The recorder's thread looks for stop requests, and sleeps while only rows of steady steps come.
+        flight_copy_s: Interval at which the recorder's thread copies ended steps into the flight recorder. A shorter
+            one loses fewer steps to ``kill -9``; each wake-up takes time from the training thread.
+        recorder_look_s: Interval at which the recorder's thread checks for stop requests, while only rows of steady
+            steps come.
         write_pauses_s: Pauses after writes that the store refused: the first, the longest.
-        end_look_s: Pause between looks at a thread or process that is about to end.
-        sender_end_s: The end of a worker waits so long for the thread that uploads, once it has given up.
+        end_look_s: Pause between checks of a thread or process that is about to end.
+        sender_end_s: Longest wait of an ending worker for its upload thread, once uploads have been abandoned.
         open_pauses_s: Pauses between attempts to open a worker's files in an unreachable store: the first, the longest.
-        silent_end_s: The end of a run waits so long for its store before it logs why.
+        silent_end_s: Time for which an ending run waits for its store before it logs the reason.
         upload_pauses_s: Pauses between attempts to upload a spooled object: the first, the longest. Each is up to a
             half shorter, at random, so that the workers of a run do not return to a store all at once.
-        upload_patience_s: The end of a worker waits so long without progress of its uploads, then leaves the rest in
-            the spool.
-        upload_limit_ratio: It waits at most so many times as long in all.
-        abandoned_file_s: Age at which rings and spools outside of runs are removed; nothing collected them.
-        lease_renewal_s: The owner of the journal renews its lease.
-        lease_expiry_s: An owner without a renewal for so long counts as gone: three renewals, for a slow store.
-        compaction_renewal_s: A compaction renews its lease.
-        compaction_expiry_s: One on another machine without a renewal for so long counts as gone: a block of statistics
-            may take minutes.
-        pin_renewal_s: A reader renews the pin of the generation that it reads.
-        pin_expiry_s: A pin holds so long unless it is renewed.
-        clock_skew_s: Clocks of two machines may differ by so much.
-        full_listing_s: All segments of a run are listed, for clocks that differ by more and for late data.
-        listing_request_s: Each request of such a listing is spread over so long: a run of days needs thousands.
-        writer_silence_s: A worker without new segments for so long no longer holds a bucket open: three times the
+        upload_patience_s: Longest wait of an ending worker without progress of its uploads; then the rest stays in the
+            spool.
+        upload_limit_ratio: Longest wait in all, as a multiple of ``upload_patience_s``.
+        abandoned_file_s: Age at which rings and spools outside of runs are removed if no process has collected them.
+        lease_renewal_s: Interval at which the owner of the journal renews its lease.
+        lease_expiry_s: Time without a renewal after which an owner counts as dead: three renewals, for a slow store.
+        compaction_renewal_s: Interval at which a compaction renews its lease.
+        compaction_expiry_s: Time without a renewal after which a compaction on another machine counts as dead: a block
+            of statistics may take minutes.
+        pin_renewal_s: Interval at which a reader renews the pin of the generation that it reads.
+        pin_expiry_s: Time after which a pin without a renewal expires.
+        clock_skew_s: Largest expected difference between the clocks of two machines.
+        full_listing_s: Interval at which all segments of a run are listed, for clocks that differ by more and for late
+            data.
+        listing_request_s: Time for each request of such a listing, which is spread out: a run of days needs thousands.
+        writer_silence_s: Time without new segments after which a worker no longer holds a bucket open: three times the
             longest flush interval.
-        quiet_run_s: A run without new segments for so long is searched for a new attempt, on an object store.
+        quiet_run_s: Time without new segments after which a run on an object store is searched for a new attempt.
         attempt_probe_s: Pause between these searches.
-        folder_listing_s: A quiet folder is listed; in between only the newest segments are examined.
-        slow_listing_s: A listing that takes longer is followed by a pause of four times its length.
-        acknowledgement_s: Workers may take so long to answer a request, where they look often.
-        request_slack_s: A request and its answer may take so much longer than the intervals of the store.
-        first_rank_s: The other ranks of a launch wait so long for the run that rank 0 creates.
+        folder_listing_s: Interval at which a quiet folder is listed; in between only the newest segments are examined.
+        slow_listing_s: Length of a listing beyond which a pause of four times this length follows.
+        acknowledgement_s: Longest time that workers need to answer a request, where they check for requests often.
+        request_slack_s: Time that a request and its answer may take in addition to the intervals of the store.
+        first_rank_s: Longest wait of the other ranks of a launch for the run that rank 0 creates.
         dying_s: Longest time from the death of a launcher to the end of its training process.
-        process_look_s: A launcher looks at its processes at least so often.
-        sampler_end_s: The end of a run waits so long for the last samples.
+        process_look_s: Longest interval between two checks of a launcher's processes.
+        sampler_end_s: Longest wait of an ending run for the last samples.
         spinner_s: Delay of the first sign of progress on a terminal.
         progress_s: Delay of a line about progress, and pause between these lines, where stderr is no terminal.
         evaluator: The times of evaluators.

@@ -101,7 +101,7 @@ class Agreement:
         return commit, seen, new
 
     def delay_s(self, workers: int) -> float:
-        """Seconds from an acknowledgement until the last of so many workers has read the commit, at most."""
+        """Most seconds from an acknowledgement until the last of this number of workers has read the commit."""
         intervals = self._store.policy.intervals(workers)
         poll_s = intervals.poll_s if self._poll_s is None else self._poll_s
         late_s = 0.0 if self._store.policy.cheap_lookups else poll_s

@@ -426,7 +426,7 @@ class Follower:
 
         Args:
             full: Look for late segments everywhere; before concluding that nothing more comes.
-            max_bytes: Read at most about so much; call again for the rest.
+            max_bytes: Approximate limit of the bytes that are read; call again for the rest.
         """
         before = self.frames
         for attempt, worker, frame in self._reader.poll(max_bytes, full=full):

@@ -22,7 +22,7 @@ _SECOND = 1_000_000_000
 _CLOCK_STEP_NS = _SECOND
 #: Pauses of a source that failed: the first, the longest.
 _RETRY_S = (1.0, 60.0)
-#: A batch waits for at most so many flush intervals of the store, and for this share of the time since the start.
+#: Most flush intervals of the store for which a batch waits, and the share of the time since the start.
 _LONGEST_BATCH, _BATCH_SHARE = 20, 0.05
 #: Bits of a 32-bit number that are dropped unless its metric is exact.
 _DROPPED_BITS = 11

@@ -42,7 +42,7 @@ _STEP, _ROWS, _CATALOG = b"S", b"R", b"C"
 _ROW = struct.Struct("<QQQQddd")
 #: Before rows: the tensor ids of their losses and learning rates.
 _ROW_IDS = struct.Struct("<II")
-#: In a row of the ring the number of the model that the step trains stands above the step's, which takes so many bits.
+#: Bits of the step's number in a row of the ring; the number of the trained model is in the bits above.
 _STEP_BITS = 48
 #: A step that takes more than this share of the ring is kept without its statistics.
 _SHARE = 4

@@ -29,7 +29,7 @@ from watchglass.store import encode_facts
 
 _log = logging.getLogger("watchglass")
 
-#: Most rows that wait to be copied: the flight recorder holds only so many.
+#: Most rows that wait to be copied: the capacity of the flight recorder.
 _MOST_ROWS = 1024
 
 

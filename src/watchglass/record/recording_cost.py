@@ -12,7 +12,7 @@ import numpy as np
 from watchglass.record.open_steps import OpenStep, SteadyRow
 from watchglass.records import Mode
 
-#: The last so many differences count; fewer than the least give no result.
+#: Number of the last differences that count; fewer than the least give no result.
 _WINDOW, _LEAST = 512, 12
 #: Share of the differences left out at either end as disturbed, and standard errors beyond which a sign is certain.
 _TRIM, _CERTAIN = 0.1, 3.0

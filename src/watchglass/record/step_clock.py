@@ -7,12 +7,13 @@ updated; the clock returns the step that this belongs to. Its rules:
   the same optimizer updating again. So micro-batches, several optimizers and nested calls belong to one step.
 * A forward without gradients is an EVAL step, unless a step that is begun manually is open. Where several models are
   called in one step, it may help to train another one, as a teacher or a target network does. Inside a TRAIN step of
-  other models it is a part of that. Ahead of one it is held back: it becomes an EVAL step if a loss is computed of it,
-  if it is one of many in a row, or if its own model is trained next; else it is a part of the step that comes.
-* A forward with gradients is TRAIN only if a backward runs through it. Those that none ran through by the time their
-  step closes become EVAL steps (evaluation without ``no_grad``), ordered before it, unless there was no backward at all
-  and yet an update. Of several models, one that was not updated gets one step more: a generator is called in the step
-  of its critic, and trained in the next; and one of which no loss was computed is no evaluation.
+  other models it is a part of this step. Before one, the clock holds it back. It becomes an EVAL step if a loss is
+  computed from it, if it is one of many in a row, or if its own model is trained next. Otherwise it is a part of the
+  next step.
+* A forward with gradients is TRAIN only if a backward runs through it. If none has run when its step closes, the
+  forward becomes an EVAL step before it (evaluation without ``no_grad``), unless the step had an update and no backward
+  at all. Of several models, one that was not updated gets one more step: a generator is called in the step of its
+  critic, and trained in the next. If no loss was computed from its forward, this is no evaluation.
 * A model may come with a provisional number, below zero. It has its own before it is trained, or else gets it as an
   evaluation of it is recorded.
 * TRAIN steps count from 0; those of a resumed run continue from the updates made before this process.
@@ -29,8 +30,8 @@ from typing import Any
 from watchglass.record.open_steps import Forward, OpenStep
 from watchglass.records import Mode
 
-#: Forwards with gradients that no backward ran through yet and that are captured, in one step; and how many of them may
-#: still turn out to be trained on: an episode of reinforcement learning has hundreds before its one backward.
+#: Most forwards of a step that are captured before a backward has run through them, and most that may still be trained
+#: on. An episode of reinforcement learning has hundreds before its one backward.
 _MOST_CAPTURED, _MOST_UNDECIDED = 64, 1024
 #: Forwards without gradients in a row from which on they are an evaluation, independent of later events.
 _MANY = 16

@@ -17,8 +17,8 @@ from watchglass.record.step_encoding import STEADY_ROW_BYTES, bytes_of_records
 from watchglass.records import Fact, TensorInfo
 
 #: Shares of the queue's bound. Beyond them a step loses its raw tensors, then its statistics, its scalars and facts,
-#: and at last itself. The first is a share of all bytes, the others of bytes without raw tensors: a single raw tensor
-#: may be larger than the queue, and dropping numbers would not make room for it.
+#: and at last itself. The first is a share of all bytes. The others are shares of the bytes without raw tensors,
+#: because a single raw tensor may be larger than the queue, and dropping numbers would not make room for it.
 _RAW_SHARE, _STATISTICS_SHARE, _SCALARS_SHARE, _STEP_SHARE = 0.5, 0.75, 1, 2
 #: Share beyond which the queue is written at once instead of at the next interval.
 _EARLY_SHARE = 0.125

@@ -141,7 +141,7 @@ DERIVED_FIELDS = (
 #: Those of :data:`STATISTIC_FIELDS` that are counts (stored as unsigned 64-bit integers).
 COUNT_FIELDS = STATISTIC_FIELDS[:5]
 
-#: A histogram counts finite, nonzero elements by sign, binary exponent and so many leading mantissa bits.
+#: Leading mantissa bits of a bin: a histogram counts finite, nonzero elements by sign, binary exponent and these bits.
 HISTOGRAM_MANTISSA_BITS = 1
 
 

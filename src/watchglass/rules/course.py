@@ -15,7 +15,7 @@ from watchglass.stats import median
 _BLOCKS = 16
 #: Blocks from which the last window counts although it is not complete.
 _ENOUGH = 6
-#: At so many windows, neighbours are joined and later ones are twice as wide.
+#: Number of windows at which neighbours are joined, and later ones are twice as wide.
 _MOST = 24
 
 

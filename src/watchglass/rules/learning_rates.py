@@ -84,7 +84,7 @@ def beyond_usual(view: StepView) -> str:
     if not group or highest <= 0 or "line_search_fn" in group:  # LBFGS finds its own length of a step
         return ""
     low, high = _ADAPTIVE if adaptive(view) else _PLAIN
-    # Momentum adds up about so many gradients.
+    # Momentum adds up about this number of gradients.
     steady = highest / (1 - min(0.99, float(group.get("momentum") or 0.0)))
     return (
         "above" if highest > high or (group.get("momentum") and steady > 5 * high) else "below" if steady < low else ""

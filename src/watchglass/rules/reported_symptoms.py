@@ -17,9 +17,9 @@ _CONTRACT = ("rule", "needs", "registry", "reported_symptoms")
 def symptoms_of(cls: type[Rule]) -> tuple[str, ...]:
     """Identifiers of the symptoms that a rule can report, in the order of ``causes.toml``.
 
-    They are the texts in the code of the class, and of the functions, classes and constants of this package or of the
-    class's own module that it uses, that are identifiers of built-in symptoms. A rule declares no symptoms, so that
-    nothing is written twice; tests compare with what rules report.
+    They are found in code: all texts that are identifiers of built-in symptoms, in the class and in what it uses of
+    this package and of its own module. A rule declares no symptoms, so that nothing is written twice. Tests compare the
+    result with the symptoms that rules report.
     """
     named: set[str] = set()
     seen: set[int] = set()

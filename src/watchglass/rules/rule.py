@@ -56,12 +56,12 @@ def state(default_factory: Callable[[], T]) -> T:
 class Rule(Plugin):
     """A check of a training run. Subclasses become keyword-only dataclasses automatically.
 
-    A rule has one or more of :meth:`check`, :meth:`check_step`, :meth:`check_window` and :meth:`tick`; with
-    :meth:`check` goes only :meth:`tick`. One instance with :meth:`check` sees the steps of one model on one worker of
-    one attempt, in canonical order, live and in replay alike; one with :meth:`check_step` those of one model on all
-    workers that train together; a rule with neither has one instance for all that train together. Instances
-    are independent. A rule does no I/O, reads no clock and raises no exception as a signal; an exception is a fault and
-    gives status ``Error``.
+    A rule has one or more of :meth:`check`, :meth:`check_step`, :meth:`check_window` and :meth:`tick`; :meth:`check`
+    may only be combined with :meth:`tick`. An instance with :meth:`check` sees the steps of one model on one worker of
+    one attempt, in canonical order, live as in replay. An instance with :meth:`check_step` sees the steps of one model
+    on all workers that train together. A rule with neither method has one instance for all workers that train together.
+    Instances are independent. A rule does no I/O, reads no clock and raises no exception as a signal; an exception is a
+    fault and gives status ``Error``.
 
     Attributes:
         needs: The data that it reads.

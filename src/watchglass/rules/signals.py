@@ -113,7 +113,7 @@ def learning_rates(view: StepView, last: int | None = None) -> npt.NDArray[np.fl
 
     Args:
         view: The step.
-        last: Only so many.
+        last: Number of the latest ones to return; all if None.
     """
     return view.series(_rate_name(view), Mode.TRAIN, last)
 

@@ -26,9 +26,9 @@ _WIDE = {"float64", "int64", "int32", "uint32", "uint64", "complex64", "complex1
 
 #: A histogram of more elements than this is sampled ...
 SAMPLED_ABOVE = 1 << 16
-#: ... in runs of so many neighbours (a cache line of float32) ...
+#: ... in runs of this number of neighbours (a cache line of float32) ...
 RUN = 16
-#: ... one from each of at least so many strata of equal size.
+#: ... one from each of at least this number of strata of equal size.
 STRATA = 1 << 10
 
 
@@ -82,7 +82,7 @@ def magnitudes(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def sample(count: int, seed: int) -> NDArray[np.int64] | None:
-    """Indices of the elements that enter the histogram of so many elements, ascending; None for all.
+    """Indices of the elements that enter the histogram of a tensor, ascending; None for all.
 
     One run from each stratum, at a place drawn from the seed: every element is as likely to be examined as any other.
     """
@@ -97,7 +97,7 @@ def sample(count: int, seed: int) -> NDArray[np.int64] | None:
 
 
 def sample_sizes(counts: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """The number of elements that :func:`sample` takes from tensors with so many: int64[n]."""
+    """The number of elements that :func:`sample` takes from tensors of these sizes: int64[n]."""
     runs = -(-counts // RUN)
     stratum = np.maximum(runs // STRATA, 1)
     strata = -(-runs // stratum)

@@ -153,9 +153,9 @@ def quantiles(histograms: Histograms, rows: Rows, q: ArrayLike) -> NDArray[np.fl
 
     Like ``numpy.quantile``, between the two elements around ``q * (finite elements - 1)``; each of the two is placed
     within its bin, as if the elements of a bin were spread evenly. Zeros are counted in their place. The error of an
-    element is therefore less than the width of its bin: it is right within a factor of 1.5, a zero is exact, as are the
-    first and the last, minimum and maximum, and nothing lies outside them. A sampled histogram adds the error of the
-    sample: with 16,384 independent elements about 0.004 in q around the median.
+    element is therefore less than the width of its bin, so it is right within a factor of 1.5. Zeros, the minimum and
+    the maximum are exact, and no quantile is outside them. A sampled histogram adds the error of the sample: with
+    16,384 independent elements about 0.004 in q around the median.
 
     Args:
         histograms: Of n tensors.

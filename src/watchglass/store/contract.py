@@ -220,9 +220,9 @@ class WrapperStore(Store):
 def check_path(path: str, *, folder: bool = False) -> str:
     """``path`` itself, once it is sure that it stays inside a store.
 
-    A path has one or more parts separated by single slashes; no part is empty or starts with a dot (so neither
-    ``..`` nor a store's temporary files can be named), and no character is a control character, a backslash or a
-    colon (drive letters).
+    A path has one or more parts separated by single slashes. No part is empty or starts with a dot, so neither
+    ``..`` nor a store's temporary files can be named. No character is a control character, a backslash or a colon
+    (drive letters).
 
     Args:
         path: A path, often from a file that is not trusted.

@@ -21,7 +21,7 @@ from watchglass.version import __version__
 _PRODUCT = "watchglass"
 _MAX_BYTES = 1 << 20
 #: Characters of a command line and of one word of it that are kept. JSON may take twelve bytes for each, and a reader
-#: reads at most so much of run.json.
+#: reads at most this number of bytes of run.json.
 _COMMAND_CHARACTERS, _WORD_CHARACTERS = 1 << 16, 1 << 12
 
 

@@ -61,7 +61,7 @@ class StorePolicy:
     flush_of_many_s: float
 
     def intervals(self, workers: int = 1) -> PollingIntervals:
-        """The intervals of a run with so many workers."""
+        """The intervals of a run with this number of workers."""
         one = self.intervals_of_one
         share = min(1.0, max(0, workers - 1) / (_MANY - 1))
         more_s = share * (self.flush_of_many_s - one.flush_s)

@@ -20,7 +20,7 @@ _CHUNK = 4 << 20
 _SHARE = 64 << 10
 #: Most objects in one request: if one of them fails, the whole request fails.
 _MOST_AT_ONCE = 128
-#: Shorter objects are read, because mapping costs as much as copying so many bytes.
+#: Shorter objects are read, because mapping costs as much as copying this number of bytes.
 _MAPPED = 256 << 10
 
 
@@ -150,7 +150,8 @@ class RunReader:
         workers have more than ``max_bytes``, those that were read least come first, each with its share.
 
         Args:
-            max_bytes: Stop after about so many bytes; the next call continues. At least one frame is read.
+            max_bytes: Approximate number of bytes after which it stops; the next call continues. At least one frame is
+                read.
             full: List everything. Otherwise old buckets are listed only twice a minute. Required before concluding that
                 nothing more will come.
 
@@ -172,7 +173,7 @@ class RunReader:
         return found
 
     def _read_new(self, found: list[tuple[int, str, Frame]], left: int) -> None:
-        """Appends new frames to ``found``, until so many bytes were read."""
+        """Appends new frames to ``found``, until this number of bytes was read."""
         news: dict[int, list[tuple[str, _Sequence]]] = {}
         for (attempt, worker), sequence in self._sequences.items():
             if sequence.is_ready():

@@ -21,7 +21,7 @@ from watchglass.store.contract import Store, StoredObject
 SKEW_BUCKETS = 2
 #: Objects that one request lists.
 PAGE = 1000
-#: In a folder: after so many polls without news only the newest segments of so many workers are checked.
+#: In a folder: polls without news after which only the newest segments are checked, and the number of workers checked.
 _QUIET_POLLS, _FEW = 2, 4
 
 

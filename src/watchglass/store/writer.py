@@ -41,8 +41,8 @@ class _Segments(ABC):
             name: The owner of the segments, for messages.
             header: What their headers state about the owner.
             clock: The time. Age is measured by monotonic time, so setting the clock changes nothing but buckets.
-            rotate_bytes: Begin the next segment at so many bytes.
-            rotate_s: Begin the next segment after so many seconds.
+            rotate_bytes: Size at which the next segment begins.
+            rotate_s: Age in seconds at which the next segment begins.
         """
         self._store, self._name, self._owner, self._clock = store, name, header, clock
         self._rotate_bytes, self._rotate_ns = rotate_bytes, rotate_s * 1e9

@@ -160,7 +160,7 @@ class StoredSamples:
         Args:
             start_ns: The first time.
             stop_ns: The time after the last one; None for no end.
-            every: Read one frame of so many only.
+            every: Read only every ``every``-th frame.
         """
         end_ns = _LATEST if stop_ns is None else stop_ns
         chosen = [each for each in self._frames if each[0] < end_ns and each[1] > start_ns][::every]
@@ -169,7 +169,7 @@ class StoredSamples:
         return np.concatenate([np.empty(0, dtype_of(SAMPLES)), *found])
 
     def pieces(self, count: int) -> Iterator[NDArray[Any]]:
-        """All rows by time, in pieces of at least so many rows but the last."""
+        """All rows by time, in pieces of at least this number of rows; the last may be shorter."""
         waiting: list[NDArray[Any]] = []
         for first_ns, until_ns, frame in self._frames:
             waiting.append(self._decoded(frame, first_ns, until_ns))

@@ -22,7 +22,7 @@ class Selection:
         regex: The name contains a match of this regular expression (``re.search``).
         collection: This collection holds it, one of the user or a built-in one.
         module_kinds: Its module is of one of these kinds; any if empty.
-        min_dims: It has at least so many axes; 2 leaves the weight matrices and kernels.
+        min_dims: Least number of axes; 2 selects the weight matrices and kernels.
 
     Raises:
         InvalidValueError: The role is unknown, or the regular expression is invalid.

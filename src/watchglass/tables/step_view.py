@@ -241,7 +241,7 @@ class StepView:
             module_kinds: Only tensors of modules of one of these kinds.
             name_regex: Only names in which this regular expression is found (``re.search``).
             collection: Only tensors of this collection, one of the user or a built-in one.
-            min_dims: Only tensors with at least so many axes; 2 selects the weight matrices and kernels.
+            min_dims: Least number of axes; 2 selects the weight matrices and kernels.
 
         Raises:
             InvalidValueError: The rule has declared needs, but none of statistics. The returned columns raise it for a
@@ -333,7 +333,7 @@ class StepView:
         Args:
             name: Name of the scalar.
             mode: Mode of the steps; this step's if None.
-            last: Only so many.
+            last: Number of the latest ones to return; all if None.
         """
         return self.history.series(self.mode if mode is None else mode, name, last)
 

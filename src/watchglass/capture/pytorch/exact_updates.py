@@ -30,7 +30,7 @@ class Updates:
         self._hook = hook
         self._saving = saving
         self._copies = UpdateCopies(_copied, hook.cost.memory.hold)
-        # Each parameter with its stride (one in so many elements is copied), and the copy.
+        # Each parameter with its stride (every stride-th element is copied), and the copy.
         self._before: list[tuple[tuple[Item, int], Tensor]] = []
 
     def take(

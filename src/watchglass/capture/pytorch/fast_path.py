@@ -3,9 +3,9 @@
 Most steps of a training run are alike: its one model is called, a backward runs, its one optimizer steps (with gradient
 accumulation the first two several times). After several such steps in a row on the full path, the steps between two
 captures take the fast path. It has three callbacks of a few instructions each: as the model is called, as a backward
-begins and as the optimizer has stepped. They only follow the pattern; all other listeners of the full path rest. The
-first deviation (an evaluation, a second optimizer, a loss that is not finite, a stop) leaves it: the full path gets the
-state of the step so far, as if it had been on all along.
+begins and as the optimizer has stepped. They only follow the pattern; all other listeners of the full path are off. The
+first deviation (an evaluation, a second optimizer, a non-finite loss, a stop) ends the fast path: the full path gets
+the state of the step so far, as if it had been on from the start.
 """
 
 from __future__ import annotations

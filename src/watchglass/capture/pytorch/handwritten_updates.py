@@ -1,10 +1,10 @@
 """Updates that a script makes itself: ``p.data -= lr * p.grad``, ``p.add_(...)``, an optimizer class of the script.
 
 No hook point reports them, but the weights have changed since the last backward. This is checked at the next backward
-and at the next call of a model, and only while no optimizer of PyTorch has stepped in this process: after one, changed
-weights are clipping, an average or a copy, and no step. But a script may replace ``SGD.step`` by another function, such
-as one that it kept from before the first optimizer was made. Then no hook observes the optimizer any more, and its
-steps are found in the same way.
+and at the next call of a model, and only while no optimizer of PyTorch has stepped in this process. After a step of an
+optimizer, changed weights mean clipping, an average or a copy, and no step. But a script may replace ``SGD.step`` by
+another function, such as one that it kept from before the first optimizer was made. Then no hook observes the optimizer
+any more, and its steps are found in the same way.
 """
 
 from __future__ import annotations

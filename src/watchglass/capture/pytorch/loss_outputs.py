@@ -2,9 +2,9 @@
 
 Language models compute their loss themselves and return it with the logits (nanoGPT, Hugging Face); so does a criterion
 that the script wrote as a module. In training such an output is marked in autograd's graph, and found again from the
-tensor that a backward starts from, through what scripts do in between: divide it by the number of micro-batches, scale
-it, add penalties. In an evaluation no graph and no backward exists, and none is needed. At captured steps a model's
-other outputs are marked as well: the graph then shows by which :mod:`expression
+tensor that a backward starts from. Scripts may have divided it by the number of micro-batches, scaled it, or added
+penalties. In an evaluation no graph and no backward exists, and none is needed. At captured steps a model's other
+outputs are marked as well: the graph then shows by which :mod:`expression
 <watchglass.capture.pytorch.loss_expressions>` a script makes its loss of them.
 """
 

@@ -17,9 +17,9 @@ _MOST_LOOSE = 256
 class Models:
     """The module trees of one run.
 
-    A model gets its number when it is first trained, or when an evaluation of it is recorded, whichever comes first:
-    a teacher or a target network that only helps to train another model gets none. Until then it has a provisional
-    one, below zero, and nothing is captured of its tensors. Places, and iterating, are of models with numbers only.
+    A model gets its number when it is first trained, or when an evaluation of it is first recorded. So a teacher or a
+    target network that only helps to train another model gets none. Until then it has a provisional one, below zero,
+    and nothing is captured of its tensors. Places, and iterating, are of models with numbers only.
     """
 
     def __init__(self) -> None:

@@ -45,9 +45,9 @@ def first_tensor(arguments: tuple[Any, ...], kwargs: dict[str, Any] | None) -> T
 class ModuleCapture:
     """Captures outputs, inputs and inactive units of all modules while it is switched on.
 
-    One global module hook instead of one per module: on a step that is not due there is none, and instances stay
-    untouched, so nothing that looks at a module's own hooks decides differently. Models with compiled parts need hooks
-    that stay, those of :mod:`~watchglass.capture.pytorch.compiled.modules`.
+    It uses one global module hook instead of one per module. On a step that is not due there is no hook, and
+    modules are not changed, so code that reads a module's hooks behaves as usual. Models with compiled parts need
+    permanent hooks, those of :mod:`~watchglass.capture.pytorch.compiled.modules`.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:

@@ -1,10 +1,10 @@
-"""Hooks on single modules, and how they stay out of all that is saved, copied and sent to other processes.
+"""Hooks on single modules, which are not saved, copied or sent to other processes.
 
 A module is pickled and copied with the tables that hold its hooks, each an ``OrderedDict``. While a module has a hook
-from us, ``copyreg``, the standard library's registry of how objects are pickled and deep-copied, has an entry for that
-type: a table with our entries is pickled without them. So ``torch.save``, ``pickle``, ``copy.deepcopy`` and
-multiprocessing make the same of a watched module as of an unwatched one, to the byte.
-``copy.copy`` hands the tables over as they are; for its sake the same is done to what ``Module.__getstate__`` returns.
+of watchglass, ``copyreg`` (the standard library's registry of how objects are pickled and deep-copied) has an entry for
+this type, which pickles a table without the entries of watchglass. So ``torch.save``, ``pickle``, ``copy.deepcopy`` and
+multiprocessing give the same bytes for a watched module as for an unwatched one. ``copy.copy`` copies references to the
+tables. For it, the result of ``Module.__getstate__`` is cleaned in the same way.
 """
 
 from __future__ import annotations

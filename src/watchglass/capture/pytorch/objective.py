@@ -1,9 +1,9 @@
 """The objective of an update: the losses whose backward contributed to the gradients that an optimizer used.
 
-Which they are shows at the gradients themselves. A few parameters of each model are followed: a gradient that is
-another object, or has another version, after a backward was changed by it; one that is None, or all zero, before a
-backward was cleared since the backward before. So it makes no difference how a script clears gradients, whether some
-parameters are frozen, and which of several optimizers uses what.
+The gradients themselves show which losses these are. The gradients of a few parameters of each model are followed. A
+gradient that is another object, or has another version, after a backward was changed by it. A gradient that is None, or
+all zero, before a backward was cleared since the previous one. So the result does not depend on how a script clears
+gradients, on frozen parameters, or on which optimizer uses which gradients.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.module_tree import ModuleTree, parameters_of
 from watchglass.capture.pytorch.reduce import plain, version_of
 
-#: Parameters of one model, or of one optimizer, that are followed; of all together, after which a further model has one
-#: only; and then most of all, since each costs most of a microsecond at each backward.
+#: Most parameters of one model, or of one optimizer, that are followed. Beyond the second number over all models, a
+#: further model has one; the third number is the limit over all. Each costs almost a microsecond at each backward.
 _OF_ONE, _MANY, _MOST = 6, 96, 512
 #: Elements of a gradient that are examined to see whether it was set to zero.
 _LOOKED_AT = 1 << 14
-#: Backwards since the last update whose losses are kept; of an update after more the objective is not known.
+#: Most backwards since the last update whose losses are kept; after more of them the objective of the update is
+#: unknown.
 _MOST_LOSSES = 1 << 16
 
 

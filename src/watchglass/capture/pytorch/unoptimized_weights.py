@@ -1,8 +1,8 @@
 """Weights of a model that no optimizer holds: frozen ones, and those that it lacks by mistake.
 
-No update point ever reads them. Here they are read rarely (at the captured steps 2, 3, 4, 6, 8, 12 and so on, twice in
-each doubling; of a model of which no optimizer holds anything once) and a bounded number of elements at a time, so that
-a run has them in its catalog and shows that they rest.
+No update point ever reads them. This module reads them at the captured steps 2, 3, 4, 6, 8, 12 and so on, twice in each
+doubling. If no optimizer holds any weight of a model, it reads them once. Each reading takes a bounded number of
+elements. So the catalog of a run has these weights, and the run shows that they do not change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Losses of models that are not watched: an average of the weights, a teacher, evaluated right after one that is.
 
 With ``watch(model)`` only the named model is watched, and a loss belongs to the model that was called last. A global
-module hook observes, between the calls of an evaluation, calls of other modules. A loss that is computed then is no
-loss of the watched model, unless that module is a part of its training: a head that is trained with it, or a network
-that is given what it returned.
+module hook observes, between the calls of an evaluation, calls of other modules. A loss that is computed after such a
+call does not belong to the watched model, unless the called module takes part in its training. Examples are a head that
+is trained with it, and a network that takes its output.
 
 Compiled code is guarded on global hooks: one that comes and goes would have it compiled each time, up to PyTorch's
 limit. So there is none once anything was compiled in this process.

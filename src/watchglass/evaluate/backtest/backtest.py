@@ -160,12 +160,12 @@ def tested(
 
 
 def judge(firing: Firing, label: Label | None, tolerance: int = 0) -> tuple[BacktestOutcome, int | None]:
-    """What a rule made of a run, and the TRAIN steps from ``since_step`` to the first finding (negative: before it).
+    """Outcome of a rule on a run, and TRAIN steps from ``since_step`` to the first finding (negative: before it).
 
     Args:
         firing: Where it fired.
         label: What is known of the run; None for nothing.
-        tolerance: A finding so many steps before ``since_step`` is still found, for labels that are not exact.
+        tolerance: Number of steps before ``since_step`` at which a finding still counts, for labels that are not exact.
     """
     if label is None:
         return BacktestOutcome.UNLABELLED, None

@@ -146,7 +146,7 @@ class Evaluator:
         """Reads and evaluates what is new; returns whether anything was. Every new finding is acted upon at once.
 
         Args:
-            max_bytes: Read at most about so much; the next turn reads on.
+            max_bytes: Approximate limit of the bytes that are read; the next turn reads on.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
@@ -175,7 +175,7 @@ class Evaluator:
         self._retry.attempt(self._stay)
 
     def excuse(self, seconds: float) -> None:
-        """The store was unreachable for so long: no worker was silent meanwhile."""
+        """Note how long the store was unreachable: no worker was silent meanwhile."""
         self._news_s += seconds
         self._liveness.excuse(seconds)
         self._ticking.excuse(seconds)

@@ -71,7 +71,7 @@ class Following:
         """Evaluates what is new; returns the seconds until the next turn, 0 where there may be more.
 
         Args:
-            max_bytes: Read at most about so much.
+            max_bytes: Approximate limit of the bytes that are read.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
@@ -89,7 +89,7 @@ class Following:
         return evaluator.pause_s
 
     def excuse(self, seconds: float) -> None:
-        """The store was not read for so long: nothing counts as silent or late because of that."""
+        """Note how long the store was not read: nothing counts as silent or late because of that."""
         self._first_step_s += seconds
         self.evaluator.excuse(seconds)
 

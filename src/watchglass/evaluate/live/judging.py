@@ -121,7 +121,7 @@ class Judging:
         self._reporting.caught_up = False
 
     def read(self, max_bytes: int) -> bool:
-        """Reads and judges what is new, at most about so many bytes; returns whether anything was."""
+        """Reads and judges new data, up to about this number of bytes; returns whether there was any."""
         before = self.follower.frames
         self._judge(self.follower.poll(max_bytes=max_bytes))
         now_s = self._clock.monotonic()

@@ -28,7 +28,7 @@ class _Waiting:
 
     Attributes:
         steps: Its complete steps.
-        since_s: When there were so many, on the monotonic clock.
+        since_s: When this number was reached, on the monotonic clock.
         times: Seconds from then on to the ticks that are left.
         due_s: The same of the next tick.
     """
@@ -67,7 +67,7 @@ class Ticking:
         self._workers: dict[tuple[int, str], tuple[int, float]] = {}
 
     def excuse(self, seconds: float) -> None:
-        """Nothing could be read for so long: that time is no silence of a worker."""
+        """Note how long nothing could be read: that time is no silence of a worker."""
         for group in self._groups.values():
             group.since_s += seconds
         self._workers = {key: (steps, since_s + seconds) for key, (steps, since_s) in self._workers.items()}

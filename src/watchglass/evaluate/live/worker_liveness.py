@@ -72,7 +72,7 @@ class WorkerLiveness:
         return end is not None and end.exit_status in (0, 86)
 
     def look(self, every_s: float) -> bool:
-        """Look at claims and launches, if the last look was so long ago; returns whether it was.
+        """Check claims and launches if the interval since the last check has passed; returns whether it has.
 
         Raises:
             StoreError: The store refused.
@@ -100,7 +100,7 @@ class WorkerLiveness:
                 self._observed([worker.observation("worker_returned", worker.losses)])
 
     def excuse(self, seconds: float) -> None:
-        """The store was not read for so long: that time counts as no silence of a worker."""
+        """Note how long the store was not read: that time counts as no silence of a worker."""
         self.begun_s += seconds
         self._heard = {key: (mark, since_s + seconds) for key, (mark, since_s) in self._heard.items()}
 

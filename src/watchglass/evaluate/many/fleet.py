@@ -23,13 +23,14 @@ from watchglass.run import RunSearch
 from watchglass.store import Store
 from watchglass.view import printable
 
-#: At each search so many ended runs are examined for a new attempt, in turn.
+#: Number of ended runs that each search examines for a new attempt, in turn.
 _ASKED_ASLEEP = 5
 #: Runs that are read from their start at the same time: bounds the memory for that.
 _CATCHING_UP = 8
 #: Runs that wait for their last deliveries while the others go on.
 _WAITING_AT_ONCE = 8
-#: After so many different runs in a row with an unreachable store, it counts as unreachable for all, and one retries.
+#: Number of different runs in a row with an unreachable store after which it counts as unreachable for all; one
+#: retries.
 _UNREACHABLE_IN_A_ROW = 3
 #: Ended runs of which a snapshot is kept.
 _SNAPSHOTS = 100
@@ -140,7 +141,7 @@ class Fleet:
     # ---------------------------------------------------------------- runs
 
     def _go_on(self, member: Member, seconds: float) -> bool:
-        """Gives the other runs their turns for so long, while one can only wait; False to end the wait."""
+        """Gives the other runs their turns for this time, while one can only wait; False to end the wait."""
         end_s = self._clock() + seconds
         self._ending.append(member)
         try:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: A scrape holds at most so many runs, those that go on first and the newest of the others; of each so many workers,
-#: those that are behind first, scalars by name, and rules. What is left out is counted.
+#: Most runs in a scrape: active runs first, then the newest of the others. Of each run, most workers (the slowest
+#: first), scalars and rules. Omitted ones are counted.
 MOST_RUNS, MOST_WORKERS, MOST_SCALARS, MOST_RULES = 200, 64, 64, 200
 #: Scalars that are kept where there are too many.
 _FIRST_SCALARS = ("loss", "learning_rate", "gradient_norm", "accuracy")

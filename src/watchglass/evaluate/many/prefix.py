@@ -102,8 +102,8 @@ def follow_runs(
         audience: Is notified of what happens to the runs.
         wait_s: Seconds to wait for the first training step of each run.
         timeout_s: Seconds after which following ends, None for no limit.
-        until_idle_s: Following ends when no run is followed or waited for and none has come for so many seconds; None
-            for never.
+        until_idle_s: Following ends when no run is followed or waited for and none has appeared for this time; None for
+            never.
         output: Where findings are printed, a line each, with the name of the run.
         snapshots: Where snapshots are published for other threads.
         judging: Makes the object that reads a run and evaluates the rules.

@@ -90,7 +90,7 @@ class Cluster:
             raise self.lost_node("its raylet has died")
 
     def died(self, what: str, times: int, error: Exception) -> ClusterError:
-        """The error for a process that died so many times that it is not started again."""
+        """The error for a process that died too often to be started again."""
         if isinstance(error, self.ray.exceptions.LocalRayletDiedError):
             return self.lost_node("its raylet has died")
         return ClusterError(

@@ -20,7 +20,7 @@ class RunContents:
     Attributes:
         run: Location of the run.
         workers: Bytes by worker, over all attempts, compacted data included; in the order of workers.
-        objects: Objects that hold them: a listing of the whole run names so many.
+        objects: Number of objects that hold them, which a listing of the whole run names.
         segments: All segments of each worker, for the process that reads it. None where each process lists the run
             itself: in a folder, which may have grown by then and is listed in one call.
     """
@@ -42,7 +42,7 @@ def contents_of(store: Store, run: str, *, most_listed: int = 0) -> RunContents:
     Args:
         store: The store of the run.
         run: The location of the run for other processes.
-        most_listed: The segments are kept where the store is no folder and there are at most so many.
+        most_listed: Most segments that are kept, where the store is no folder.
 
     Raises:
         NotARunError, StoreError: It is no run, or the store refused.

@@ -20,7 +20,7 @@ from watchglass.tables import Selection, StepView
 _MOVES, _LATEST, _LONG = 1e-4, 5, 2 / 3
 #: Units of a bottleneck that are too few for this many classes, whatever the inputs are.
 _NO_MORE, _CLASSES = 2, 4
-#: Channels of a convolution that count as so many units; more of them are too many for their positions.
+#: Most channels of a convolution that count as its units: with more, its positions hold too much information.
 _CHANNELS = 4
 #: Loss over its start from which alike errors count: those of a solved task are alike, and tiny.
 _UNSOLVED = 0.15

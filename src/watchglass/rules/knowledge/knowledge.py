@@ -98,9 +98,9 @@ class Knowledge:
     def support(self, symptoms: Iterable[str]) -> dict[str, float]:
         """The evidence of symptoms for each cause, as added log odds: 0 for none, 3 for 0.95.
 
-        Weights of independent symptoms combine as noisy-or (Pearl 1988, 4.3): the support of a cause is the sum of
-        ``-log(1 - weight)``, multiplied by ``1 + weight`` for each symptom that contradicts it, and for rules that
-        look for it and have no findings. A symptom counts once; unknown ones do not count.
+        Weights of independent symptoms combine as noisy-or (Pearl 1988, 4.3). The support of a cause is the sum of
+        ``-log(1 - weight)``, multiplied by ``1 + weight`` for each symptom that contradicts it, and for rules that look
+        for it and have no findings. A symptom counts once; unknown ones do not count.
         """
         support: dict[str, float] = {}
         against = dict.fromkeys(self.unseen, 1.0 + self.found_nothing)

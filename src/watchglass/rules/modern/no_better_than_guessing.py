@@ -177,7 +177,7 @@ class NoBetterThanGuessing(Rule):
         yield self._finding(view, "training", f"{about}, {mean:.4g} in the last third, is", mean, limit, known)
 
     def _early(self, counts: dict[str, int], last: int) -> bool:
-        """Whether the last so many of these begin in the first quarter of the run: they say nothing of its end."""
+        """Whether the last ones begin in the first quarter of the run: then they show nothing about its end."""
         for doubling in sorted(map(int, counts), reverse=True):
             last -= counts[str(doubling)]
             if last <= 0:

@@ -227,7 +227,7 @@ def _of_predictions(call: _Call, least: float, most: float, mean: float) -> _Fou
 
 
 def _one_in(mean: float, classes: int | None) -> bool:
-    """Whether a mean is that of shares of so many classes."""
+    """Whether a mean is that of the shares of this number of classes."""
     return bool(classes) and abs(mean * (classes or 0) - 1) < _ROUNDING
 
 

@@ -1,8 +1,9 @@
 """The native kernel: statistics and histograms of tensors in one pass, called with pointers, counts and dtypes.
 
 A small C library in the folder of this file, built with the package, loaded with ctypes; the call releases the
-interpreter lock. Where no compiler was found the library is missing, :data:`available` is False, and the same functions
-do the same in NumPy, slower: counts, minima, maxima and histograms are the same bits, sums differ in their rounding.
+interpreter lock. If no compiler was found, the library is missing and :data:`available` is False. The same functions
+then use NumPy, which is slower: counts, minima, maxima and histograms have the same bits, sums differ in their
+rounding.
 
 What is computed of each element is defined by :func:`watchglass.stats.elements.numbers`: float32 and narrower dtypes
 are read as float32, others as float64; sums are of float64. Of n elements
@@ -93,7 +94,7 @@ class _Workspace(threading.local):
         self.grow_bins(0)
 
     def grow(self, tensors: int) -> None:
-        """Make room for at least so many tensors."""
+        """Make room for at least this number of tensors."""
         self.tensors = tensors
         # Pointers, older pointers, counts and codes of all tensors, one after another.
         asked = np.zeros((4, tensors), np.int64)
@@ -107,7 +108,7 @@ class _Workspace(threading.local):
             setattr(self.request, name, getattr(self, name).ctypes.data)
 
     def grow_bins(self, capacity: int) -> None:
-        """Make room for at least so many bins."""
+        """Make room for at least this number of bins."""
         self.keys = np.empty(capacity, np.int16)
         self.counted = np.empty(capacity, np.uint32)
         self.request.keys, self.request.counted = self.keys.ctypes.data, self.counted.ctypes.data
@@ -126,7 +127,7 @@ _workspace = _Workspace() if available else None
 
 
 def set_threads(number: int) -> int:
-    """Use at most so many threads, the caller's included, from the next call on; returns the number before, 1 at first.
+    """Limit the threads, including the caller's, from the next call on; returns the limit before, 1 at first.
 
     They are started by the first call that has enough to do, sleep between calls, and are not used in forked children.
     """

@@ -33,10 +33,10 @@ from watchglass.store.parquet.index import end_crc
 from watchglass.store.parquet.reading import ParquetStatistics
 from watchglass.store.parquet.writing import encode_block, sorted_rows
 
-#: A block of statistics ends with the first whole step behind so many rows or bins of histograms; in memory it takes
-#: some 200 MiB at most, and three times that while it is sorted and written.
+#: A block of statistics ends with the first whole step after this number of rows, or of bins of histograms. It takes at
+#: most about 200 MiB of memory, and three times as much while it is sorted and written.
 BLOCK_ROWS, _BLOCK_BINS = 1 << 18, 1 << 23
-#: It also ends behind so many bytes of other frames.
+#: It also ends after this number of bytes of other frames.
 _BLOCK_BYTES = 64 << 20
 _CHUNK = 4 << 20
 _JOINED_BYTES = 1 << 20
@@ -70,7 +70,7 @@ def condense(
         sources: What its frames are in, in order: the frames object of an earlier generation, then segments.
         tick: Called from time to time.
         written: Gets the path and the length of each object as soon as it was written, even if a later one fails.
-        block_rows: A file of statistics ends with the first whole step after so many rows.
+        block_rows: Number of rows after which a file of statistics ends, with the first whole step.
 
     Returns:
         The number of rows of statistics.

@@ -107,7 +107,7 @@ class _Columns:
         self._body = body
 
     def take(self, field: Field, count: int) -> NDArray[Any]:
-        """The next column of so many values."""
+        """The next column, with this number of values."""
         if not field.array and field.type in _TYPES:
             return self._numbers(_TYPES[field.type], count)
         ends = np.cumsum(self._numbers("<u4", count), dtype=np.int64).tolist()

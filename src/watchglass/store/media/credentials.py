@@ -41,7 +41,7 @@ class RequestPatience:
         retry_s: After the first failure no try begins later than this.
         first_pause_s: Before the second try; then twice as long each time, less up to a half by chance.
         longest_pause_s: Between two tries.
-        credentials_s: Credentials that an AWS profile leads to are used so long before they are looked up again.
+        credentials_s: Time for which credentials of an AWS profile are used before they are looked up again.
     """
 
     connect_s: float = 5.0

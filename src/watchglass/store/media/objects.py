@@ -91,9 +91,10 @@ class ObjectStore(Store):
     def write(self, path: str, data: Content, *, replace: bool = False) -> None:
         """See :meth:`Store.write`.
 
-        Objects of more than :data:`PIECE` bytes are sent in pieces with ``replace``. Without it they are one request,
-        whose time limit grows with them, since only that is exclusive; beyond 5 GiB, where no server takes one, it is
-        looked whether the object is there first, and of two simultaneous writers both may succeed.
+        Objects of more than :data:`PIECE` bytes are sent in pieces with ``replace``. Without ``replace`` they are one
+        request, because only a single request is exclusive; its time limit grows with the size. No server accepts such
+        a request beyond 5 GiB. Then the store first checks whether the object exists, and two simultaneous writers may
+        both succeed.
         """
         check_path(path)
         views = [memoryview(part).cast("B") for part in ([data] if isinstance(data, bytes) else data) if len(part)]

@@ -51,7 +51,7 @@ def encode(
     Args:
         histograms: Of n rows.
         runs: Half-open ranges of rows of one tensor each, in ascending order.
-        most_cells: A matrix of several steps has a quarter of so many cells at most.
+        most_cells: Four times the most cells of a matrix of several steps.
     """
     for begin, end in runs:
         at = begin

@@ -89,7 +89,7 @@ class Sending:
         """Send the rest, as far as the store takes it, and log what it does not take.
 
         Args:
-            patience_s: Give up after so many seconds without progress, and ten times as many in all.
+            patience_s: Longest wait without progress; the longest wait in all is ten times as long.
         """
         with self._change:
             if self._closing:

@@ -149,7 +149,7 @@ class Spool(WrapperStore):
         The store behind is left open.
 
         Args:
-            patience_s: Give up after so many seconds without progress, and ten times as many in all; 60 s if None.
+            patience_s: Longest wait without progress; the longest wait in all is ten times as long. 60 s if None.
         """
         if not self._sending.closed:
             self._sending.close(self.patience_s if patience_s is None else patience_s)
@@ -158,5 +158,5 @@ class Spool(WrapperStore):
 
 
 def _room(most_bytes: int, path: str) -> float:
-    """The part of so many bytes that an object may fill up."""
+    """The part of this number of bytes that an object may fill."""
     return most_bytes * (1 if layout.parse_segment(path) else RAW_SHARE)

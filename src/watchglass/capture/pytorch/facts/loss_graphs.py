@@ -224,8 +224,8 @@ class _Term:
 def _axis_before(before: tuple[int, ...], now: tuple[int, ...], axis: int) -> int | None:
     """The axis that another arrangement of the same elements has as ``axis``, as a whole or in parts.
 
-    None where ``axis`` joins several axes, or elements were left out or repeated; :data:`_MIXED` where it has parts of
-    one axis and of the next one: a value and its neighbours along it belong together in no way.
+    None if ``axis`` joins several axes, or if elements were omitted or repeated. :data:`_MIXED` if it has parts of one
+    axis and of the next one, so that neighbours along it are unrelated.
     """
     if math.prod(before) != math.prod(now):
         return (0 if axis < len(now) - 1 else len(before) - 1) if before[-1:] == now[-1:] else None

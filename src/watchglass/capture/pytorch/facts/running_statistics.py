@@ -159,7 +159,7 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor] | None:
     over = [axis for axis in range(values.dim()) if axis != 1]
     room = values.numel() / _ELEMENTS
     if room > 1:
-        # Every so many along each axis but that of the channels.
+        # A stride along each axis except that of the channels.
         stride = math.ceil(room ** (1 / len(over)))
         values = values[tuple(slice(None, None, stride if axis in over else 1) for axis in range(values.dim()))]
     if values.numel() <= values.shape[1]:

@@ -27,7 +27,7 @@ class _Alone(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace.startswith(_OPERATIONS):
             name = func.overloadpacket.__name__.rstrip("_")
-            raise RefusedError(f"the forward calls {name} of torch.distributed, for which all ranks are needed")
+            raise RefusedError(f"the forward calls {name} of torch.distributed, which needs all ranks")
         return func(*args, **(kwargs or {}))
 
 

@@ -1,10 +1,10 @@
 """The first bad module: which module first produced a NaN or an infinity, in three levels.
 
-Level ``rerun``: while the weights are still those of the failing forward, the forward is repeated with a look at every
-module; where the loss is finite and a gradient is not, its backward is repeated too, never into ``.grad``. Level
-``next_steps``: where that is refused, with the reason, all modules are examined in the steps that follow. Level
-``flags``: the answer until then: the loss, or these gradients, are not finite. Weights that were already bad before
-the forward are reported as such: they must never make the first layer look guilty.
+Level ``rerun``: while the weights are still those of the failing forward, the search repeats the forward and examines
+every module. If the loss is finite and a gradient is not, it repeats the backward too, never into ``.grad``. Level
+``next_steps``: if a re-run is impossible, the reason is recorded, and all modules are examined in the next steps. Level
+``flags``: the answer until then, which states that the loss, or these gradients, are not finite. Weights that were
+already bad before the forward are reported as such, so that the first layer does not appear as the cause.
 """
 
 from __future__ import annotations

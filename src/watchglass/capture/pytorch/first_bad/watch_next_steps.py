@@ -1,7 +1,7 @@
 """Level ``next_steps``: all modules are examined in the steps after a failure that could not be explained.
 
-The answer comes when the training fails again, the model returns values that are not finite, or an update writes such
-weights: at once on the CPU; on a device by the recorder's thread, when the numbers have arrived.
+The answer is known when the run fails again, the model returns non-finite values, or an update writes non-finite
+weights. On the CPU it is known at once. On a device, the recorder's thread gives it when the numbers have arrived.
 """
 
 from __future__ import annotations

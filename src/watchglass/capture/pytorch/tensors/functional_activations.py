@@ -1,9 +1,9 @@
 """Functional activations: no module is called for them, but the graph of autograd shows where they were.
 
 ``F.relu(self.fc1(x))`` gives a tensor whose ``grad_fn`` is the node of the ReLU, whose own input is the node of what
-``fc1`` returned. So, where gradients are on, the input of a functional ReLU, tanh or sigmoid is found when a module
-takes or returns a tensor that came of it, as long as the input is the output of another module. Any other input is lost
-and left out: the graph keeps the results of tanh and sigmoid only.
+``fc1`` returned. So, with gradients on, the input of a functional ReLU, tanh or sigmoid is found when a module takes or
+returns a tensor that was computed from it, if the input is the output of another module. Other inputs are omitted,
+because the graph keeps only the results of tanh and sigmoid.
 """
 
 from __future__ import annotations

@@ -44,11 +44,11 @@ class _Watched:
 class InputGradients:
     """Saves gradients with respect to inputs of outermost modules, as ``gradient/input.0``, where collections ask.
 
-    Divided by the factor of a scaler, whose ``unscale_`` divides gradients of parameters only.
-    Only of inputs that require a gradient anyway. For others there is none, and none can be had without changing the
-    training: to require it would give the first layers another backward, leave a ``.grad`` behind and forbid what may
-    be done in place to an input; to repeat the forward would run the model's code twice. So this is reported, once,
-    with a cure.
+    The gradients are divided by the factor of a scaler, whose ``unscale_`` divides gradients of parameters only.
+    Only inputs that require a gradient have one. For other inputs the part reports once that there is none, with a
+    cure, because each way to get one would change the run. Requiring a gradient would give the first layers another
+    backward, leave a ``.grad`` behind and forbid in-place changes of the input. Repeating the forward would run the
+    model's code twice.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:

@@ -57,8 +57,8 @@ class ModuleEntry:
     """Sends ``events.module_entered`` for every module that a captured forward calls, while a part wants inputs.
 
     After a module has returned, its inputs may have been overwritten, by the module (``nn.ReLU(inplace=True)``) or
-    inside. The global hook lives from the beginning of the outermost call to its end; where that end never comes,
-    because the forward raised, it removes itself at the next call that is none of the captured step's.
+    inside. The global hook exists from the beginning of the outermost call to its end. If the forward raises, the hook
+    removes itself at the next call that does not belong to the captured step.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:

@@ -1,9 +1,9 @@
 """Routers of mixtures of experts: their logits, and the spread of tokens over the experts.
 
-A module is taken for a router when its own name or the name of its class has a word such as *router* or *gate* in it
-(``mlp.gate``, ``MixtralTopKRouter``), when it or its parent holds the number of experts, or its parent one list of
-modules, and when it returns a tensor of floats whose last axis is as long as that. So the ``gate_proj`` of a gated
-feed-forward is none. In a module with experts (by name or class), any module that returns such a tensor before an
+A module counts as a router under three conditions. Its name or the name of its class contains a word such as *router*
+or *gate* (``mlp.gate``, ``MixtralTopKRouter``). The module or its parent holds the number of experts, or its parent has
+a single list of modules. It returns a tensor of floats whose last axis has that length. So the ``gate_proj`` of a gated
+feed-forward is no router. In a module with experts (by name or class), any module that returns such a tensor before an
 expert runs is the router, independent of its name.
 """
 
