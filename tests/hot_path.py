@@ -1,4 +1,4 @@
-"""The hot-path law, observed from outside: what a training's thread does between two steps while it is watched.
+"""The hot-path law, observed from outside: what a training thread does between two steps while it is watched.
 
 Run as a program, because an audit hook stays for the life of its process::
 

@@ -34,7 +34,7 @@ Training = Callable[[Watch], Any]
 def trained_twice(
     path: Path, training: Training, *, same_steps: bool = True, discovered: bool = True, **settings: Any
 ) -> Run:
-    """Run a training bare, with everything captured at every step, and as most steps are: with nothing due.
+    """Train without watchglass, with everything captured at every step, and with nothing due, as at most steps.
 
     And once as ``watchglass run`` watches it, which finds the models itself.
 
@@ -139,7 +139,7 @@ def losses(run: Run, **where: Any) -> list[float]:
 
 
 def bits(value: Any) -> dict[str, bytes]:
-    """Every number in a training's outcome as bytes, by its place."""
+    """Every number in the outcome of a training run as bytes, by its place."""
     return dict(_bits("", value))
 
 

@@ -1,4 +1,4 @@
-"""Compiles Triton's kernels for a GPU that is not there, as a training would: with the arguments of real calls.
+"""Compiles Triton's kernels for a GPU that is not there, as a training run would: with the arguments of real calls.
 
 Run as a program, since Triton compiles either for GPUs or for its interpreter, for the life of a process::
 

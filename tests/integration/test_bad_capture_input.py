@@ -1,4 +1,4 @@
-"""Bad input to capture, from wherever it comes: one error or warning that says what to do, and a training untouched."""
+"""Bad input to capture, from any source: one error or warning with the cure, and an unchanged run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a training's settings come from, and what of it they make a run hold."""
+"""Sources of the settings of a training run, and the records that they select."""
 
 from __future__ import annotations
 

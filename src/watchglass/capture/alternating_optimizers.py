@@ -29,8 +29,8 @@ class _Model:
         steps: Number of its TRAIN steps that are over.
         kinds: Kinds of its steps so far.
         last: Kind of its last step; None before the first.
-        alternates: Whether something that had updated it came back after something else: an optimizer that takes the
-            place of another for good, as in the next phase of a run, takes no turns with it.
+        alternates: Whether an optimizer updated it again after another one had. An optimizer that replaces another
+            permanently, as in the next phase of a run, does not alternate with it.
         planned: The last step that the plan named, by its own number; -1 before the first.
         captured: Kinds of the steps captured since.
         owed: A step that was due and went by, by its own number; -1 for none.

@@ -82,7 +82,7 @@ class Framework(ABC):
             The callback that the script is to give to the framework where that takes one, else None.
 
         Args:
-            hook: Where everything goes; what is put into the framework is undone by ``hook.detach_with``.
+            hook: Gets all records; what is put into the framework is undone by ``hook.detach_with``.
             model: One that :meth:`is_model` accepts; None for every model that is trained.
         """
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-# Rules take no products of large matrices: threads of NumPy's BLAS would only be in the way of the training. What the
+# Rules take no products of large matrices: threads of NumPy's BLAS would only compete with the training run. What the
 # evaluator starts later finds the environment as it was.
 _given = os.environ.get("OPENBLAS_NUM_THREADS")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -3,7 +3,7 @@
 import os
 import sys
 
-# No products of matrices here: threads of NumPy's BLAS would only be in the way of the training run.
+# No products of matrices here: threads of NumPy's BLAS would only compete with the training run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from watchglass.profile.process import main
 

@@ -148,7 +148,7 @@ class Needs:
         if self.scalars:
             parts.append(f"the scalar {' or '.join(self.scalars)}")
         if self.observations:
-            parts.append(f"what becomes of workers ({' or '.join(self.observations)})")
+            parts.append(f"the state of workers ({' or '.join(self.observations)})")
         if self.facts:
             parts.append(f"the fact {' or '.join(self.facts)}")
         return " and ".join(parts) + modes

@@ -208,7 +208,7 @@ class AdapterSuite(ABC):
                 ends = [event.get("status") for event in run.worker().lifecycle]
                 _equal(ends[-1:], ["stopped"], "statuses with which the worker left")
 
-    def test_no_fault_of_ours_reaches_the_training(self, tmp_path: Path) -> None:
+    def test_no_fault_of_watchglass_reaches_the_training(self, tmp_path: Path) -> None:
         """Each method of the hook that the adapter calls fails once, at its first or last call; one warning follows."""
         expected = self.unwatched(self.steps)
         with self.hook(tmp_path / "count") as hook, _Breaking(hook) as counting:

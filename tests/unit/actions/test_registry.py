@@ -1,4 +1,4 @@
-"""Actions by name, as people write them, refused before a training where they cannot be."""
+"""Actions by name, as people write them; invalid ones are refused before a run."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_a_recorder_that_breaks_counts_what_had_not_arrived_and_holds_nothing_of
 
 
 def test_raw_tensors_that_are_larger_than_the_queue_cost_no_step_its_numbers() -> None:
-    """A slow disk takes seconds for them, in which a training makes thousands of steps."""
+    """A slow disk takes seconds for them, in which a run makes thousands of steps."""
     writer = Writer()
     light = bytes_of_records(step(0, raw=0).records)
     made = recorder(writer, queue_bytes=8 * light)

@@ -1,4 +1,4 @@
-"""The course of a training over its attempts, computed from facts and ends of steps."""
+"""The course of a run over its attempts, computed from facts and ends of steps."""
 
 import numpy as np
 import pytest

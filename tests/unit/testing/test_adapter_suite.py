@@ -202,8 +202,8 @@ BROKEN = {
     StartsAtOnce: "test_nothing_happens_before_the_first_training_step",
     DoesNotStop: "test_a_stop_ends_the_training_between_two_updates",
     StopsTooLate: "test_a_stop_ends_the_training_between_two_updates",
-    LetsFaultsThrough: "test_no_fault_of_ours_reaches_the_training",
-    HidesFaults: "test_no_fault_of_ours_reaches_the_training",
+    LetsFaultsThrough: "test_no_fault_of_watchglass_reaches_the_training",
+    HidesFaults: "test_no_fault_of_watchglass_reaches_the_training",
     StaysAttached: "test_detaching_leaves_the_training_as_it_was",
     KeepsTheHook: "test_detaching_leaves_the_training_as_it_was",
 }

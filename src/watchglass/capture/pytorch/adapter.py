@@ -49,7 +49,7 @@ class PyTorchAdapter:
     """Watches PyTorch in this process through one hook.
 
     Args:
-        hook: Where everything goes.
+        hook: Gets all records.
         discover: Find models by their outermost calls; otherwise only those given to :meth:`attach` count.
     """
 

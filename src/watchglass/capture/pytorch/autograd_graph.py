@@ -159,7 +159,7 @@ class Graph:
         return [parameter for each in fixed for parameter in self._parameters_of(each)]
 
     def _parameters_of(self, index: int, most: int = 16) -> list[int]:
-        """Parameters that a value which does not depend on data is made of."""
+        """Parameters from which a value that does not depend on data is computed."""
         waiting, found = [index], []
         for _ in range(most):
             if not waiting:

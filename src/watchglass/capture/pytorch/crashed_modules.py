@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-#: Most elements of a tensor whose smallest and largest value are looked at.
+#: Most elements of a tensor whose smallest and largest value are computed.
 _MOST_ELEMENTS = 1 << 24
 
 

@@ -40,7 +40,7 @@ class Unknown(Exception):
 
 
 class Expression(NamedTuple):
-    """How a loss is made of a model's outputs.
+    """How a loss is computed from a model's outputs.
 
     What only scales the loss at the end is left out: a sign, a division by the number of micro-batches. An evaluation
     need not have it.
@@ -71,11 +71,11 @@ class Expressions:
         self.operations: set[Operation] = set()
 
     def output(self, path: str) -> int | None:
-        """Number of an output of a model, None where no loss is made of it."""
+        """Number of an output of a model, None where no loss is computed from it."""
         return self._keys.get(("output", path))
 
     def known(self, operation: Operation, constants: Sequence[Any], operands: Sequence[Any]) -> int | None:
-        """Number of what an operation makes of its operands, None where it is no part of a loss."""
+        """Number of the result of an operation on these operands, None where it is no part of a loss."""
         return self._keys.get((operation.name, *constants, *operands))
 
     def read(self, loss: Tensor, node: Any, output: Output) -> Expression | None:
@@ -111,7 +111,7 @@ class Expressions:
 
 
 class _Reading:
-    """One look at the graph of a loss."""
+    """One reading of the graph of a loss."""
 
     def __init__(self, output: Output) -> None:
         #: Finds outputs of the model.

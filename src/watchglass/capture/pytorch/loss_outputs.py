@@ -72,7 +72,7 @@ class LossOutputs:
             module: It.
             tensors: Its outputs with their paths.
             again: Look again at a module whose loss is known.
-            model: Whether it is one of the models that are trained: then a loss may be made of its outputs.
+            model: Whether it is one of the models that are trained: then a loss may be computed from its outputs.
         """
         module = unwrap(module)
         if module in self._paths and not again:
@@ -133,7 +133,7 @@ class LossOutputs:
         return None if known is None else expression
 
     def expression_of(self, module: nn.Module) -> Expression | None:
-        """How the script makes the training's loss of a model's outputs, if it does."""
+        """How the script computes the training loss from a model's outputs, if it does."""
         return self._expressions.get(unwrap(module))
 
     def knows(self, module: nn.Module) -> bool:
@@ -194,7 +194,7 @@ def _mark_of(node: Any, number: int) -> Any:
 
 
 def _marks(loss: Tensor) -> dict[nn.Module, list[tuple[str, bool]]]:
-    """Marked outputs that a loss was made of, by module: their paths, and whether they were only added up."""
+    """Marked outputs from which a loss was computed, by module: their paths, and whether they were only added up."""
     found: dict[nn.Module, list[tuple[str, bool]]] = {}
     waiting: list[tuple[Any, int, bool]] = [(loss.grad_fn, loss.output_nr, True)]
     seen = set()

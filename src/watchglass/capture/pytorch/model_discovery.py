@@ -2,7 +2,7 @@
 
 A global module hook sees such calls. It stays for a few steps only. The compiler makes code for a model that is called
 while the hook is there and again once it is gone, so it goes before a compiled model's first call. A model that only a
-compiled function calls is found by its parameters, when an optimizer is made of them.
+compiled function calls is found by its parameters, when an optimizer is made with them.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def is_wrapper(module: nn.Module) -> bool:
 
 
 def wraps_compiled(module: nn.Module) -> bool:
-    """Whether a module is what ``torch.compile`` made of another."""
+    """Whether a module is the result of ``torch.compile`` for another one."""
     return type(module).__name__ == "OptimizedModule"
 
 

@@ -102,7 +102,7 @@ def summaries(
         before: Their older values; then everything is of the differences.
         scale: Everything is divided by this number.
         histograms: Whether to make them.
-        seed: Draws the elements that histograms of large tensors look at.
+        seed: Draws the elements that histograms of large tensors count.
 
     Returns:
         Rows float64[n, 11] and :class:`~watchglass.stats.Histograms` (or None).

@@ -91,7 +91,7 @@ class Saving:
     def save_all(
         self, records: CapturedRecords, role: Role, items: Sequence[Item], scale: Tensor | None = None
     ) -> list[int]:
-        """Save tensors with one look at each; returns the ids of those that are kept.
+        """Save tensors, each read once; returns the ids of those that are kept.
 
         Args:
             records: Records of the step.

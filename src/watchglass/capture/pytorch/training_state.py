@@ -31,7 +31,7 @@ class TrainingState:
     """Shared by the parts of one adapter; written by the training thread only.
 
     Attributes:
-        hook: Where everything goes.
+        hook: Gets all records.
         models: The models that are watched.
         events: The events of the adapter's parts.
         sources: Which outputs of modules are losses.
@@ -47,7 +47,8 @@ class TrainingState:
         loss: The result of a loss function for exactly that tensor.
         outputs: All tensors that the last forward of an evaluation returned.
         observes_others: Calls of other models are observed since that forward; not where there is compiled code.
-        called_another: Another model was called since that forward: a loss made of other tensors is not its own.
+        called_another: Another model was called since that forward: a loss computed from other tensors does not belong
+            to it.
         own_losses: Loss functions that were given the output of that forward.
         recomputed: Whether a backward was seen to call models or to run others inside it.
         objectives: The losses that each model is trained on.

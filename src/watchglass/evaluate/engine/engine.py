@@ -127,7 +127,7 @@ class Engine:
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """Which rules look at what no single worker shows: several workers, ticks, windows, workers that are lost."""
+        """Which rules read more than single workers: several workers, ticks, windows, workers that are lost."""
         rows = enumerate(self._runners)
         return tuple(n for n, each in rows if each.joint or each.ticks or each.observes or each.cutting)
 

@@ -1,6 +1,6 @@
 """Calls into rules that end in time, even if the rule does not.
 
-A rule is user code: it may loop for ever, sleep, or wait for a lock that no thread releases. One thread watches the
+A rule is user code: it may loop forever, sleep, or wait for a lock that no thread releases. One thread watches the
 calls of all watchdogs of a process. It compares the number of the present call with the number at its last check, so a
 call costs a few assignments and no timer. The thread raises an exception in a call that takes too long. Where that call
 waits in a system call of the main thread, a signal interrupts it: SIGURG, which is ignored by default, so a late one

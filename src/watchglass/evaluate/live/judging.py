@@ -24,7 +24,7 @@ class Judging:
     """A follower and an engine, and the way from the one to the other. For one thread.
 
     Every step is shown to the rules as soon as it is complete, and what they find is reported at once. The methods
-    raise StoreError where the store refuses, and CompactedError where what was being read is no more: then
+    raise StoreError where the store refuses, and CompactedError where the data being read was replaced: then
     :meth:`begin_again`.
 
     Attributes:
@@ -131,7 +131,7 @@ class Judging:
         return self.follower.frames != before
 
     def _look_at_streams(self) -> None:
-        """Observes that a stream has ended, where its writer had ended before the last look at the run."""
+        """Observes that a stream has ended, where its writer had ended before the last read of the run."""
         losses = self.follower.losses()
         holders = {stream: holder_of(self._store, layout.stream_claim(stream)) for stream in losses}
         ended = {stream for stream, holder in holders.items() if holder is None or is_alive(holder) is False}

@@ -72,7 +72,7 @@ class Cluster:
     def check(self) -> None:
         """Checks now and then whether an answer can still arrive; for a caller that waits for one.
 
-        Ray itself fails a task whose driver has lost its node. A task that has to start a process would wait for ever.
+        Ray itself fails a task whose driver has lost its node. A task that has to start a process would wait forever.
 
         Raises:
             ClusterError: The cluster node of this process has died.

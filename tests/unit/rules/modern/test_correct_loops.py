@@ -121,7 +121,7 @@ def fine_tuning(watch: Watch) -> None:
 
 
 def replays(watch: Watch) -> None:
-    """Several passes over each batch of experience, in minibatches drawn anew."""
+    """Several passes over each batch of experience, in minibatches drawn again for each pass."""
     policy = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1))
     watch(policy)
     optimizer = torch.optim.Adam(policy.parameters(), 1e-3)

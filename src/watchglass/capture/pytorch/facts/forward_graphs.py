@@ -165,7 +165,7 @@ _LINEAR = ("linear", "convolution", "embedding", "bmm", "bilinear")
 
 
 def _inputs(shape: tuple[int, ...], name: str, out: int) -> int:
-    """Units that one unit of an operation is made of; 0 where that is not known."""
+    """Number of units from which one unit of an operation is computed; 0 where that is not known."""
     if name == "convolution":
         return shape[1] if len(shape) > 1 else 0
     if name != "linear" or len(shape) != 2:

@@ -49,7 +49,7 @@ class Labels(NamedTuple):
 
 
 def found_behind(start: Any) -> Difference | Labels | None:
-    """What a loss is made of; None for other forms.
+    """The parts from which a loss is computed; None for other forms.
 
     Args:
         start: Autograd's node that made the loss.

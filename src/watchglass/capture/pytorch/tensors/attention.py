@@ -211,7 +211,7 @@ class Attention:
 
 
 def _of_products(node: Any) -> bool:
-    """Whether a tensor comes of a batched product of matrices, by operations that scale and mask."""
+    """Whether a tensor results from a batched product of matrices, by operations that scale and mask."""
     waiting = [node]
     for _ in range(_NODES):
         if not waiting:

@@ -40,7 +40,7 @@ _HOPS, _NODES, _KEPT = 5, 24, 8
 
 
 def functional_node(tensor: Tensor, names: tuple[str, ...]) -> Any:
-    """The autograd node, of one of ``names``, that a tensor came of up to reshaping and pooling; None for none."""
+    """The autograd node, one of ``names``, from which a tensor results up to reshaping and pooling; None for none."""
     return next((node for node in chain(tensor.grad_fn, _BETWEEN) if node.name() in names), None)
 
 
@@ -152,7 +152,7 @@ class FunctionalActivations:
 
 
 def _nodes_behind(node: Any) -> list[Any]:
-    """Nodes of activations that a tensor was made of, wherever they come together with others."""
+    """Nodes of activations from which a tensor was computed, wherever they are combined with others."""
     found: list[Any] = []
     waiting = [node]
     for _ in range(_NODES):

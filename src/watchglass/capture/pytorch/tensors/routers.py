@@ -209,7 +209,7 @@ def _mean_share(logits: Tensor) -> Tensor:
 
 
 def _load(choices: Tensor, experts: int) -> Tensor:
-    """Share of choices by expert. Without a look at the numbers, which would make a device wait."""
+    """Share of choices by expert. Reads no numbers on the host, because that would wait for the device."""
     choices = choices.reshape(-1)
     # Tokens that were dropped may bear a number of no expert.
     real = (choices >= 0) & (choices < experts)
