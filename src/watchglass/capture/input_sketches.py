@@ -246,7 +246,9 @@ def _padding(table: NDArray[np.float64] | None, gradients: NDArray[Any] | Readba
         about: dict[str, Any] = {"token": token, "side": side, "share": float(runs.mean() / table.shape[1])}
         found.append({**about, "rows": float(np.mean(runs > 0))})
     padding = max(found, key=lambda each: each["share"])
-    norms = np.asarray(gradients if gradients is None or isinstance(gradients, np.ndarray) else gradients.resolve())
-    if gradients is not None and 0 <= padding["token"] < len(norms) and norms.any():
-        padding["gradient"] = float(norms[padding["token"]] / np.median(norms[norms > 0]))
+    if gradients is not None:
+        norms = gradients if isinstance(gradients, np.ndarray) else gradients.resolve()
+        positive = norms[norms > 0]  # None after a NaN reached the gradient.
+        if positive.size and 0 <= padding["token"] < len(norms):
+            padding["gradient"] = float(norms[padding["token"]] / np.median(positive))
     return {"padding": padding}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,17 @@ def test_a_sketch_of_tokens_has_the_most_common_ones() -> None:
     assert sketch is not None
     assert sketch["most_common"][0] == [0, 0.4]
     assert (sketch["min"], sketch["distinct"]) == (0, 49)
+
+
+@pytest.mark.parametrize(("norms", "gradient"), [([4.0, 1.0, 3.0], 4 / 3), ([math.nan] * 3, None), ([0.0] * 3, None)])
+def test_a_sketch_of_tokens_has_the_gradient_of_padding_if_any_token_has_one(
+    norms: list[float], gradient: float | None
+) -> None:
+    taken = sample("input_ids", torch.tensor([[1, 2, 0], [2, 0, 0]]))
+    assert taken is not None
+    sketch = taken.sketch(gradients=np.array(norms))
+    assert sketch is not None
+    assert sketch["padding"].get("gradient") == gradient
 
 
 def test_a_sketch_counts_what_is_not_finite() -> None:
