@@ -56,6 +56,7 @@ BUILT_IN = {
     "EmbeddingNormGrowth": BuiltInRule("modern.embedding_norm_growth", "llm"),
     "RouterLogits": BuiltInRule("modern.router_logits", "llm"),
     "MixedPrecision": BuiltInRule("modern.mixed_precision", "llm vision tabular"),
+    "Fp8Range": BuiltInRule("modern.fp8_range", "llm"),
     "LossSpike": BuiltInRule("modern.loss_spike", "llm"),
     "SilentDataCorruption": BuiltInRule("modern.silent_data_corruption", "llm"),
     "GradientNormSpike": BuiltInRule("modern.gradient_norm_spike", "llm"),

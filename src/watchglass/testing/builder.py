@@ -37,7 +37,7 @@ from watchglass.records import (
     TensorInfo,
     UnitKind,
 )
-from watchglass.stats import Histograms, histograms_of, of_array
+from watchglass.stats import DTYPE_CODES, Histograms, histograms_of, of_array
 from watchglass.store import (
     Claim,
     JournalWriter,
@@ -103,8 +103,8 @@ class Step:
 
     Attributes:
         scalars: Name -> value.
-        statistics: Name -> array to reduce, with histogram (shape and dtype go into the catalog), or a
-            :class:`Row` of numbers, without histogram.
+        statistics: Name -> array to reduce, with histogram (shape and dtype go into the catalog; also bfloat16 and
+            float8 of ml-dtypes), or a :class:`Row` of numbers, without histogram.
         units: Name -> which units are inactive, bool[units]; of the load of a router, which experts are unused.
         facts: Kind -> data, or complete facts.
         raw: Name -> tensor to store in full; a :class:`RawTensor` (its id is ignored) for a dtype that NumPy lacks.
@@ -461,6 +461,8 @@ class _Worker:
             entry = (number, self._id(name, given.shape), given, given.array(), Histograms.none(1))
         else:
             tensor_id = self._id(name, given.shape, given.dtype.name)
+            if given.dtype.name in DTYPE_CODES and given.dtype.isbuiltin != 1:
+                given = given.astype(np.float32)  # bfloat16 and float8 of ml-dtypes, exactly
             real = np.abs(given) if given.dtype.kind == "c" else given
             entry = (number, tensor_id, Row({}), of_array(given), histograms_of([real]))
         self._statistics.append(entry)
