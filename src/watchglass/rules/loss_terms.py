@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from watchglass.tables import StepView
+
+#: How many times as many elements as at first make a sum of them a loss without a level (house).
+_VARIES = 1.25
+
 
 class LossTerm:
     """One term of a loss, from its fact."""
@@ -62,6 +67,12 @@ class LossTerm:
                     waiting.append(each)
         return found
 
+    def summed(self) -> int:
+        """Elements that the term is a sum of; 0 if it is none, or a mean."""
+        last = self.operations[-1] if self.operations else {}
+        elements = last.get("elements")
+        return elements if last.get("operation") == "sum" and isinstance(elements, int) else 0
+
     def shifted(self, at: int) -> bool:
         """Whether an operation only clamps, or adds a constant to, one result."""
         given = self.operands(at)
@@ -69,3 +80,19 @@ class LossTerm:
         return len(self.sources(at)) == 1 and (
             self.name(at) == "clamp" or (self.name(at) in ("add", "sub") and all(each == "constant" for each in others))
         )
+
+
+def remember_summed(summed: list[int], view: StepView) -> None:
+    """Keep the first number of elements that a loss was a sum of and the largest one, in place; nothing for means."""
+    for fact in view.facts("loss_graph"):
+        elements = sum(LossTerm(term).summed() for term in fact.data.get("terms") or ())
+        if elements:
+            summed[:] = [summed[0] if summed else elements, max([elements, *summed])]
+
+
+def no_level(summed: list[int]) -> bool:
+    """Whether the loss is a sum over a number of elements that is larger at some steps than at first.
+
+    A last batch of an epoch is smaller, and raises no loss.
+    """
+    return bool(summed) and summed[1] > _VARIES * summed[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
-from watchglass.rules import course, learning_rates, levels, signals
+from watchglass.rules import course, learning_rates, levels, loss_terms, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -22,6 +22,8 @@ _EARLIER = 64
 _DIVERGED_FOR_SURE = 1e4
 #: Steps for which a first overshoot may last, and the ratio to the start from which on it is none.
 _OVERSHOOT, _BEYOND_RECOVERY = 5, 200.0
+#: Losses from which on the spread of a loss without a ratio is known (house).
+_SPREAD_KNOWN = 16
 #: Standard errors between two windows that are certainly different.
 _CERTAIN = 6.0
 #: Standard errors by which a window lies below the highest one since the best where the loss falls.
@@ -32,11 +34,13 @@ class LossIncreasing(Rule):
     """The training loss diverges, rises from the start, or rises again after it had fallen.
 
     Looks at: the training loss at every step, also in windows that widen with the length of the run; what the loss
-        functions returned; the learning rate, clipping, and the ratio of updates to weights.
+        functions returned, and the elements that they sum; the learning rate, clipping, and the ratio of updates to
+        weights.
     Fires when: one of these holds. Only the first one counts in a resumed attempt, and for a model that acts between
         its updates (reinforcement learning). For a model that is trained in turns with others (a generator, a student),
         only the first counts, measured from the highest loss of its first `settling` steps. A loss that has been zero
-        or below has no ratio, so its limits are `deviations` spreads of its earlier values.
+        or below has no ratio, so its limits are `deviations` spreads of at least 16 values. A sum over a number of
+        elements that grows at some steps (a policy gradient over episodes) has no level, so only the last counts.
         * The loss diverges: the median of the last five losses exceeds the loss of the first step, and `diverged` times
         the median of the first losses (after 16 steps, four times that median is enough). This is an `error` once it
         has held for `hopeless` steps, because an overshoot at the start can recover. It is an `info` if the loss may
@@ -57,6 +61,7 @@ class LossIncreasing(Rule):
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see how large updates are"),
         Needs(role=Role.WEIGHT, statistics=("rms",), optional=True, why="to compare updates with weights"),
+        Needs(facts=("loss_graph",), optional=True, why="to see over how many elements the loss is summed"),
     )
 
     diverged: float = parameter(20.0, help="loss over that of the start", unit="ratio", gt=1)
@@ -79,6 +84,8 @@ class LossIncreasing(Rule):
     acted: int = state(int)
     #: At captured steps in a row at which the loss was minus what a function returned: first and last value, number.
     negated: list[float] = state(list)
+    #: See :func:`watchglass.rules.loss_terms.remember_summed`.
+    summed: list[int] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most three findings at a TRAIN step."""
@@ -90,6 +97,7 @@ class LossIncreasing(Rule):
         self.seen += 1
         self.lowest, self.highest = min(self.lowest, loss), max(self.highest, loss)
         learning_rates.remember_ratio(self.ratios, view)
+        loss_terms.remember_summed(self.summed, view)
         yield from self._negation(view, loss)
         yield from self._divergence(view)
         signals.remember_start(self.start, loss, 8)
@@ -124,7 +132,8 @@ class LossIncreasing(Rule):
     def _divergence(self, view: StepView) -> Iterable[Finding]:
         """A finding if recent losses are far above the first ones, also within the first steps."""
         turns = view.in_turns
-        if not self.start or self.seen < 3 or (turns and self.seen <= self.settling):
+        few = self.seen < (_SPREAD_KNOWN if self.lowest <= 0 else 3)
+        if not self.start or few or loss_terms.no_level(self.summed) or (turns and self.seen <= self.settling):
             return
         # The loss of a model that learns from another one (a student, a critic) has no level before that has one.
         start = [self.first_highest] if turns else self.start
@@ -143,7 +152,7 @@ class LossIncreasing(Rule):
         if not diverged and (unclear or rise.times is None or rise.times < _CLEARLY or now <= self.start[0]):
             return
         # An overshoot in the first steps recovers within a few.
-        if diverged and self.beyond < _OVERSHOOT and rise.times is not None and rise.times < _BEYOND_RECOVERY:
+        if diverged and self.beyond < _OVERSHOOT and (rise.times is None or rise.times < _BEYOND_RECOVERY):
             return
         certain = levels.rise(self.start, now, lowest=self.lowest).reaches(self.diverged, 100 * self.deviations)
         if rise.times is not None:
@@ -160,7 +169,7 @@ class LossIncreasing(Rule):
 
     def _windows(self, view: StepView) -> Iterable[Finding]:
         found = course.windows(self.course)
-        if len(found) < 3 or view.in_turns or self._moves(view):
+        if len(found) < 3 or view.in_turns or self._moves(view) or loss_terms.no_level(self.summed):
             return
         first, best, now = found[0], min(found), found[-1]
         unit = max(levels.spread(self.start), now.error * 4)

@@ -10,7 +10,7 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
-from watchglass.rules import course, learning_rates, neighbours, signals
+from watchglass.rules import course, learning_rates, loss_terms, neighbours, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import loss_not_decreasing
@@ -30,10 +30,10 @@ class LossNotDecreasing(Rule):
     Fires when: the last third of the windows lies less than `diff_percent` below the start of the loss, and the noise
         of the windows rules out twice that decrease. The windows must also have stopped falling. The rule judges after
         `patience` windows, or at the end of the run after at least `least` steps. Steps of a warm-up do not count. It
-        is silent for a loss that changes its sign (policy gradients, critics), for several models (a teacher, a target
-        network), for a model that acts between its updates (reinforcement learning), and in a resumed attempt. It is
-        also silent if the accuracy is above guessing by more than 15 points from the beginning, because such a model
-        was trained before.
+        is silent for a loss that changes its sign (policy gradients, critics), for a sum over a number of elements that
+        grows at some steps (episodes), for several models (a teacher, a target network), for a model that acts
+        between its updates (reinforcement learning), and in a resumed attempt. It is also silent if the accuracy is
+        above guessing by more than 15 points from the beginning, because such a model was trained before.
     Usual causes: labels that do not belong to the inputs, a learning rate that is too high or too low, no gradient in
         the first layers.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.
@@ -47,6 +47,7 @@ class LossNotDecreasing(Rule):
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see whether updates move it"),
         Needs(role=Role.WEIGHT, statistics=("rms",), optional=True, why="to compare updates with weights"),
         Needs(facts=("output_sketch",), optional=True, why="to see whether similar inputs have similar targets"),
+        Needs(facts=("loss_graph",), optional=True, why="to see over how many elements the loss is summed"),
     )
     calibrations: ClassVar = {"sagemaker": loss_not_decreasing.LossNotDecreasing}
 
@@ -68,6 +69,8 @@ class LossNotDecreasing(Rule):
     accuracy: list[float] = state(list)
     #: See :mod:`watchglass.rules.neighbours`.
     compared: list[list[float]] = state(list)
+    #: See :func:`watchglass.rules.loss_terms.remember_summed`.
+    summed: list[int] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at the end of a window."""
@@ -83,6 +86,7 @@ class LossNotDecreasing(Rule):
             if len(self.accuracy) < 8:
                 signals.remember_start(self.accuracy, signals.above_guessing(view), 8)
             learning_rates.remember_ratio(self.ratios, view)
+            loss_terms.remember_summed(self.summed, view)
             if course.follow(self.course, loss) and self.seen - self.waited >= 16 * self.patience:
                 yield from self._judge(view)
 
@@ -128,5 +132,5 @@ class LossNotDecreasing(Rule):
         """Whether a loss that stays may be as intended."""
         trained = len(self.accuracy) > 0 and float(np.median(self.accuracy)) > _ACCURATE
         acts = 2 * self.acted >= self.seen
-        changes_sign = self.lowest < 0 < self.highest
-        return trained or acts or changes_sign or view.several or signals.resumed(view)
+        no_level = self.lowest < 0 < self.highest or loss_terms.no_level(self.summed)
+        return trained or acts or no_level or view.several or signals.resumed(view)

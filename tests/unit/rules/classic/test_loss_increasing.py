@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,27 @@ def test_a_model_that_acts_between_its_updates_may_lose_what_it_has(run_path: Pa
 
 def test_an_overshoot_of_the_first_steps_is_silent(run_path: Path) -> None:
     assert found(run_path, training(120, loss=lambda n: 60.0 if 1 <= n <= 3 else 2.3 * 0.98**n, noise=0.05)) == []
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        # The first losses of a policy gradient are close to each other by chance, and have any sign and level.
+        [-0.51, -0.5, 3.0, 1.2, -0.7, 2.4, 0.3, -1.9] + [0.4, -1.1, 2.2, -2.0] * 20,
+        # A few steps of noise.
+        [-0.5, 0.4] * 20 + [40.0] * 4 + [-0.5, 0.4] * 20,
+    ],
+)
+def test_a_loss_of_any_sign_has_no_spread_at_first_and_few_noisy_steps(run_path: Path, losses: list[float]) -> None:
+    assert found(run_path, [Step(scalars={"loss": loss}) for loss in losses]) == []
+
+
+@pytest.mark.parametrize(("elements", "silent"), [((19, 46), True), ((32, 32), False), ((32, 9), False)])
+def test_a_sum_over_episodes_has_no_level(run_path: Path, elements: tuple[int, int], silent: bool) -> None:
+    steps = [Step(scalars={"loss": 100.0 if n < 40 else 4000.0 + n}) for n in range(200)]
+    for at, count in zip((0, 8), elements, strict=True):
+        total = {"operation": "sum", "shape": [], "of": ["unknown"], "elements": count}
+        fact = {"terms": [{"coefficient": -1.0, "kind": "data", "operations": [total]}], "terms_count": 1}
+        steps[at] = replace(steps[at], facts={"loss_graph": fact})
+    findings = replay(build_run(run_path, steps), [RuleSpec("LossIncreasing"), RuleSpec("LossNotDecreasing")]).findings
+    assert {each.rule for each in findings} == (set() if silent else {"LossIncreasing", "LossNotDecreasing"})
