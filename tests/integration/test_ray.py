@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -85,12 +85,8 @@ def shared() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest, shared: dict[str, str]) -> Iterator[dict[str, str]]:
-    """The environment with which a process uses a cluster of two nodes."""
-    callspec = getattr(request.node, "callspec", None)
-    if callspec is None or callspec.params.get("kill") is not ends_a_node:
-        yield shared
-        return
+def cluster() -> Iterator[dict[str, str]]:
+    """One whose nodes the test may end."""
     with two_nodes() as environment:
         yield environment
 
@@ -141,17 +137,13 @@ def test_a_cluster_of_its_own_says_the_same_and_is_gone_afterwards(runs: Path, t
     assert not (tmp_path / ".ray").exists()
 
 
-def test_two_nodes_say_the_same_as_one_process(runs: Path, cluster: dict[str, str]) -> None:
+def test_two_nodes_say_the_same_as_one_process(runs: Path, shared: dict[str, str]) -> None:
     """Of a run in several parts, and with paths that are relative to the process that starts the check."""
     relative = ("check", "large", "--rules", "../own.py:Marks,ExplodingTensor,UnchangedTensor", "--format", "json")
-    assert said(*relative, "--engine", "ray", env=cluster, cwd=runs) == said(*relative, cwd=runs)
+    assert said(*relative, "--engine", "ray", env=shared, cwd=runs) == said(*relative, cwd=runs)
 
 
-def ends_a_worker(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
-def ends_a_node(pid: int) -> None:
+def end_node_of(pid: int) -> None:
     node = psutil.Process(pid).parent()
     assert node is not None
     assert node.name() == "raylet"
@@ -160,20 +152,17 @@ def ends_a_node(pid: int) -> None:
         process.kill()
 
 
-@pytest.mark.parametrize("kill", [ends_a_worker, ends_a_node])
-def test_what_is_killed_in_the_middle_is_done_again(
-    runs: Path, tmp_path: Path, cluster: dict[str, str], kill: Callable[[int], None]
-) -> None:
+def test_what_is_killed_in_the_middle_is_done_again(runs: Path, tmp_path: Path, shared: dict[str, str]) -> None:
     meet = tmp_path / "meet"
     meet.mkdir()
     rules = ("--rules", f"ExplodingTensor,{tmp_path}/own.py:Marks:folder={meet}", "--format", "json")
     process = subprocess.Popen(
-        command("check", runs / "large", *rules, "--engine", "ray"), env=cluster, text=True,
+        command("check", runs / "large", *rules, "--engine", "ray"), env=shared, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     at = await_file(meet, "at-*", process)
     pid = int(at.name.removeprefix("at-"))
-    kill(pid)
+    os.kill(pid, signal.SIGKILL)
     await_end(pid)
     (meet / "go").touch()
     out, err = process.communicate(timeout=240)
@@ -188,11 +177,8 @@ def in_journal(run: Path) -> tuple[dict[str, object], list[object]]:
     return {finding.id: finding.to_json() for finding in journal.findings}, list(journal.statuses)
 
 
-@pytest.mark.parametrize("kill", [ends_a_worker, ends_a_node])
-def test_live_runs_are_judged_as_by_one_process(
-    tmp_path: Path, cluster: dict[str, str], kill: Callable[[int], None]
-) -> None:
-    """Also where one of their processes is killed: what it had evaluated is evaluated by another one."""
+def test_live_runs_are_judged_as_by_one_process(tmp_path: Path, cluster: dict[str, str]) -> None:
+    """Also where one of their nodes ends: what its processes had evaluated is evaluated by others."""
     (tmp_path / "own.py").write_text(OWN)
     live, meet = tmp_path / "live", tmp_path / "meet"
     meet.mkdir()
@@ -211,7 +197,7 @@ def test_live_runs_are_judged_as_by_one_process(
                 builder.step(step)
         at = await_file(meet, "at-*", process)
         pid = int(at.name.removeprefix("at-"))
-        kill(pid)
+        end_node_of(pid)
         await_end(pid)
         (meet / "go").touch()
         for builder, _ in builders:
@@ -231,26 +217,25 @@ def test_live_runs_are_judged_as_by_one_process(
 
 
 def test_a_rule_that_always_ends_its_process_is_named_and_not_tried_for_ever(
-    runs: Path, tmp_path: Path, cluster: dict[str, str]
+    runs: Path, tmp_path: Path, shared: dict[str, str]
 ) -> None:
     (tmp_path / "deadly.py").write_text(
         "import os\nfrom watchglass import Rule\n\nclass Ends(Rule):\n    def check(self, view):\n        os._exit(7)\n"
     )
-    status, out, err = said("check", runs / "well", "--rules", f"{tmp_path}/deadly.py", "--engine", "ray", env=cluster)
+    status, out, err = said("check", runs / "well", "--rules", f"{tmp_path}/deadly.py", "--engine", "ray", env=shared)
     assert (status, out) == (2, "")
     assert err.startswith(f"watchglass: error: the process that evaluated {runs}/well")
     assert "died 5 times; a rule of yours may end it" in err
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("verb", ["check", "follow"])
-def test_a_driver_whose_own_node_is_gone_ends_with_one_line(runs: Path, tmp_path: Path, short: Path, verb: str) -> None:
+def test_a_driver_whose_own_node_is_gone_ends_with_one_line(runs: Path, tmp_path: Path, short: Path) -> None:
     meet = tmp_path / "meet"
     meet.mkdir()
     (tmp_path / "live").mkdir()
     run = (runs / "sick").rename(tmp_path / "live" / "sick")
     process = subprocess.Popen(
-        command(verb, run.parent, "--rules", f"{tmp_path}/own.py:Marks:folder={meet}", "--engine", "ray"),
+        command("follow", run.parent, "--rules", f"{tmp_path}/own.py:Marks:folder={meet}", "--engine", "ray"),
         env={**os.environ, "TMPDIR": str(short)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
