@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import levels, signals
-from watchglass.rules.modern.spike_batches import batch_words
+from watchglass.rules.modern.spike_batches import batch_words, follow_loader
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -30,7 +31,8 @@ class GradientNormSpike(Rule):
         - `alpha` with each norm; a spike counts with the value of the limit. It is a `warning` if nothing clips the
         gradient and at least `often` of the last `within` norms lie `deviations` robust deviations above the median of
         their logarithms. The finding gives the hash of the batch at captured steps, and reports whether an earlier
-        spike had the same batch.
+        spike had the same batch. Captured or not, it gives the number of the batch in its epoch if the run takes its
+        batches from one data loader of known length.
     Usual causes: bad batches, a learning rate that is too high, second moments of Adam that lag behind the gradient.
     What to try: clip the gradient norm near its usual value; look at the batches of these steps; lower beta2.
     Costs: nothing beyond the gradient norm; a copy of at most 64 KiB of the inputs at captured steps.
@@ -40,7 +42,7 @@ class GradientNormSpike(Rule):
     needs = (
         Needs(scalars=("gradient_norm",), why="to follow the norm of the gradient"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to know the norm before clipping"),
-        Needs(facts=("batch",), optional=True, why="to know the batch of a spike"),
+        Needs(facts=("batch", "data_loader"), optional=True, why="to know the batch of a spike"),
         Needs(facts=("clip",), optional=True, why="to know whether anything clips it"),
     )
 
@@ -56,9 +58,12 @@ class GradientNormSpike(Rule):
     variance: float = state(float)
     #: Steps of the latest spikes, by the hash of their batch.
     batches: dict[str, int] = state(dict)
+    #: See :func:`follow_loader`.
+    loader: dict[str, Any] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""
+        follow_loader(view, self.loader)
         norm = view.scalar("gradient_norm_before_clip")
         norm = view.scalar("gradient_norm") if norm is None else norm
         if view.mode is not Mode.TRAIN or signals.skipped(view) or norm is None or not 0 < norm < math.inf:
@@ -89,7 +94,7 @@ class GradientNormSpike(Rule):
         words += f"{self.mean:.3g}"
         if serious:
             words += f"; {large} of the last {len(logs)} norms were such spikes, and nothing clips them"
-        words += batch_words(view, self.batches)
+        words += batch_words(view, self.batches, self.loader)
         return self.finding(
             view,
             severity=Severity.WARNING if serious else Severity.INFO,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import levels, signals
-from watchglass.rules.modern.spike_batches import batch_words
+from watchglass.rules.modern.spike_batches import batch_words, follow_loader
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -23,8 +24,9 @@ class LossSpike(Rule):
         `jump` times that median. One spike that recovers is an `info`. It is a `warning` if more than `in_a_row` steps
         in a row are spikes, or if `often` spikes begin within `within` steps. A loss that has been zero or below is
         judged by its values instead of their logarithms. The finding gives the hash of the batch at captured steps, and
-        reports whether an earlier spike had the same batch. Models that are trained in turns with others get an `info`
-        at most.
+        reports whether an earlier spike had the same batch. Captured or not, it gives the number of the batch in its
+        epoch if the run takes its batches from one data loader of known length. Models that are trained in turns with
+        others get an `info` at most.
     Usual causes: bad batches, a learning rate that is too high, second moments of Adam that lag behind the gradient.
     What to try: look at the batches of these steps; clip the gradient norm; lower the learning rate or beta2.
     Costs: nothing in addition to the loss; a copy of at most 64 KiB of the inputs at captured steps.
@@ -34,7 +36,7 @@ class LossSpike(Rule):
 
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
-        Needs(facts=("batch",), optional=True, why="to know the batch of a spike"),
+        Needs(facts=("batch", "data_loader"), optional=True, why="to know the batch of a spike"),
     )
 
     window: int = parameter(128, help="previous losses with which a loss is compared", unit="steps", ge=16)
@@ -53,9 +55,12 @@ class LossSpike(Rule):
     began: list[int] = state(list)
     #: Steps of the latest spikes, by the hash of their batch.
     batches: dict[str, int] = state(dict)
+    #: See :func:`follow_loader`.
+    loader: dict[str, Any] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""
+        follow_loader(view, self.loader)
         loss = signals.loss(view)
         if view.mode is not Mode.TRAIN or loss is None or not math.isfinite(loss):
             return
@@ -88,7 +93,7 @@ class LossSpike(Rule):
             words += f"; it has stayed there for {len(self.spike)} steps"
         elif repeated:
             words += f"; {len(self.began)} such spikes began within {view.model_step - self.began[0] + 1} steps"
-        words += batch_words(view, self.batches)
+        words += batch_words(view, self.batches, self.loader)
         serious = (lasts or repeated) and not view.in_turns
         return self.finding(
             view,

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
+from facts_of import watching
 from real_runs import RealRuns, Watch, batch, classifier, update
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Severity
+from watchglass.records import Fact, Severity
 from watchglass.rules import default_rules, find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite, shown
@@ -80,6 +83,59 @@ def test_the_batch_of_a_spike_is_named(run_path: Path, facts: dict[int, Any], en
     found, _ = shown(TestLossSpike().make, TestLossSpike().build(run_path, steps))
     assert [finding.step for finding in found] == [120, 160]
     assert all(finding.message.endswith(end) for finding, end in zip(found, ends, strict=True))
+
+
+def with_loader(iterations: Callable[[int], int], *, sampler: str = "RandomSampler", of_step: int = 1) -> list[Step]:
+    """A spike at step 123, which is not captured, in epochs of 20 batches of 8."""
+    loader = {"loader": "loader", "batches": 20, "batch_size": 8, "sampler": sampler}
+    steps = losses(lambda step: 4.0 * (step == 123), steps=200)
+    for step in range(0, 200, 10):
+        facts = [Fact("batch", 0, "test", {**batch_fact("aa")["batch"], "iterations": {"loader": iterations(step)}})]
+        facts = facts * of_step + [Fact("data_loader", 0, "test", loader)] * (step == 0)
+        steps[step] = replace(steps[step], facts=facts)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("steps", "end"),
+    [
+        (
+            with_loader(lambda step: step // 20 + 1),
+            "; if each step takes one batch, its batch is number 3 of epoch 6 of the data loader (from 0)",
+        ),
+        (
+            with_loader(lambda step: step // 20 + 1, sampler="SequentialSampler"),
+            "number 3 of epoch 6 of the data loader (from 0), which begins with sample 24 of the data set",
+        ),
+        # Epochs that end early, and two batches for each step.
+        (with_loader(lambda step: step // 15 + 1), "losses before"),
+        (with_loader(lambda step: step // 20 + 1, of_step=2), "losses before"),
+    ],
+)
+def test_the_place_of_a_batch_is_given_without_a_capture(run_path: Path, steps: list[Step], end: str) -> None:
+    (finding,) = replay(TestLossSpike().build(run_path, steps), [RuleSpec("LossSpike")]).findings
+    assert finding.message.endswith(end)
+
+
+def test_the_place_is_that_of_the_damaged_samples(run_path: Path) -> None:
+    """The data are in order, but for one batch, whose targets are far too large."""
+    inputs = torch.randn(160, 16)
+    targets = inputs[:, :1] + 0.5 * torch.randn(160, 1)
+    targets[104:112] += 20
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=8)
+    model = torch.nn.Linear(16, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with watching(model, run_path, facts=("batch", "data_loader"), save_interval=10):
+        for _ in range(6):
+            for samples, wanted in loader:
+                optimizer.zero_grad()
+                F.mse_loss(model(samples), wanted).backward()
+                optimizer.step()
+    findings = replay(run_path, [RuleSpec("LossSpike")]).findings
+    first = min(findings, key=lambda finding: finding.step)
+    assert first.step % 20 == 13
+    assert f"number 13 of epoch {first.step // 20} of the data loader" in first.message
+    assert "begins with sample 104 of" in first.message
 
 
 class TestLossSpikeInRealRuns(RealRuns):
