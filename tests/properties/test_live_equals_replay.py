@@ -561,7 +561,6 @@ _STREAMS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_cluster", [False, True])
 @hypothesis_settings(max_examples=max(1, _MANY // 2))
 @given(course=events(), dropped=st.booleans(), alone=st.sampled_from([0, 1, 2]))
 @example(course=_OBSERVED, dropped=False, alone=0)
@@ -583,13 +582,29 @@ _STREAMS = [
 @example(course=_LEFT_TWICE, dropped=False, alone=0)
 @example(course=_ATTEMPTS_BETWEEN_LOOKS, dropped=False, alone=1)
 def test_an_evaluator_says_what_a_replay_says(
-    tmp_path_factory, on_cluster: bool, course: list[tuple[str, int]], dropped: bool, alone: int
+    tmp_path_factory, course: list[tuple[str, int]], dropped: bool, alone: int
 ) -> None:
+    assert_as_replayed(tmp_path_factory.mktemp("course"), course, dropped, alone, Judging)
+
+
+# A process for each part of a run takes a second to begin: few examples, of which each has several parts.
+@pytest.mark.slow
+@hypothesis_settings(max_examples=max(1, _MANY // 6))
+@given(course=events(), dropped=st.booleans(), alone=st.sampled_from([0, 1, 2]))
+@example(course=_KILLED, dropped=False, alone=0)
+@example(course=_STREAMS, dropped=False, alone=1)
+@example(course=_TAKEN_OVER, dropped=False, alone=0)
+def test_so_do_the_processes_of_an_evaluator(
+    tmp_path_factory, course: list[tuple[str, int]], dropped: bool, alone: int
+) -> None:
+    assert_as_replayed(tmp_path_factory.mktemp("course"), course, dropped, alone, elsewhere(Processes()))
+
+
+def assert_as_replayed(folder: Path, course: list[tuple[str, int]], dropped: bool, alone: int, judging: Any) -> None:
+    """The evaluator of a run with these events finds what a replay of the run finds."""
     ROW_KINDS[SAMPLES.number] = SAMPLES
-    folder: Path = tmp_path_factory.mktemp("course")
     (folder / "rules.py").write_text(RULES)
     specs = (*SPECS, *(RuleSpec(f"{folder}/rules.py:{name}") for name in RULE_NAMES))
-    judging = elsewhere(Processes()) if on_cluster else Judging
     # What ends a call may be raised where Hypothesis listens to the garbage collector, and cannot leave it.
     gc.disable()
     try:

@@ -118,7 +118,9 @@ def test_a_run_that_is_removed_while_it_is_followed_is_said_to_be(tmp_path: Path
         return pause(seconds)
 
     config = EvaluatorConfig(str(tmp_path / "run"), None, RULES)
-    with pytest.raises(MissingFileError, match="was removed while it was followed; follow it again"):
+    with pytest.raises(
+        MissingFileError, match="was removed while it was followed; start the run again, then follow it again"
+    ):
         follow(config, removed, clock=clock)
     assert not (tmp_path / "run").exists()
 
