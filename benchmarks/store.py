@@ -137,7 +137,7 @@ def live(folder: Path, *, quick: bool) -> list[Result]:
     memory = _in_a_process("live", folder / "run")
     run = open_run(folder / "run")
     asked: dict[str, Callable[[], Any]] = {
-        "refresh": run.refresh, "loss": lambda: run.scalars("loss"), "phases": run.phases,
+        "refresh": run.refresh, "loss": lambda: run.scalars("loss"), "stretches": run.stretches,
     }  # fmt: skip
     spent: dict[str, list[float]] = {name: [] for name in asked}
     for _ in range(20):
@@ -146,7 +146,7 @@ def live(folder: Path, *, quick: bool) -> list[Result]:
             before = time.process_time()
             ask()
             spent[name].append(time.process_time() - before)
-    targets = {} if quick else {"refresh": 5, "phases": 20}
+    targets = {} if quick else {"refresh": 5, "stretches": 20}
     return [
         *(
             Result(
@@ -307,16 +307,16 @@ def _part(part: str, path: Path, count: int) -> dict[str, Any]:
 
 
 def _open_run(path: Path) -> dict[str, int]:
-    """Memory of a run of which steps, scalars and phases were asked for: all of it, and what Python's objects have."""
+    """Memory of a run whose steps, scalars and stretches were requested: all of it, and that of Python's objects."""
     found = {}
-    open_run(path).phases()  # what is imported does not count
+    open_run(path).stretches()  # what is imported does not count
     for traced in (False, True):
         gc.collect()
         before = _memory("RssAnon")
         if traced:
             tracemalloc.start()
         run = open_run(path)
-        run.steps(), run.scalars("loss"), run.phases()
+        run.steps(), run.scalars("loss"), run.stretches()
         gc.collect()
         found["traced_bytes" if traced else "anonymous_bytes"] = (
             tracemalloc.get_traced_memory()[0] if traced else _memory("RssAnon") - before

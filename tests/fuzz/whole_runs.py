@@ -121,8 +121,8 @@ def run_api(choices: Choices) -> None:
 def ask(run: Run) -> None:
     """Ask a run for everything."""
     _each(
-        lambda: repr(run), lambda: run._repr_html_(), lambda: run.problems, lambda: run.lost, run.refresh, run.phases,
-        run.facts, lambda: list(map(str, run.seams)),
+        lambda: repr(run), lambda: run._repr_html_(), lambda: run.problems, lambda: run.lost, run.refresh,
+        run.stretches, run.facts, lambda: list(map(str, run.seams)),
         lambda: (repr(run.journal), run.journal.findings, run.journal.statuses, run.journal.observations),
         lambda: run.statistics().to_arrow(), lambda: run.statistics(role="gradient").to_arrow(),
         *(lambda name=name: run.table(name).to_arrow() for name in ("scalars", "steps", "facts", "findings")),

@@ -159,9 +159,9 @@ def test_evaluation_is_found_by_use_and_weighted_by_batch_size(tmp_path: Path, d
     assert len(run.steps(Mode.TRAIN)) == 10
     assert len(run.steps(Mode.EVAL)) == 4
     whole = torch.cat(outputs)
-    phase = run.phases(Mode.EVAL)[0]
-    assert phase.means["accuracy"] == pytest.approx(float((whole.argmax(1) == data[1]).float().mean()), abs=1e-6)
-    assert phase.means["loss"] == pytest.approx(float(F.cross_entropy(whole, data[1])), rel=1e-6)
+    stretch = run.stretches(Mode.EVAL)[0]
+    assert stretch.means["accuracy"] == pytest.approx(float((whole.argmax(1) == data[1]).float().mean()), abs=1e-6)
+    assert stretch.means["loss"] == pytest.approx(float(F.cross_entropy(whole, data[1])), rel=1e-6)
 
 
 @pytest.mark.parametrize("steps", [3, 30])

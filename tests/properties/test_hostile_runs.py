@@ -31,7 +31,7 @@ def sound(tmp_path_factory):
 def use_everything(path):
     run = open_run(path)
     repr(run)
-    run.problems, repr(run.journal), run.phases(), run.facts(), run.worker().seconds, run._repr_html_()
+    run.problems, repr(run.journal), run.stretches(), run.facts(), run.worker().seconds, run._repr_html_()
     for table in ("statistics", "scalars", "steps", "tensors", "facts", "findings"):
         run.table(table)._repr_html_()
     run.statistics(merged=True, histograms=True, mode=Mode.GLOBAL).to_arrow()

@@ -80,8 +80,8 @@ def content(run):
                 worker.end_at(worker.numbers(mode).place(step)) for mode in Mode for step in worker.numbers(mode)
             ],
             "numbering": [np.array(worker.numbering(attempt)).tolist() for attempt in worker.attempts],
-            "phases": [worker.phases(mode) for mode in (Mode.TRAIN, Mode.EVAL)],
-            "by model": [worker.phases_by_model(mode) for mode in (Mode.TRAIN, Mode.EVAL)],
+            "stretches": [worker.stretches(mode) for mode in (Mode.TRAIN, Mode.EVAL)],
+            "by model": [worker.stretches_by_model(mode) for mode in (Mode.TRAIN, Mode.EVAL)],
             "facts": worker.facts(),
             "scalars": [np.array(run.scalars(each, mode, name)).tolist() for each in names for mode in Mode],
             "names": [worker.names_of(mode) for mode in Mode],

@@ -123,9 +123,9 @@ def _last_values(run: Run, title: str) -> Section:
         steps, values = run.scalars(name, Mode.TRAIN)
         if len(values):
             rows.append(("", name, "TRAIN", number(float(values[-1])), f"step {steps[-1]}"))
-    phases = run.phases(mode=Mode.EVAL)
-    for name, mean in sorted(phases[-1].means.items()) if phases else ():
-        rows.append(("", name, "EVAL", number(mean), f"mean after step {phases[-1].train_step}"))
+    stretches = run.stretches(mode=Mode.EVAL)
+    for name, mean in sorted(stretches[-1].means.items()) if stretches else ():
+        rows.append(("", name, "EVAL", number(mean), f"mean after step {stretches[-1].train_step}"))
     left = len(names) - _MOST_SCALARS
     return Section(title, rows, f"and {count(left, 'further series', 'further series')}" if left > 0 else "")
 

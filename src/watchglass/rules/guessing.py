@@ -135,7 +135,7 @@ def acts(unjudged: int) -> bool:
     """Whether the model is called to act, and a loss follows later, as in reinforcement learning.
 
     Args:
-        unjudged: Phases of evaluation so far without a loss.
+        unjudged: Evaluations so far without a loss.
     """
     return unjudged >= _ACTS
 

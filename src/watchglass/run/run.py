@@ -40,7 +40,7 @@ from watchglass.store import (
     read_claims,
     read_manifest,
 )
-from watchglass.tables import Phase, Selection, StatisticsRows, WorkerTables
+from watchglass.tables import Selection, StatisticsRows, Stretch, WorkerTables
 
 #: Scalars that the page of a run shows in a notebook; a search over a hundred models has a thousand.
 _MOST_ROWS = 100
@@ -446,12 +446,12 @@ class Run:
         named = fields_named(query)
         return run_query(query, {k.name: table_of(self, k.name, named).to_arrow for k in ROW_KINDS.values()})
 
-    def phases(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Phase]:
+    def stretches(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Stretch]:
         """Stretches of steps of one mode with the mean of each scalar, weighted by batch size, in order.
 
-        An EVAL phase is one evaluation; a TRAIN phase is the stretch between two evaluations.
+        An EVAL stretch is one evaluation; a TRAIN stretch, the steps between two evaluations.
         """
-        return self.worker(worker).phases(mode)
+        return self.worker(worker).stretches(mode)
 
     @property
     def models(self) -> tuple[ModelSummary, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from watchglass.records import Mode, ModelSummary, Role, TensorInfo, model_name, series_name
-from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase
+from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Stretch
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -52,7 +52,7 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
         if row.role is Role.LOSS and row.model is not None and name == series_name("loss", row.model)
     }
     numbers = sorted({*np.unique(course["model"]).tolist(), *losses})
-    phases = worker.phases_by_model() if len(course) else {}
+    stretches = worker.stretches_by_model() if len(course) else {}
     types = _types(worker, infos)
     train = course[course["mode"] == Mode.TRAIN]
     train = train[np.argsort(train["model"], kind="stable")]
@@ -63,18 +63,18 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
         series = series_name("loss", model)
         steps, values = run.scalars(series, worker=worker.name) if worker.has(series) else (led[:0], np.empty(0))
         trained = len(np.union1d(led, steps))
-        evaluated = [phase for phase in phases.get(model, ()) if phase.train_step >= 0]
+        evaluated = [stretch for stretch in stretches.get(model, ()) if stretch.train_step >= 0]
         # A target network is called without a loss, so it has no results.
-        if trained or any(series in phase.means for phase in evaluated):
+        if trained or any(series in stretch.means for stretch in evaluated):
             loss = float(values[-1]) if len(values) else None
             summary = _summary(model, types.get(model, ""), trained, loss, evaluated)
             found.append(replace(summary, validation_of=_other_loss(run, worker, series, evaluated)))
     return tuple(found)
 
 
-def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: Sequence[Phase]) -> ModelSummary:
+def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: Sequence[Stretch]) -> ModelSummary:
     name = series_name("loss", model)
-    losses = [phase.means[name] for phase in evaluated if name in phase.means]
+    losses = [stretch.means[name] for stretch in evaluated if name in stretch.means]
     return ModelSummary(
         model,
         model_name(model),
@@ -87,7 +87,7 @@ def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: S
     )
 
 
-def _other_loss(run: Run, worker: Worker, name: str, evaluated: Sequence[Phase]) -> str:
+def _other_loss(run: Run, worker: Worker, name: str, evaluated: Sequence[Stretch]) -> str:
     """The loss function of the evaluations, where the training loss is more than its result; else ""."""
     parts = [each for each in (evaluated[-1].means if evaluated else ()) if each.startswith(f"{name}/")]
     both = [each for each in parts if worker.has(each)]
@@ -103,7 +103,7 @@ def _other_loss(run: Run, worker: Worker, name: str, evaluated: Sequence[Phase])
     return both[0].removeprefix(f"{name}/")
 
 
-def _last(evaluated: Sequence[Phase], name: str) -> float | None:
+def _last(evaluated: Sequence[Stretch], name: str) -> float | None:
     return evaluated[-1].means.get(name) if evaluated else None
 
 

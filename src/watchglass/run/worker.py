@@ -19,7 +19,7 @@ from watchglass.run.numbering.course import STORED_MODES, Course, counting, cour
 from watchglass.run.numbering.lineage import Lineage
 from watchglass.run.numbering.steps import StepNumbers, StepPlace
 from watchglass.store import dtype_of, step_ends
-from watchglass.tables import Catalog, Phase, PhaseTracker, RowLog, WorkerTables, last_index_of_each
+from watchglass.tables import Catalog, RowLog, Stretch, StretchTracker, WorkerTables, last_index_of_each
 
 #: Steps that become records at a time.
 _AT_ONCE = 1 << 12
@@ -242,15 +242,15 @@ class Worker:
             values.append(found[1][index])
         return np.concatenate(all_steps), np.concatenate(values)
 
-    def phases(self, mode: Mode = Mode.EVAL) -> list[Phase]:
-        """See :meth:`Run.phases`."""
-        return self._phases(mode, by_model=False).get(0, [])
+    def stretches(self, mode: Mode = Mode.EVAL) -> list[Stretch]:
+        """See :meth:`Run.stretches`."""
+        return self._stretches(mode, by_model=False).get(0, [])
 
-    def phases_by_model(self, mode: Mode = Mode.EVAL) -> dict[int, list[Phase]]:
+    def stretches_by_model(self, mode: Mode = Mode.EVAL) -> dict[int, list[Stretch]]:
         """The same from the steps of each model alone, by its number."""
-        return self._phases(mode, by_model=True)
+        return self._stretches(mode, by_model=True)
 
-    def _phases(self, mode: Mode, *, by_model: bool) -> dict[int, list[Phase]]:
+    def _stretches(self, mode: Mode, *, by_model: bool) -> dict[int, list[Stretch]]:
         settled = self._made.last_train_step
         marks = {attempt: (tables.catalog.snapshot(), tables.log(SCALARS)) for attempt, tables in self.attempts.items()}
         known = self._entered.get(by_model)
@@ -260,19 +260,22 @@ class Worker:
         known = self._entered[by_model] = self._enter(known, settled, marks, by_model)
         found = self._enter(known, len(self.columns), marks, by_model)
         for key, tracker in found.trackers.items():
-            found.phases[key].extend(tracker.finish())
-        return {key: [phase for phase in phases if phase.mode is mode] for key, phases in found.phases.items()}
+            found.stretches[key].extend(tracker.finish())
+        return {
+            key: [stretch for stretch in stretches if stretch.mode is mode]
+            for key, stretches in found.stretches.items()
+        }
 
     def _enter(self, known: _Entered, stop: int, read: Mapping[int, _Read], by_model: bool) -> _Entered:
-        """Phases up to a row of the course; ``known`` stays unchanged."""
-        phases = {key: list(each) for key, each in known.phases.items()}
-        found = _Entered(stop, read, deepcopy(known.trackers), phases)
+        """Stretches up to a row of the course; ``known`` stays unchanged."""
+        stretches = {key: list(each) for key, each in known.stretches.items()}
+        found = _Entered(stop, read, deepcopy(known.trackers), stretches)
         for end, place in self._records(self.columns[known.rows : stop]):
             tables, key = self.attempts[place.attempt], end.model if by_model else 0
             rows = ((tables.catalog.get(row[0]), *row[1:]) for row in tables.scalars(place.global_step))
             scalars = [(info, value, weight) for info, value, weight in rows if info is not None]
-            tracker = found.trackers.setdefault(key, PhaseTracker())
-            phases.setdefault(key, []).extend(tracker.enter(end, scalars))
+            tracker = found.trackers.setdefault(key, StretchTracker())
+            stretches.setdefault(key, []).extend(tracker.enter(end, scalars))
         return found
 
     def facts(self, kind: str | None = None, since: Mapping[int, int] | None = None) -> list[Fact]:
@@ -300,19 +303,19 @@ class Worker:
 
 @dataclass(frozen=True)
 class _Entered:
-    """Phases of the first steps of a course.
+    """Stretches of the first steps of a course.
 
     Attributes:
         rows: How many steps.
         read: The names and rows that their scalars were read from, by attempt.
-        trackers: Trackers of the open phase, by model.
-        phases: Phases that have ended, by model.
+        trackers: Trackers of the open stretch, by model.
+        stretches: Stretches that have ended, by model.
     """
 
     rows: int
     read: Mapping[int, _Read]
-    trackers: dict[int, PhaseTracker]
-    phases: dict[int, list[Phase]]
+    trackers: dict[int, StretchTracker]
+    stretches: dict[int, list[Stretch]]
 
     def is_still(self, read: Mapping[int, _Read], course: NDArray[Any]) -> bool:
         """Whether their scalars are unchanged: these steps have no new rows, and names are the same."""

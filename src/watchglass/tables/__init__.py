@@ -11,8 +11,8 @@ if TYPE_CHECKING:
         SAME_LOSS as SAME_LOSS,
         SAME_LOSS_NEAR_ZERO as SAME_LOSS_NEAR_ZERO,
         History as History,
-        Phase as Phase,
-        PhaseTracker as PhaseTracker,
+        Stretch as Stretch,
+        StretchTracker as StretchTracker,
     )
     from watchglass.tables.model_views import ModelViews as ModelViews
     from watchglass.tables.moments import (

@@ -1,4 +1,4 @@
-"""The history of one model on one worker: scalar series, phases, baselines and the latest facts.
+"""The history of one model on one worker: scalar series, stretches, baselines and the latest facts.
 
 :meth:`StepView.after` adds one step at a time, in canonical order, live and in replay alike. A history never depends on
 the time at which data arrived.
@@ -28,17 +28,17 @@ BaselineKey = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Phase:
+class Stretch:
     """Steps of one mode in a row, with the means of their scalars.
 
-    An EVAL phase is the evaluation after one TRAIN step; a TRAIN phase is the stretch between two evaluations.
+    An EVAL stretch is the evaluation after one TRAIN step; a TRAIN stretch, the steps between two evaluations.
 
     Attributes:
         mode: TRAIN or EVAL.
-        train_step: Last TRAIN step begun before the phase ended; -1 when there was none.
-        first_step: First mode step of the phase.
-        last_step: Last mode step of the phase.
-        means: Mean of each scalar over the phase, weighted by batch size. NaN when any of its values is NaN.
+        train_step: Last TRAIN step begun before the stretch ended; -1 when there was none.
+        first_step: First mode step of the stretch.
+        last_step: Last mode step of the stretch.
+        means: Mean of each scalar over the stretch, weighted by batch size. NaN when any of its values is NaN.
     """
 
     mode: Mode
@@ -78,7 +78,7 @@ class Series:
 
 
 @dataclass
-class _OpenPhase:
+class _OpenStretch:
     mode: Mode
     train_step: int
     first_step: int
@@ -94,33 +94,33 @@ class _OpenPhase:
             self.sums[info.name] = self.sums.get(info.name, 0.0) + value * counted
             self.weights[info.name] = self.weights.get(info.name, 0.0) + counted
 
-    def close(self) -> Phase:
+    def close(self) -> Stretch:
         means = {name: total / self.weights[name] for name, total in self.sums.items()}
-        return Phase(self.mode, self.train_step, self.first_step, self.last_step, means)
+        return Stretch(self.mode, self.train_step, self.first_step, self.last_step, means)
 
 
-class PhaseTracker:
-    """Cuts a worker's steps into phases. PREDICT steps belong to none and end none."""
+class StretchTracker:
+    """Cuts a worker's steps into stretches. PREDICT steps belong to none and end none."""
 
     def __init__(self) -> None:
-        self._open: _OpenPhase | None = None
+        self._open: _OpenStretch | None = None
 
-    def enter(self, step: StepEnd, scalars: Iterable[tuple[TensorInfo, float, float]]) -> tuple[Phase, ...]:
-        """Adds a step; returns the phase that ended just before it, if one did."""
+    def enter(self, step: StepEnd, scalars: Iterable[tuple[TensorInfo, float, float]]) -> tuple[Stretch, ...]:
+        """Adds a step; returns the stretch that ended just before it, if one did."""
         if step.mode not in (Mode.TRAIN, Mode.EVAL):
             return ()
-        ended: tuple[Phase, ...] = ()
+        ended: tuple[Stretch, ...] = ()
         current = self._open
-        # Two evaluations with no TRAIN step between them have the same train_step and are one phase.
+        # Two evaluations with no TRAIN step between them have the same train_step and are one stretch.
         if current is not None and current.mode is not step.mode:
             ended, current = (current.close(),), None
         if current is None:
-            current = self._open = _OpenPhase(step.mode, step.train_step, step.mode_step, step.mode_step)
+            current = self._open = _OpenStretch(step.mode, step.train_step, step.mode_step, step.mode_step)
         current.add(step, scalars)
         return ended
 
-    def finish(self) -> tuple[Phase, ...]:
-        """The phase that ends with the run, if one is open."""
+    def finish(self) -> tuple[Stretch, ...]:
+        """The stretch that ends with the run, if one is open."""
         ended = (self._open.close(),) if self._open is not None else ()
         self._open = None
         return ended
@@ -134,7 +134,7 @@ class History:
         own: The latest facts about this model.
 
     Attributes:
-        phases: Cuts its steps into phases.
+        stretches: Cuts its steps into stretches.
         own: Its own steps by mode, counted where the worker has more models.
         others: How far the number of its newest step is beyond that among its own steps, by mode.
         several: Whether the worker has more models.
@@ -142,7 +142,7 @@ class History:
     """
 
     def __init__(self, facts: dict[str, Fact] | None = None, own: dict[str, Fact] | None = None) -> None:
-        self.phases = PhaseTracker()
+        self.stretches = StretchTracker()
         self.own: dict[Mode, int] = {}
         self.others: dict[Mode, int] = {}
         self.several = self.in_turns = False

@@ -25,7 +25,7 @@ from watchglass.records import (
 )
 from watchglass.stats import RollingBaseline, column as column_of
 from watchglass.tables.catalog import Catalog
-from watchglass.tables.history import BaselineKey, History, Phase
+from watchglass.tables.history import BaselineKey, History, Stretch
 from watchglass.tables.raw_tensors import RawTensors
 from watchglass.tables.selection import Selection
 from watchglass.tables.step_statistics import Readable, Statistics
@@ -76,7 +76,7 @@ class StepView:
         worker: Worker, ``"worker_0"``.
         records: The records of the step.
         history: Everything up to and including this step.
-        phases: The phases that ended just before this step.
+        stretches: The stretches that ended just before this step.
         observed: Observations of the evaluator since the step before.
         others: The same step of other runs, by the parameter of the rule that names the run.
         model: Number of the model, 0 for the first or only one.
@@ -91,7 +91,7 @@ class StepView:
     worker: str
     records: StepRecords
     history: History
-    phases: tuple[Phase, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
     observed: tuple[Observation, ...] = ()
     others: Mapping[str, StepView | None] = field(default_factory=dict)
     model: int = 0
@@ -117,15 +117,15 @@ class StepView:
         """
         if previous is not None:
             previous._settle()
-        phases = history.phases.enter(records.end, records.scalars)
+        stretches = history.stretches.enter(records.end, records.scalars)
         for info, value, _ in records.scalars:
             history.add_scalar(records.end, info.name, value)
         history.add_facts(records.facts)
-        return cls(run_id, attempt, worker, records, history, phases, model=model)
+        return cls(run_id, attempt, worker, records, history, stretches, model=model)
 
     def finished(self) -> StepView:
-        """This last step of a run again, with the phases that ended with the run; for :meth:`Rule.finish`."""
-        return replace(self, phases=self.history.phases.finish())
+        """This last step of a run again, with the stretches that ended with the run; for :meth:`Rule.finish`."""
+        return replace(self, stretches=self.history.stretches.finish())
 
     def __repr__(self) -> str:
         whose = f" of {self.model_name}" if self.several else ""

@@ -138,7 +138,7 @@ class AdapterSuite(ABC):
         _equal(list(steps), list(range(self.steps)), "TRAIN steps with a loss")
         _close(losses, case.losses, "recorded training losses")
         if case.evaluation_losses:
-            means = [phase.means["loss"] for phase in run.phases(Mode.EVAL)]
+            means = [stretch.means["loss"] for stretch in run.stretches(Mode.EVAL)]
             _close(means, case.evaluation_losses, "recorded evaluation losses")
 
     def test_tensors_are_read_only_when_due(self, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from watchglass.run import Run
-    from watchglass.tables import Phase
+    from watchglass.tables import Stretch
 
 Series = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
 
@@ -187,7 +187,7 @@ def scalar_figures(run: Run) -> tuple[list[go.Figure], int]:
     for name in _scalar_names(run):
         if _is_ours(name):
             continue
-        train, evaluation = _scalar(run, name), _phase_means(run, name)
+        train, evaluation = _scalar(run, name), _stretch_means(run, name)
         if not len(train[0]) and not len(evaluation[0]):
             continue
         if len(made) == _MAX_SCALARS:
@@ -428,10 +428,10 @@ def _non_finite_marks(figure: go.Figure, name: str, steps: npt.NDArray[Any], top
 
 def _mark_findings(figure: go.Figure, run: Run, findings: Iterable[Finding]) -> None:
     """A dotted line with the rule's name at the step at which each rule first found something of a severity."""
-    phases = {worker: run.phases(Mode.EVAL, worker) for worker in run.workers}
+    stretches = {worker: run.stretches(Mode.EVAL, worker) for worker in run.workers}
     marks: dict[tuple[str, Severity], int] = {}
     for finding in findings:
-        step = _training_step(finding, phases.get(finding.worker, ()))
+        step = _training_step(finding, stretches.get(finding.worker, ()))
         key = (finding.rule, finding.severity)
         if step is not None and step < marks.get(key, step + 1):
             marks[key] = step
@@ -447,13 +447,13 @@ def _mark_findings(figure: go.Figure, run: Run, findings: Iterable[Finding]) -> 
         )  # fmt: skip
 
 
-def _training_step(finding: Finding, phases: Iterable[Phase]) -> int | None:
-    """The training step at which a finding was made, by the run's evaluation phases; None where that is unknown."""
+def _training_step(finding: Finding, stretches: Iterable[Stretch]) -> int | None:
+    """The training step at which a finding was made, by the run's evaluation stretches; None where that is unknown."""
     if finding.mode is Mode.TRAIN:
         return finding.step
-    for phase in phases:
-        if phase.mode is finding.mode and phase.first_step <= finding.step <= phase.last_step:
-            return max(0, phase.train_step)
+    for stretch in stretches:
+        if stretch.mode is finding.mode and stretch.first_step <= finding.step <= stretch.last_step:
+            return max(0, stretch.train_step)
     return None
 
 
@@ -496,7 +496,7 @@ def _curves(run: Run, name: str) -> list[_Curve]:
         of = f" ({escape(model.validation_of)})" if name == "loss" and model.validation_of else ""
         colours = (shade, shade) if several else (COLOURS["train"], COLOURS["eval"])
         found.append(_Curve(f"{whose}training", _scalar(run, series, worker), colours[0]))
-        found.append(_Curve(f"{whose}validation{of}", _phase_means(run, series, worker), colours[1], markers=True))
+        found.append(_Curve(f"{whose}validation{of}", _stretch_means(run, series, worker), colours[1], markers=True))
     return [curve for curve in found if len(curve.series[0])]
 
 
@@ -507,11 +507,11 @@ def _scalar(run: Run, name: str, worker: str | None = None) -> Series:
         return np.empty(0, dtype=np.int64), np.empty(0)
 
 
-def _phase_means(run: Run, name: str, worker: str | None = None) -> Series:
-    """Means over the evaluation phases, at the training steps after which they took place."""
-    phases = [phase for phase in run.phases(Mode.EVAL, worker) if name in phase.means]
-    steps = np.array([max(0, phase.train_step) for phase in phases], dtype=np.int64)
-    return steps, np.array([phase.means[name] for phase in phases], dtype=np.float64)
+def _stretch_means(run: Run, name: str, worker: str | None = None) -> Series:
+    """Means over the evaluation stretches, at the training steps after which they took place."""
+    stretches = [stretch for stretch in run.stretches(Mode.EVAL, worker) if name in stretch.means]
+    steps = np.array([max(0, stretch.train_step) for stretch in stretches], dtype=np.int64)
+    return steps, np.array([stretch.means[name] for stretch in stretches], dtype=np.float64)
 
 
 def _reduction(run: Run, name: str, reduction: str) -> Series:

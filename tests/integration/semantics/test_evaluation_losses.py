@@ -86,8 +86,8 @@ def check(path: Path, training: Callable[[Watch], Any], seen: list[float]) -> Ru
     """The run of a training run whose evaluations all have the losses that the script saw, however it was watched."""
     run = trained_twice(path, training)
     for name in ("full", "sparse", "found"):
-        phases = [phase.means.get("loss", np.nan) for phase in open_run(path / name).phases(Mode.EVAL)]
-        np.testing.assert_allclose(phases, seen, rtol=1e-6, err_msg=name)
+        stretches = [stretch.means.get("loss", np.nan) for stretch in open_run(path / name).stretches(Mode.EVAL)]
+        np.testing.assert_allclose(stretches, seen, rtol=1e-6, err_msg=name)
     return run
 
 
@@ -249,8 +249,8 @@ def test_a_loss_that_is_a_module_of_the_script_is_known_by_its_calls(tmp_path: P
     hook.close()
     run = open_run(tmp_path / "run")
     assert run.steps() == ALL
-    phases = [phase.means.get("loss", np.nan) for phase in run.phases(Mode.EVAL)]
-    np.testing.assert_allclose(phases, seen, rtol=1e-6)
+    stretches = [stretch.means.get("loss", np.nan) for stretch in run.stretches(Mode.EVAL)]
+    np.testing.assert_allclose(stretches, seen, rtol=1e-6)
     assert not forward_hooks(criterion)
     assert not forward_hooks(metric)
 

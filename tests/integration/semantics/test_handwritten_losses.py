@@ -110,8 +110,8 @@ def evaluated(model: nn.Module, number: int, loss: Loss, metrics: tuple[Loss, ..
     return total / count
 
 
-def phases(path: Path, name: str, series: str = "loss") -> list[float]:
-    return [phase.means.get(series, np.nan) for phase in open_run(path / name).phases(Mode.EVAL)]
+def stretches(path: Path, name: str, series: str = "loss") -> list[float]:
+    return [stretch.means.get(series, np.nan) for stretch in open_run(path / name).stretches(Mode.EVAL)]
 
 
 LOSSES = (likelihood, squares, hinge, root, both_entropies, entropy, sum_per_sample)
@@ -121,8 +121,8 @@ LOSSES = (likelihood, squares, hinge, root, both_entropies, entropy, sum_per_sam
 def test_the_operations_of_the_training_are_found_in_evaluations(tmp_path: Path, loss: Loss) -> None:
     run, seen = trained(tmp_path, loss, loss, metrics=(accuracy,))
     for name in ("full", "sparse", "found"):
-        np.testing.assert_allclose(phases(tmp_path, name), seen, rtol=1e-6, err_msg=name)
-    compared = phases(tmp_path, "full", "loss/handwritten")
+        np.testing.assert_allclose(stretches(tmp_path, name), seen, rtol=1e-6, err_msg=name)
+    compared = stretches(tmp_path, "full", "loss/handwritten")
     np.testing.assert_allclose(compared, np.array(seen) / (4 if loss is sum_per_sample else 1), rtol=1e-6)
     whole, part = (run.tensor(name).values(mode=Mode.TRAIN) for name in ("loss", "loss/handwritten"))
     for step, value in part.items():
@@ -133,7 +133,7 @@ def test_the_operations_of_the_training_are_found_in_evaluations(tmp_path: Path,
 def test_a_metric_alone_is_not_taken_for_the_loss(tmp_path: Path, metric: Loss) -> None:
     trained(tmp_path, squares, metric)
     for name in ("full", "sparse", "found"):
-        assert np.isnan(phases(tmp_path, name)).all()
+        assert np.isnan(stretches(tmp_path, name)).all()
 
 
 def test_of_two_values_of_the_same_operations_none_is_the_loss(tmp_path: Path) -> None:
@@ -142,12 +142,12 @@ def test_of_two_values_of_the_same_operations_none_is_the_loss(tmp_path: Path) -
 
     trained(tmp_path, squares, squares, metrics=(to_the_mean,))
     for name in ("full", "sparse", "found"):
-        assert np.isnan(phases(tmp_path, name)).all()
+        assert np.isnan(stretches(tmp_path, name)).all()
 
 
 def test_the_same_value_once_more_is_the_loss(tmp_path: Path) -> None:
     _, seen = trained(tmp_path, squares, squares, metrics=(root_of_the_mean,))
-    np.testing.assert_allclose(phases(tmp_path, "full"), seen, rtol=1e-6)
+    np.testing.assert_allclose(stretches(tmp_path, "full"), seen, rtol=1e-6)
 
 
 def test_a_metric_of_a_loss_function_makes_room_for_the_loss(tmp_path: Path) -> None:
@@ -155,21 +155,21 @@ def test_a_metric_of_a_loss_function_makes_room_for_the_loss(tmp_path: Path) -> 
         return F.l1_loss(logits, F.one_hot(labels, 4).float())
 
     _, seen = trained(tmp_path, squares, squares, metrics=(by_function,))
-    np.testing.assert_allclose(phases(tmp_path, "full"), seen, rtol=1e-6)
+    np.testing.assert_allclose(stretches(tmp_path, "full"), seen, rtol=1e-6)
 
 
 def test_a_scale_of_the_training_is_not_put_on_the_evaluation(tmp_path: Path) -> None:
     _, seen = trained(tmp_path, lambda logits, labels: squares(logits, labels) / 4, squares)
-    assert np.isnan(phases(tmp_path, "full")).all(), (
+    assert np.isnan(stretches(tmp_path, "full")).all(), (
         "whether the script has the scale in evaluations, too, is not known"
     )
-    np.testing.assert_allclose(phases(tmp_path, "full", "loss/handwritten"), seen, rtol=1e-6)
+    np.testing.assert_allclose(stretches(tmp_path, "full", "loss/handwritten"), seen, rtol=1e-6)
 
 
 def test_a_penalty_leaves_it_open(tmp_path: Path) -> None:
     scale = nn.Parameter(torch.ones(()))
     trained(tmp_path, lambda logits, labels: squares(logits, labels) + scale**2, squares)
-    assert np.isnan(phases(tmp_path, "full")).all()
+    assert np.isnan(stretches(tmp_path, "full")).all()
 
 
 def test_two_losses_in_turns_leave_it_open(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_two_losses_in_turns_leave_it_open(tmp_path: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
         evaluated(model, 0, squares)
-    assert np.isnan(phases(tmp_path, "full")).all()
+    assert np.isnan(stretches(tmp_path, "full")).all()
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_a_compiled_model_is_compiled_as_often_as_without_us(tmp_path: Path, eva
     bare = trained(None)
     seen.clear()
     watched = trained(tmp_path / "full")
-    np.testing.assert_allclose(phases(tmp_path, "full"), seen, rtol=1e-6)
+    np.testing.assert_allclose(stretches(tmp_path, "full"), seen, rtol=1e-6)
     # The training has one more graph for captured steps.
     assert watched - bare <= 1
 
@@ -300,7 +300,7 @@ def test_a_scaled_loss_is_compared_without_its_scale(tmp_path: Path) -> None:
             optimizer.zero_grad()
             if number % EVERY == EVERY - 1:
                 seen.append(evaluated(model.module, number, squares))
-    np.testing.assert_allclose(phases(tmp_path, "full"), seen, rtol=1e-6)
+    np.testing.assert_allclose(stretches(tmp_path, "full"), seen, rtol=1e-6)
     run = open_run(tmp_path / "full")
     whole, part = (run.tensor(name).values(mode=Mode.TRAIN) for name in ("loss", "loss/handwritten"))
     assert part == {step: whole[step] for step in part}

@@ -109,13 +109,13 @@ class Undecided(Rule):
         return np.ones(3)
 
 class AtTheEnd(Rule):
-    """Looks at the last phases."""
+    """Looks at the last stretches."""
     def check(self, view):
         return ()
     def finish(self, view):
-        for phase in view.phases:
+        for stretch in view.stretches:
             yield self.finding(
-                view, severity=Severity.INFO, subject=phase.mode.name, message="ended", value=phase.means["loss"]
+                view, severity=Severity.INFO, subject=stretch.mode.name, message="ended", value=stretch.means["loss"]
             )
 '''
 
@@ -248,7 +248,7 @@ def test_why_a_rule_starves_is_worked_out_when_something_changes(
     assert len(said) <= 3 + 1
 
 
-def test_the_end_of_a_training_run_shows_the_last_phases(run_path: Path, rules) -> None:
+def test_the_end_of_a_training_run_shows_the_last_stretches(run_path: Path, rules) -> None:
     steps = [
         *losses(3),
         Step(mode=Mode.EVAL, scalars={"loss": 4.0}, weight=3),

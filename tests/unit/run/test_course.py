@@ -77,7 +77,7 @@ def test_evaluations_count_on(run):
     # After TRAIN steps 2 and 5 of the first attempt (its third came after 8), then after 8 and 11 of the second.
     assert run.steps(Mode.EVAL) == [0, 1, 2, 3]
     assert run.scalars("loss", Mode.EVAL)[1].tolist() == [1002.0, 1005.0, 1108.0, 1111.0]
-    assert [(phase.train_step, phase.means["loss"]) for phase in run.phases()] == [
+    assert [(stretch.train_step, stretch.means["loss"]) for stretch in run.stretches()] == [
         (2, 1002.0), (5, 1005.0), (8, 1108.0), (11, 1111.0)
     ]  # fmt: skip
 

@@ -74,13 +74,13 @@ def test_scalars_are_courses_over_mode_steps(run):
         run.scalars("los")
 
 
-def test_an_evaluation_is_a_phase_with_weighted_means(run):
-    phases = run.phases()
-    assert [(p.mode, p.train_step, p.first_step, p.last_step) for p in phases] == [
+def test_an_evaluation_is_a_stretch_with_weighted_means(run):
+    stretches = run.stretches()
+    assert [(p.mode, p.train_step, p.first_step, p.last_step) for p in stretches] == [
         (Mode.EVAL, 3, 0, 1), (Mode.EVAL, 7, 2, 3), (Mode.EVAL, 11, 4, 5)
     ]  # fmt: skip
-    assert phases[0].means == {"loss": pytest.approx(0.75)}
-    assert [p.last_step for p in run.phases(Mode.TRAIN)] == [3, 7, 11]
+    assert stretches[0].means == {"loss": pytest.approx(0.75)}
+    assert [p.last_step for p in run.stretches(Mode.TRAIN)] == [3, 7, 11]
 
 
 def test_a_tensor_over_its_steps(run):
@@ -182,8 +182,8 @@ def test_of_a_step_that_was_written_twice_the_last_rows_count(tmp_path):
     run = open_run(path)
     assert run.tensor("loss").values() == {0: 5.0, 1: 1.0}
     assert [column.tolist() for column in run.scalars("loss")] == [[0, 1], [5.0, 1.0]]
-    (phase,) = run.phases(Mode.TRAIN)
-    assert phase.means == {"loss": pytest.approx((3 * 5.0 + 1.0) / 4), "lr": 0.5}
+    (stretch,) = run.stretches(Mode.TRAIN)
+    assert stretch.means == {"loss": pytest.approx((3 * 5.0 + 1.0) / 4), "lr": 0.5}
 
 
 def test_names_of_a_mode_are_those_with_anything_recorded_in_it(tmp_path):

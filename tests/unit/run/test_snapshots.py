@@ -29,7 +29,7 @@ def content(run):
         "loss": [column.tolist() for column in run.scalars("loss")],
         "l2": [column.tolist() for column in run.tensor("fc1.weight").reductions("l2")],
         "spread": [run.tensor("fc1.weight").histogram(n).counts.tolist() for n in run.steps()[-3:]],
-        "phases": [run.phases(mode) for mode in (Mode.TRAIN, Mode.EVAL)],
+        "stretches": [run.stretches(mode) for mode in (Mode.TRAIN, Mode.EVAL)],
         "facts": run.facts(),
         "table": table.to_pylist(),
         "at": {n: run.step(n, Mode.GLOBAL).statistics("weight").l2.tolist() for n in run.steps(Mode.GLOBAL)[-3:]},
@@ -91,12 +91,13 @@ def test_what_changes_the_course_later_is_not_seen(tmp_path):
 
 def test_a_snapshot_goes_on_with_what_the_run_has_worked_out(tmp_path):
     run = open_run(build_run(tmp_path, [step(n, Mode.EVAL if n % 3 == 2 else Mode.TRAIN) for n in range(12)]))
-    phases, columns = run.phases(), run.worker().columns
+    stretches, columns = run.stretches(), run.worker().columns
     snapshot = run.snapshot()
     assert np.shares_memory(snapshot.worker().columns, columns)
-    assert snapshot.phases() == phases
+    assert snapshot.stretches() == stretches
     # Those from the last TRAIN step on may get others before them.
-    assert [known is phase for known, phase in zip(phases, snapshot.phases(), strict=True)] == [True, True, True, False]
+    same = [known is stretch for known, stretch in zip(stretches, snapshot.stretches(), strict=True)]
+    assert same == [True, True, True, False]
 
 
 def test_a_snapshot_is_not_refreshed(tmp_path):

@@ -13,7 +13,7 @@ from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import overfit
-from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase, Selection, StepView
+from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Selection, StepView, Stretch
 
 #: Prefix of losses that a function, or the model, returned.
 _PART = "loss/"
@@ -67,7 +67,7 @@ class Overfit(Rule):
         0.9, help="decrease of the training loss that memorises the samples", unit="ratio", gt=0
     )
 
-    #: The first values of each training loss, and its mean in the last phase that had it, by name.
+    #: The first values of each training loss, and its mean in the last stretch that had it, by name.
     starts: dict[str, list[float]] = state(dict)
     train: dict[str, float] = state(dict)
     #: The least of each so far, evaluations included.
@@ -92,13 +92,13 @@ class Overfit(Rule):
         """A finding at the first step after an evaluation."""
         if view.mode is Mode.TRAIN:
             self._remember(view)
-        for phase in view.phases:
-            yield from self._phase(view, phase)
+        for stretch in view.stretches:
+            yield from self._stretch(view, stretch)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """A finding of an evaluation at the end of the attempt."""
-        for phase in view.phases:
-            yield from self._phase(view, phase)
+        for stretch in view.stretches:
+            yield from self._stretch(view, stretch)
 
     def applicable(self, view: StepView) -> str:
         """Not without evaluations whose losses can be compared with the training loss."""
@@ -132,19 +132,19 @@ class Overfit(Rule):
         if math.isfinite(value):
             self.lowest[name] = min(self.lowest.get(name, math.inf), value)
 
-    def _phase(self, view: StepView, phase: Phase) -> Iterable[Finding]:
-        if phase.mode is Mode.TRAIN:
-            means = {name: phase.means[name] for name in _losses(view, phase)}
+    def _stretch(self, view: StepView, stretch: Stretch) -> Iterable[Finding]:
+        if stretch.mode is Mode.TRAIN:
+            means = {name: stretch.means[name] for name in _losses(view, stretch)}
             self.train.update({name: mean for name, mean in means.items() if math.isfinite(mean)})
             return
         # An evaluation before the first training step only tests the code.
-        if phase.train_step < max(0, self.start_step) or not self.train:
+        if stretch.train_step < max(0, self.start_step) or not self.train:
             return
-        kind, names = self._comparable(view, phase)
+        kind, names = self._comparable(view, stretch)
         self.evaluations[kind] = self.evaluations.get(kind, 0) + 1
         if not names or names[0] not in self.train or not self.starts.get(names[0]):
             return
-        loss, train_loss = phase.means[names[1]], self.train[names[0]]
+        loss, train_loss = stretch.means[names[1]], self.train[names[0]]
         self._lower(names[0], loss)
         if names != self.pair:
             self.pair, self.best, self.streak, self.recent = names, {}, 0, []
@@ -156,7 +156,7 @@ class Overfit(Rule):
         high = self._fallen(train_loss) >= self.memorized and loss >= self.useless * self.guessing
         self.stays = self.stays + 1 if high and self.lowest[names[0]] > 0 else 0
         if not self.best or loss < self.best["loss"]:
-            self.best = {"loss": loss, "train_step": phase.train_step, "train_loss": train_loss}
+            self.best = {"loss": loss, "train_step": stretch.train_step, "train_loss": train_loss}
             self.streak = 0
         overfits = (
             loss > self._limit(loss, train_loss) and loss - self.best["loss"] > 3 * self._noise() and loss > train_loss
@@ -164,14 +164,14 @@ class Overfit(Rule):
         )  # fmt: skip
         self.streak = self.streak + 1 if overfits else 0
         if max(self.streak, self.stays) >= self.patience:
-            yield self._overfits(view, phase, loss, train_loss)
+            yield self._overfits(view, stretch, loss, train_loss)
 
-    def _comparable(self, view: StepView, phase: Phase) -> tuple[str, list[str]]:
+    def _comparable(self, view: StepView, stretch: Stretch) -> tuple[str, list[str]]:
         """Result for an evaluation, and the names of a comparable training and validation loss."""
-        losses = _losses(view, phase)
+        losses = _losses(view, stretch)
         if not losses:
             return "none", []
-        finite = [name for name in losses if math.isfinite(phase.means[name])]
+        finite = [name for name in losses if math.isfinite(stretch.means[name])]
         if not finite:
             return "not finite", []
         parts = [name for name in self.starts if name.startswith(_PART)]
@@ -229,7 +229,7 @@ class Overfit(Rule):
             return "validation_never_fell"
         return "validation_rises" if self.streak >= self.patience else "validation_stays_high"
 
-    def _overfits(self, view: StepView, phase: Phase, loss: float, train_loss: float) -> Finding:
+    def _overfits(self, view: StepView, stretch: Stretch, loss: float, train_loss: float) -> Finding:
         best = self.best["loss"]
         what = self.pair[1].removeprefix(_PART)
         loss_name = "validation loss" if self.pair[0] == "loss" else f"validation loss ({what})"
@@ -240,7 +240,7 @@ class Overfit(Rule):
             tensors=[self.pair[1]],
             value=loss,
             limit=self._limit(loss, train_loss),
-            message=f"the {loss_name} is {loss:.3g} after training step {phase.train_step}, up from {best:.3g} "
+            message=f"the {loss_name} is {loss:.3g} after training step {stretch.train_step}, up from {best:.3g} "
             f"after step {self.best['train_step']}, while the training loss went from {self.best['train_loss']:.3g} to "
             f"{train_loss:.3g}",
             symptoms=(self._symptom(),),
@@ -253,8 +253,8 @@ class Overfit(Rule):
         )
 
 
-def _losses(view: StepView, phase: Phase) -> list[str]:
-    """Names of the losses of a phase, ``loss`` first."""
+def _losses(view: StepView, stretch: Stretch) -> list[str]:
+    """Names of the losses of a stretch, ``loss`` first."""
     named = {info.name for info in view.catalog.select(Selection(Role.LOSS))}
-    found = [name for name in phase.means if name in named and name != "loss"]
-    return ["loss", *found] if "loss" in phase.means else found
+    found = [name for name in stretch.means if name in named and name != "loss"]
+    return ["loss", *found] if "loss" in stretch.means else found

@@ -11,7 +11,7 @@ from watchglass.records import Finding, Mode, Severity, count
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import overtraining
-from watchglass.tables import Phase, StepView
+from watchglass.tables import StepView, Stretch
 
 
 class Overtraining(Rule):
@@ -44,21 +44,21 @@ class Overtraining(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at the first step after an evaluation."""
-        for phase in view.phases:
-            yield from self._phase(view, phase)
+        for stretch in view.stretches:
+            yield from self._stretch(view, stretch)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The same for an evaluation at the end."""
         return self.check(view)
 
-    def _phase(self, view: StepView, phase: Phase) -> Iterable[Finding]:
-        loss, name = phase.means.get("loss", math.nan), phase.mode.name
+    def _stretch(self, view: StepView, stretch: Stretch) -> Iterable[Finding]:
+        loss, name = stretch.means.get("loss", math.nan), stretch.mode.name
         if not math.isfinite(loss):
             return
         best = self.best.get(name, math.inf)
         if loss < best - self.delta * abs(best if math.isfinite(best) else 0.0):
-            self.best[name], self.improved, self.last_step = loss, True, phase.train_step
-        if phase.mode is not Mode.EVAL:
+            self.best[name], self.improved, self.last_step = loss, True, stretch.train_step
+        if stretch.mode is not Mode.EVAL:
             return
         self.evaluations += 1
         self.without = 0 if self.improved else self.without + 1

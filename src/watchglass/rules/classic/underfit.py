@@ -149,9 +149,9 @@ class Underfit(Rule):
         return signals.without_layers(view)
 
     def _evaluations(self, view: StepView) -> None:
-        for phase in view.phases:
-            loss = phase.means.get("loss", math.nan)
-            if phase.mode is Mode.EVAL and math.isfinite(loss):
+        for stretch in view.stretches:
+            loss = stretch.means.get("loss", math.nan)
+            if stretch.mode is Mode.EVAL and math.isfinite(loss):
                 self.validation = [loss]
 
     def _comparable(self, view: StepView) -> bool:

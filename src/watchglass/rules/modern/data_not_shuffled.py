@@ -95,7 +95,7 @@ class DataNotShuffled(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a sketched step."""
-        self.unjudged += sum(phase.mode is Mode.EVAL and "loss" not in phase.means for phase in view.phases)
+        self.unjudged += sum(stretch.mode is Mode.EVAL and "loss" not in stretch.means for stretch in view.stretches)
         for fact in view.facts("data_loader"):
             if len(self.loaders) < 32:
                 self.loaders[str(fact.data.get("loader"))] = [fact.data.get("sampler"), fact.data.get("batch_size")]

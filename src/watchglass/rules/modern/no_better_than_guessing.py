@@ -13,7 +13,7 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import guessing, learning_rates, neighbours, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.tables import Phase, StepView
+from watchglass.tables import StepView, Stretch
 
 #: Sketches of values that are compared, and captured losses and losses of steps of which the mean is known.
 _SKETCHES, _CAPTURES, _STEPS = 6, 6, 24
@@ -84,7 +84,7 @@ class NoBetterThanGuessing(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding from half of the planned steps on."""
-        self._phases(view.phases)
+        self._stretches(view.stretches)
         if view.mode is Mode.EVAL:
             for fact in view.facts("target_sketch"):
                 guessing.add_targets(guessing.pool_of(self.evaluated, fact.data), fact.data)
@@ -115,19 +115,19 @@ class NoBetterThanGuessing(Rule):
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """Findings of the whole run."""
-        self._phases(view.phases)
+        self._stretches(view.stretches)
         found = list(self._training(view, at_end=True))
         yield from found or self._evaluation(view)
 
-    def _phases(self, phases: tuple[Phase, ...]) -> None:
-        for phase in phases:
-            if phase.mode is not Mode.EVAL or len(self.judged) >= _MOST_EVALUATIONS:
+    def _stretches(self, stretches: tuple[Stretch, ...]) -> None:
+        for stretch in stretches:
+            if stretch.mode is not Mode.EVAL or len(self.judged) >= _MOST_EVALUATIONS:
                 continue
             pool = self._pool()
-            loss = phase.means.get(f"loss/{pool['function']}", phase.means.get("loss")) if pool else None
+            loss = stretch.means.get(f"loss/{pool['function']}", stretch.means.get("loss")) if pool else None
             if loss is not None and math.isfinite(loss):
-                self.judged.append([loss, phase.means.get("accuracy", -1.0)])
-            elif "loss" not in phase.means:
+                self.judged.append([loss, stretch.means.get("accuracy", -1.0)])
+            elif "loss" not in stretch.means:
                 self.unjudged += 1
 
     def _pool(self) -> dict[str, Any] | None:

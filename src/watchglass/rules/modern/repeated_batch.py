@@ -82,7 +82,7 @@ class RepeatedBatch(Rule):
             self.loaders = dict([*self.loaders.items(), (str(fact.data.get("loader")), kept)][-_MOST_LOADERS:])
         # Those of the beginning of an epoch have a list of workers.
         given = [fact.data for fact in view.facts("batch") if "iterations" in fact.data]
-        self._phases(view)
+        self._stretches(view)
         if view.mode is not Mode.TRAIN:
             self.evaluated = max([self.evaluated, *map(_rows, given)])
             return
@@ -111,14 +111,14 @@ class RepeatedBatch(Rule):
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The last judgement: whether the only batch was memorised."""
-        self._phases(view)
+        self._stretches(view)
         if self.last in self.batches:
             yield from self._constant(view, self.last, self.latest, at_end=True)
 
-    def _phases(self, view: StepView) -> None:
-        for phase in view.phases:
-            losses = [mean for name, mean in phase.means.items() if name == "loss" or name.startswith("loss/")]
-            if phase.mode is Mode.EVAL and losses:
+    def _stretches(self, view: StepView) -> None:
+        for stretch in view.stretches:
+            losses = [mean for name, mean in stretch.means.items() if name == "loss" or name.startswith("loss/")]
+            if stretch.mode is Mode.EVAL and losses:
                 self.evaluation = losses[0] if math.isfinite(losses[0]) else None
 
     def _loaders(self, data: Any) -> dict[str, dict[str, Any]]:

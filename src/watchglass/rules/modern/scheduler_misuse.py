@@ -65,7 +65,7 @@ class SchedulerMisuse(Rule):
         """At most one finding of each kind at a TRAIN step."""
         for fact in view.facts("calls"):
             self._take(view, fact)
-        self.evaluations += sum(phase.mode is Mode.EVAL for phase in view.phases)
+        self.evaluations += sum(stretch.mode is Mode.EVAL for stretch in view.stretches)
         if view.mode is not Mode.TRAIN:
             return
         self.steps += 1

@@ -51,7 +51,7 @@ class TooMuchDropout(Rule):
         if isinstance(dropped, dict) and dropped:
             self.module = max(dropped, key=lambda each: dropped[each])
             self.probability = float(dropped[self.module])
-        self._phases(view)
+        self._stretches(view)
         # Evaluation mode switches it off, and a probability may still change before the first steps are over.
         if self.probability > self.certain and view.mode is Mode.TRAIN and view.model_step >= 8 and not self.reported:
             flags = view.latest_fact("training_flags")
@@ -61,7 +61,7 @@ class TooMuchDropout(Rule):
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """A finding about what the losses show."""
-        self._phases(view)
+        self._stretches(view)
         late = self.ratios[len(self.ratios) // 2 :]
         if self.reported or self.probability <= self.high or len(late) < 2:
             return
@@ -75,11 +75,11 @@ class TooMuchDropout(Rule):
         none = fact is not None and not fact.data.get("dropout")
         return "the model has no module that drops elements" if none else ""
 
-    def _phases(self, view: StepView) -> None:
-        for phase in view.phases:
-            names = [name for name in phase.means if name.startswith("loss/")]
-            loss = phase.means[names[0]] if len(names) == 1 else None
-            if phase.mode is Mode.TRAIN:
+    def _stretches(self, view: StepView) -> None:
+        for stretch in view.stretches:
+            names = [name for name in stretch.means if name.startswith("loss/")]
+            loss = stretch.means[names[0]] if len(names) == 1 else None
+            if stretch.mode is Mode.TRAIN:
                 self.training = loss
             elif loss is not None and self.training is not None and math.isfinite(self.training) and loss > 0:
                 self.ratios = [*self.ratios, self.training / loss][-64:]

@@ -55,7 +55,7 @@ class TrainEvalShift(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Keeps the sketches of a step; a finding about a transform."""
-        self._phases(view)
+        self._stretches(view)
         if view.mode is Mode.EVAL and not any(name.startswith("loss") for name in view.scalars()):
             return  # samples of a generative model, an agent that acts
         if view.mode not in (Mode.TRAIN, Mode.EVAL) or view.in_turns:
@@ -72,7 +72,7 @@ class TrainEvalShift(Rule):
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """A finding about an augmentation."""
-        self._phases(view)
+        self._stretches(view)
         found = self._shifted()
         pool = next(iter(self.pools.values())) if len(self.pools) == 1 else None
         limit = guessing.guess(pool) if pool is not None else None
@@ -89,11 +89,11 @@ class TrainEvalShift(Rule):
             )
             yield self._finding(view, "augmentation", found, "augmentation_hides_inputs", words)
 
-    def _phases(self, view: StepView) -> None:
-        for phase in view.phases:
-            names = [name for name in phase.means if name.startswith("loss/")]
-            if phase.mode is Mode.EVAL and len(names) == 1 and math.isfinite(phase.means[names[0]]):
-                self.losses = [*self.losses, phase.means[names[0]]][-_MOST:]
+    def _stretches(self, view: StepView) -> None:
+        for stretch in view.stretches:
+            names = [name for name in stretch.means if name.startswith("loss/")]
+            if stretch.mode is Mode.EVAL and len(names) == 1 and math.isfinite(stretch.means[names[0]]):
+                self.losses = [*self.losses, stretch.means[names[0]]][-_MOST:]
 
     def _shifted(self) -> dict[str, Any] | None:
         ours, theirs = (self.seen.get(mode.name, []) for mode in (Mode.TRAIN, Mode.EVAL))

@@ -10,7 +10,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.tables import Phase, StepView
+from watchglass.tables import StepView, Stretch
 
 
 class Overfit(Rule):
@@ -38,19 +38,19 @@ class Overfit(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at the first step after an evaluation."""
-        for phase in view.phases:
-            yield from self._phase(view, phase)
+        for stretch in view.stretches:
+            yield from self._stretch(view, stretch)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The same for an evaluation at the end."""
         return self.check(view)
 
-    def _phase(self, view: StepView, phase: Phase) -> Iterable[Finding]:
+    def _stretch(self, view: StepView, stretch: Stretch) -> Iterable[Finding]:
         names = ["loss", *sorted(info.name for info in view.catalog if info.role is Role.LOSS)]
-        loss = next((phase.means[name] for name in names if name in phase.means), math.nan)
-        if phase.mode is Mode.TRAIN:
+        loss = next((stretch.means[name] for name in names if name in stretch.means), math.nan)
+        if stretch.mode is Mode.TRAIN:
             self.train = [loss] if math.isfinite(loss) else []
-        elif self.train and self.train[0] and math.isfinite(loss) and phase.train_step >= self.start_step:
+        elif self.train and self.train[0] and math.isfinite(loss) and stretch.train_step >= self.start_step:
             gap = (loss - self.train[0]) / abs(self.train[0])
             self.streak = self.streak + 1 if gap > self.ratio_threshold else 0
             if self.streak >= self.patience:
@@ -61,7 +61,7 @@ class Overfit(Rule):
                     tensors=["loss"],
                     value=gap,
                     limit=self.ratio_threshold,
-                    message=f"the validation loss is {loss:.3g} after training step {phase.train_step}, the training "
+                    message=f"the validation loss is {loss:.3g} after training step {stretch.train_step}, the training "
                     f"loss {self.train[0]:.3g}",
                     symptoms=("validation_rises",),
                     evidence=signals.optimizer_evidence(view),
