@@ -123,6 +123,18 @@ CONFIGURATIONS = (
         avoided=NORM_INTERVAL,
     ),
     Configuration(
+        "profiling",
+        "the same with system metrics and phases of steps",
+        {"collections": _collections(), "save_interval": 1 << 30, "overhead_budget": 1e-9, "profiler": True},
+        {"mlp": 1.01, "transformer": 1.01},
+        interval=0,
+        captured=(),
+        block=(NORM_INTERVAL - 1) // 7,
+        turn=(NORM_INTERVAL - 1) // 7,
+        warm_up=2 * NORM_INTERVAL - 1,
+        avoided=NORM_INTERVAL,
+    ),
+    Configuration(
         "raw-10",
         "raw weights, gradients and outputs at interval 10",
         {"collections": _collections(save_raw=True), "save_interval": 10},

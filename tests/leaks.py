@@ -64,6 +64,8 @@ TORCH_PATCHABLE = (
     ("torch.optim.lr_scheduler", "SequentialLR"),
     ("torch.optim.lr_scheduler", "ReduceLROnPlateau"),
     ("torch.utils.data", "DataLoader"),
+    ("torch.utils.data.dataloader", "_SingleProcessDataLoaderIter"),
+    ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"),
     ("torch.jit", ""),
 )
 

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
@@ -259,9 +258,11 @@ class Hook:
         self._holds = False
         return True
 
-    def steady_step(self, start_ns: int, loss: Any, learning_rate: float, weight: float) -> None:
+    def steady_step(
+        self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float, phases: tuple[int, ...]
+    ) -> None:
         """Record a whole TRAIN step of which only these values are known."""
-        row = self.clock.steady_train(start_ns, time.monotonic_ns(), loss, learning_rate, weight)
+        row = self.clock.steady_train(start_ns, end_ns, loss, learning_rate, weight, phases)
         carried = self._carried
         # A bare row has no model: it counts as the first model's.
         whole = self._steady_model or self._saves_late

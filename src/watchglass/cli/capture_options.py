@@ -57,7 +57,9 @@ OverheadBudget = Annotated[
         help="Largest share of the run's time that capture may take. [default: 1]",
     ),
 ]
-NoProfiler = Annotated[bool, typer.Option("--no-profiler", help="Do not sample system metrics.")]
+NoProfiler = Annotated[
+    bool, typer.Option("--no-profiler", help="Do not sample system metrics, nor record phases of steps.")
+]
 SampleInterval = Annotated[
     str | None,
     typer.Option(

@@ -12,7 +12,15 @@ from watchglass.record import recovered_steps
 from watchglass.records import Mode, Role, count
 from watchglass.run import Run, ending_of, leaders_of, state_of, usage_of
 from watchglass.store import is_alive, lease_holder
-from watchglass.view import capture_lines, duration, failure_sentence, number, printable, usage_sentence
+from watchglass.view import (
+    capture_lines,
+    duration,
+    failure_sentence,
+    number,
+    phases_sentence,
+    printable,
+    usage_sentence,
+)
 
 #: Tensors listed per group without ``--tensors``.
 _EXAMPLES = 3
@@ -44,6 +52,7 @@ def head_of(run: Run) -> Rows:
         *(("", str(seam)) for seam in run.seams),
         ("workers", ", ".join(run.workers) or "none joined"),
         *(("machine", usage_sentence(usage)) for usage in usage_of(run)),
+        *(("time", phases_sentence(phases)) for phases in (run.phases(),) if len(phases)),
         *(("evaluated by", who) for who in _evaluators(run)),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {manifest.version}"),
     ]

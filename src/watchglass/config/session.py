@@ -45,8 +45,8 @@ class SessionConfig(SaveSettings):
         raw_keep_bytes: Raw tensors to keep per worker; older files are removed. None keeps all.
         flight_recorder: Keep the last steps in files that survive ``kill -9``, about 8 MiB per worker.
         planned_steps: Planned number of TRAIN steps, if known.
-        profiler: Whether a separate process samples system metrics. None means yes under ``watchglass run``, and no for
-            ``watch`` alone.
+        profiler: Whether a separate process samples system metrics, and the phases of steps are recorded. None means
+            yes under ``watchglass run``, and no for ``watch`` alone.
         sample_interval_s: Seconds between two samples of system metrics.
         strict: Faults inside capture raise instead of detaching. For tests.
         overrides: Settings of the command line, which override those of the script.
@@ -67,12 +67,17 @@ class SessionConfig(SaveSettings):
     raw_keep_bytes: int | None = parameter(None, help="raw tensors to keep per worker", unit="bytes", ge=1)
     flight_recorder: bool = parameter(True, help="keep the last steps in files that survive kill -9")
     planned_steps: int | None = parameter(None, help="planned number of TRAIN steps", unit="steps", ge=1)
-    profiler: bool | None = parameter(None, help="sample system metrics")
+    profiler: bool | None = parameter(None, help="sample system metrics, and record phases of steps")
     sample_interval_s: float = parameter(
         0.5, help="time between samples of system metrics", unit="seconds", ge=0.1, le=60
     )
     strict: bool = parameter(False, help="faults inside capture raise")
     overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def records_phases(self) -> bool:
+        """Whether the phases of steps are recorded: the profiler is on, which it is by default under a launcher."""
+        return self.profiler if self.profiler is not None else self.attempt is not None
 
     def __post_init__(self) -> None:
         validate(self)

@@ -241,12 +241,14 @@ def _metrics(model: ModelSummary) -> dict[str, float]:
 
 
 def _capture(run: Run) -> dict[str, Any]:
-    """The counters of the first worker with any, and the number of steps recovered from killed workers."""
+    """The counters and phases of the first worker with any, and the number of steps recovered from killed workers."""
     found: dict[str, Any] = {}
     for name in run.workers:
         if found := _counters(run, name):
             if len(run.workers) > 1:
                 found["worker"] = name
+            if len(phases := run.phases(worker=name)):
+                found["phases"] = {phase: round(share, 4) for phase, share in phases.shares.items()}
             break
     recovered = sum(recovered_steps(run.worker(worker).lifecycle) for worker in run.workers)
     return {**found, "recovered_steps": recovered} if recovered else found

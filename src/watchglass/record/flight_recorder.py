@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError
 from watchglass.record.merging import joined, resolved
 from watchglass.record.open_steps import Captured, CapturedRecords, OpenStep, SteadyRow
-from watchglass.records import Mode, Reduction, TensorInfo, UnitKind
+from watchglass.records import Mode, Reduction, StepPhase, TensorInfo, UnitKind
 from watchglass.stats import Histograms
 from watchglass.store import (
     ABSENT,
@@ -39,7 +39,8 @@ _log = logging.getLogger("watchglass")
 
 #: First byte of an entry: its kind.
 _STEP, _ROWS, _CATALOG = b"S", b"R", b"C"
-_ROW = struct.Struct("<QQQQddd")
+#: The fields of a steady row.
+_ROW = struct.Struct("<QQQQddd6Q")
 #: Before rows: the tensor ids of their losses and learning rates.
 _ROW_IDS = struct.Struct("<II")
 #: Bits of the step's number in a row of the ring; the number of the trained model is in the bits above.
@@ -191,6 +192,7 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
             "step": [step.global_step, int(step.mode), step.mode_step, step.train_step, step.start_ns, step.end_ns],
             "model": step.model,
             "scalars": records.scalars,
+            "phases": records.phases,
             "statistics": [[captured.sampled, captured.histograms is not None] for captured in statistics],
             "reductions": [[tensor_id, int(kind), value] for tensor_id, kind, value in records.reductions],
             "units": [[tensor_id, int(kind)] for tensor_id, kind, _ in units],
@@ -262,6 +264,7 @@ def _step(content: bytes) -> OpenStep:
         statistics=[_captured(arrays, bool(sampled), binned) for sampled, binned in head["statistics"]],
         reductions=[(_id(tensor_id), Reduction(kind), float(value)) for tensor_id, kind, value in head["reductions"]],
         units=[(_id(tensor_id), UnitKind(kind), next(arrays)) for tensor_id, kind in head["units"]],
+        phases=[_phases(each) for each in head["phases"]],
     )
     if head["facts"]:
         for frame in scan(next(arrays).tobytes()).frames:
@@ -275,6 +278,12 @@ def _id(tensor_id: Any) -> int:
     if type(tensor_id) is not int or not 0 <= tensor_id < 1 << 32:
         raise ValueError(f"{tensor_id!r} is not the id of a tensor")
     return tensor_id
+
+
+def _phases(spent_ns: Any) -> tuple[int, ...]:
+    if len(spent_ns) != len(StepPhase) or any(type(each) is not int or not 0 <= each < 1 << 63 for each in spent_ns):
+        raise ValueError(f"{spent_ns!r} are no times of phases")
+    return tuple(spent_ns)
 
 
 def _captured(arrays: Iterator[NDArray[Any]], sampled: bool, binned: bool) -> Captured:

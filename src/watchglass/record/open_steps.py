@@ -52,6 +52,7 @@ class CapturedRecords:
         raw: Tensors to be kept whole.
         series: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
         saved: As ``scalars``, by the script: they count instead of what is recorded of the same tensors.
+        phases: Nanoseconds by :class:`~watchglass.records.StepPhase`; several of a step are added up.
     """
 
     scalars: list[tuple[int, float, Any]] = field(default_factory=list)
@@ -62,13 +63,14 @@ class CapturedRecords:
     raw: list[RawTensor] = field(default_factory=list)
     series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
     saved: list[tuple[int, float, Any]] = field(default_factory=list)
+    phases: list[tuple[int, ...]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was captured."""
         return not (
             self.scalars or self.saved or self.facts or self.statistics or self.raw
-            or self.reductions or self.units or self.series
+            or self.reductions or self.units or self.series or self.phases
         )  # fmt: skip
 
     def take_saved(self) -> None:
@@ -88,6 +90,7 @@ class CapturedRecords:
         self.saved += other.saved
         self.facts += other.facts
         self.series += other.series
+        self.phases += other.phases
         if other.statistics or other.units or other.raw or other.reductions:
             self.statistics += other.statistics
             self.reductions += other.reductions
@@ -148,6 +151,7 @@ class SteadyRow(NamedTuple):
         loss: The loss, a float or a :class:`Readback` of one.
         learning_rate: The one optimizer's learning rate.
         weight: What the loss counts when it is averaged: samples.
+        data_ns: Time of a :class:`~watchglass.records.StepPhase`, and so on; all 0 where phases are not recorded.
     """
 
     global_step: int
@@ -157,9 +161,18 @@ class SteadyRow(NamedTuple):
     loss: Any
     learning_rate: float
     weight: float
+    data_ns: int = 0
+    prepare_ns: int = 0
+    forward_ns: int = 0
+    backward_ns: int = 0
+    update_ns: int = 0
+    other_ns: int = 0
 
     def opened(self, records: CapturedRecords) -> OpenStep:
         """The same as a step with records."""
+        phases = (self.data_ns, self.prepare_ns, self.forward_ns, self.backward_ns, self.update_ns, self.other_ns)
+        if any(phases):
+            records.phases.append(phases)
         return OpenStep(
             self.global_step, Mode.TRAIN, self.mode_step, self.mode_step, self.start_ns,
             updated=True, end_ns=self.end_ns, records=records,

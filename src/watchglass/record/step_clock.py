@@ -24,7 +24,7 @@ updated; the clock returns the step that this belongs to. Its rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from watchglass.record.open_steps import Forward, OpenStep
@@ -155,9 +155,11 @@ class StepClock:
         return forward
 
     def steady_train(
-        self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float
-    ) -> tuple[int, int, int, int, Any, float, float]:
+        self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float, phases: Sequence[int]
+    ) -> tuple[Any, ...]:
         """Number a whole TRAIN step of which only these are known; nothing may be open.
+
+        ``phases`` has the nanoseconds of each phase, zeros where they are not recorded.
 
         Returns:
             The fields of a :class:`SteadyRow`, as a plain tuple: faster to make, and the garbage collector forgets it.
@@ -166,7 +168,7 @@ class StepClock:
         self._next[_TRAIN] = mode_step + 1
         global_step = self._next_global
         self._next_global = global_step + 1
-        return (global_step, mode_step, start_ns, end_ns, loss, learning_rate, weight)
+        return (global_step, mode_step, start_ns, end_ns, loss, learning_rate, weight, *phases)
 
     def begin_update(self, optimizer: int) -> OpenStep:
         """An optimizer is about to change parameters; returns the TRAIN step this belongs to."""

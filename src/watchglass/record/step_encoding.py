@@ -12,7 +12,19 @@ from numpy.typing import NDArray
 from watchglass.errors import InvalidValueError, StoreError
 from watchglass.record.merging import reductions_of, resolved, statistics_of, units_of
 from watchglass.record.open_steps import CapturedRecords, OpenStep, SteadyRow
-from watchglass.records import REDUCTIONS, SCALARS, STATISTIC_FIELDS, STEPS, UNITS, Fact, Failure, Mode, TensorInfo
+from watchglass.records import (
+    PHASES,
+    REDUCTIONS,
+    SCALARS,
+    STATISTIC_FIELDS,
+    STEPS,
+    UNITS,
+    Fact,
+    Failure,
+    Mode,
+    StepPhase,
+    TensorInfo,
+)
 from watchglass.store import (
     RawTensor,
     StatisticsBatch,
@@ -80,8 +92,8 @@ def encode_steps(
     statistics = statistics_of(_yielding_the_lock(whole))
     if statistics is not None:
         frames += _statistics_frames(statistics)
-    numbers = (reductions_of(whole), units_of(whole), _scalars(whole, steady, steady_ids))
-    for kind, rows in zip((REDUCTIONS, UNITS, SCALARS), numbers, strict=True):
+    numbers = (reductions_of(whole), units_of(whole), _scalars(whole, steady, steady_ids), _phases(whole, steady))
+    for kind, rows in zip((REDUCTIONS, UNITS, SCALARS, PHASES), numbers, strict=True):
         if len(rows):
             frames.append(encode_rows(kind, rows))
     raw, lost = _write_raw(whole, write_tensors)
@@ -206,6 +218,26 @@ def _scalars_of(step: OpenStep) -> Iterable[tuple[int, int, float, float]]:
         both = total + weight
         sums[tensor_id] = (both, (total * mean + weight * number) / both if both else number)
     return [(step.global_step, tensor_id, weight, value) for tensor_id, (weight, value) in sums.items()]
+
+
+def _phases(steps: Sequence[OpenStep], steady: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """Rows of the phases of steps, by step; none where they are not recorded."""
+    rows = [
+        (step.global_step, *(sum(each) / 1e9 for each in zip(*step.records.phases, strict=True)))
+        for step in steps
+        if step.records.phases
+    ]
+    known = table_of(PHASES, rows)
+    if not steady:
+        return known
+    found = np.zeros(len(steady["loss"]), dtype_of(PHASES))
+    found["global_step"] = steady["global_step"]
+    for phase in StepPhase:
+        name = phase.name.lower()
+        found[f"{name}_s"] = steady[f"{name}_ns"] / 1e9
+    recorded = np.any([found[field.name] > 0 for field in PHASES.own], axis=0)
+    both = np.concatenate([known, found[recorded]])
+    return both[np.argsort(both["global_step"], kind="stable")]
 
 
 def _ends(

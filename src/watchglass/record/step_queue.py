@@ -100,10 +100,10 @@ class StepQueue:
             self._wake.set()
         self._flight.finished(step)
 
-    def put_row(self, row: tuple[int, int, int, int, Any, float, float]) -> None:
+    def put_row(self, row: tuple[Any, ...]) -> None:
         """Queue the fields of a :class:`SteadyRow`."""
         self.train_step = row[1]
-        self._flight.row(*row)
+        self._flight.row(*row[:7])
         if self._shut or self._bytes_put - self._bytes_taken > self._most_bytes:
             self.dropped["steps"] += 1
             return

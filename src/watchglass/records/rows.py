@@ -12,7 +12,15 @@ from enum import Enum, IntEnum
 from functools import cached_property
 
 from watchglass.errors import InvalidValueError
-from watchglass.records.training import COUNT_FIELDS, STATISTIC_FIELDS, Mode, Origin, Reduction, UnitKind
+from watchglass.records.training import (
+    COUNT_FIELDS,
+    STATISTIC_FIELDS,
+    Mode,
+    Origin,
+    Reduction,
+    StepPhase,
+    UnitKind,
+)
 
 #: Types of fields of fixed size, in bytes.
 SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i64": 8, "f32": 4, "f64": 8, "bool": 1}
@@ -189,6 +197,18 @@ FACTS = RowKind(
         Field("data", "json", "an object"),
     ), given_up=GivenUp.FACTS, special=Encoding.JSON,
 )  # fmt: skip
+_PHASES = {
+    StepPhase.DATA: "waits for a data loader",
+    StepPhase.PREPARE: "from the arrival of a batch to the call of the model",
+    StepPhase.FORWARD: "from the call of the model to the backward; in an evaluation the call",
+    StepPhase.BACKWARD: "the backward",
+    StepPhase.UPDATE: "from the end of the backward to the end of the optimizer's step",
+    StepPhase.OTHER: "the rest, since the end of the step before",
+}
+PHASES = RowKind(
+    "phases", 15, tuple(Field(f"{phase.name.lower()}_s", "f32", means, "s") for phase, means in _PHASES.items()),
+    unique=(), given_up=GivenUp.SCALARS,
+)  # fmt: skip
 SAMPLES = RowKind(
     "samples", 13, (
         Field("layout", "text", "JSON: a list for each metric: name, unit and, of several values, their instances"),
@@ -215,7 +235,7 @@ FINDINGS = RowKind(
 #: All kinds by number, in the order in which tables are named.
 ROW_KINDS: dict[int, RowKind] = {
     kind.number: kind
-    for kind in (STEPS, TENSORS, SCALARS, STATISTICS, REDUCTIONS, UNITS, RAW, FACTS, SAMPLES, NOTES, FINDINGS)
+    for kind in (STEPS, TENSORS, SCALARS, STATISTICS, REDUCTIONS, UNITS, RAW, FACTS, PHASES, SAMPLES, NOTES, FINDINGS)
 }  # fmt: skip
 
 

@@ -175,6 +175,26 @@ class UnitKind(IntEnum):
     UNUSED = 3
 
 
+class StepPhase(IntEnum):
+    """A part of the time of a step, by the clock of the training thread. Together they are the whole step.
+
+    Attributes:
+        DATA: Waits for a data loader: for its next batch, and for its start.
+        PREPARE: From the arrival of a batch to the call of the model: copies to a device, and other work on the batch.
+        FORWARD: From the call of the model to the backward, with the loss. In an evaluation, the call of the model.
+        BACKWARD: The backward.
+        UPDATE: From the end of the backward to the end of the optimizer's step, with the clipping of gradients.
+        OTHER: The rest, such as logging, checkpoints, and work between an evaluation and the next step.
+    """
+
+    DATA = 0
+    PREPARE = 1
+    FORWARD = 2
+    BACKWARD = 3
+    UPDATE = 4
+    OTHER = 5
+
+
 @dataclass(frozen=True)
 class StepEnd:
     """A worker finished a step and wrote all its records.

@@ -24,6 +24,7 @@ from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.samples import Moment, Samples, overview, samples_of
 from watchglass.run.statistics_query import StatisticsQuery
+from watchglass.run.step_phases import Phases, phases_of
 from watchglass.run.summaries import count_steps, models_of
 from watchglass.run.table import Table, run_query
 from watchglass.run.tensor import Tensor
@@ -369,6 +370,20 @@ class Run:
             return overview(self)
         return samples_of(self, name, stream, start, stop)
 
+    def phases(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Phases:
+        """Where the time of the steps of a mode went: data, prepare, forward, backward, update and other, in seconds.
+
+        Without rows if phases were not recorded.
+
+        Args:
+            mode: ``Mode.TRAIN`` or ``Mode.EVAL``; ``Mode.GLOBAL`` for both, by global step.
+            worker: Whose steps.
+
+        Raises:
+            UnknownNameError: There is no such worker.
+        """
+        return phases_of(self.worker(worker), Mode(mode))
+
     # Tables
 
     def statistics(
@@ -422,7 +437,7 @@ class Run:
 
         Args:
             name: ``steps``, ``tensors``, ``scalars``, ``statistics``, ``reductions``, ``units``, ``raw``, ``facts``,
-                ``samples``, ``notes`` or ``findings``.
+                ``phases``, ``samples``, ``notes`` or ``findings``.
 
         Raises:
             UnknownNameError: There is no such table.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         printable as printable,
         size as size,
     )
-    from watchglass.view.usage import usage_sentence as usage_sentence
+    from watchglass.view.usage import phases_sentence as phases_sentence, usage_sentence as usage_sentence
     from watchglass.view.verdict import (
         STYLES as STYLES,
         TextRow as TextRow,

@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from watchglass.records import count
-from watchglass.view.text import duration, printable, size
+from watchglass.view.text import duration, percent, printable, size
+
+#: Share of the time that waits for data from which on it is stated: there XProf calls a step moderately input-bound.
+_NOTABLE_WAIT = 0.05
 
 
 def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
-    """One line each for the cost in training steps, the records written and the records dropped.
+    """One line each for the cost in training steps, the records written, the records dropped and the wait for data.
 
     Args:
         counters: As in a worker's ``left`` event. Missing ones, and those that are not numbers, are omitted. ``worker``
-            names the worker if there are several.
+            names the worker if there are several, and ``phases`` has the shares of the phases of its steps.
     """
     worker = counters.get("worker")
     whose = f"on {printable(worker)}: " if isinstance(worker, str) else ""
@@ -49,6 +52,10 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     for kind, amount in dropped.items() if isinstance(dropped, Mapping) else ():
         if isinstance(amount, int) and amount > 0:
             yield f"{whose}{amount:,} {_KINDS.get(kind, kind)} dropped: the disk or the machine was too slow"
+    phases = counters.get("phases")
+    waits = _number(phases, "data") if isinstance(phases, Mapping) else None
+    if waits is not None and waits >= _NOTABLE_WAIT:
+        yield f"{whose}{percent(waits)} of the time of training steps is a wait for data"
 
 
 def _kept(counters: Mapping[str, Any]) -> str:

@@ -52,6 +52,7 @@ def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
         reductions=[(4, Reduction.MEDIAN, 0.25), (5, Reduction.PROD, float("inf"))],
         units=[(4, UnitKind.INACTIVE, later(np.arange(13) % 3 == 0)), (5, UnitKind.INACTIVE, np.zeros(0, bool))],
         facts=[("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}), ("k", "", later({}))],
+        phases=[(1, 2, 3, 4, 5, 6), (0, 0, 0, 0, 0, 10**9)],
     )
     return step
 
@@ -71,7 +72,7 @@ def test_every_field_of_a_step_is_kept() -> None:
     """A new kind of records must say here how it is recovered."""
     assert set(Captured._fields) == {"ids", "values", "sampled", "histograms"}
     assert {field.name for field in dataclasses.fields(CapturedRecords)} == {
-        "scalars", "statistics", "reductions", "units", "facts",
+        "scalars", "statistics", "reductions", "units", "facts", "phases",
         "raw",  # too large: left out
         "series",  # named as the step ends, before it is kept
         "saved",  # among the scalars before it is kept
@@ -99,7 +100,7 @@ def test_a_step_with_nothing_in_it_is_kept() -> None:
 def step_entry(**changed: object) -> bytes:
     """An entry of a step as anybody could write it."""
     head = {"arrays": [], "step": [0, 1, 0, 0, 5, 6], "scalars": [], "statistics": [], "reductions": [], "units": [],
-            "facts": False, "model": 0, **changed}  # fmt: skip
+            "facts": False, "phases": [], "model": 0, **changed}  # fmt: skip
     text = json.dumps(head).encode()
     return b"S" + len(text).to_bytes(4, "little") + text
 
@@ -107,7 +108,8 @@ def step_entry(**changed: object) -> bytes:
 @pytest.mark.parametrize(
     "changed",
     [{"step": [0, 1, "##[error]x", 0, 5, 6]}, {"step": [0, 1, 2**80, 0, 5, 6]}, {"arrays": [["<f8", [2**70]]]},
-     {"scalars": [["x", 1.0, 1.0]]}, {"scalars": [[2**40, 1.0, 1.0]]}, {"units": [[-1, 1]], "arrays": [["<f8", [0]]]}],
+     {"scalars": [["x", 1.0, 1.0]]}, {"scalars": [[2**40, 1.0, 1.0]]}, {"units": [[-1, 1]], "arrays": [["<f8", [0]]]},
+     {"phases": [[1, 2]]}, {"phases": [[0, 0, 0, 0, 0, -1]]}],
 )  # fmt: skip
 def test_a_step_that_cannot_be_written_is_damaged(changed: dict[str, object]) -> None:
     """Otherwise a harvest would fail at it and recover nothing."""

@@ -51,7 +51,7 @@ def test_a_resumed_training_counts_from_the_updates_before_it() -> None:
     log.clock.end_update()
     log.evaluate()
     log.train()
-    assert log.clock.steady_train(0, 0, 0.0, 0.0, 0.0)[:2] == (4, 502)
+    assert log.clock.steady_train(0, 0, 0.0, 0.0, 0.0, [0] * 6)[:2] == (4, 502)
     assert log.seen() == [("EVAL", 0), ("TRAIN", 500), ("EVAL", 1), ("TRAIN", 501)]
     assert [step.global_step for step in log.steps] == [0, 1, 2, 3]
     assert [step.train_step for step in log.steps][1:] == [500, 500, 501]

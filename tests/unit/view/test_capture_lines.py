@@ -63,3 +63,10 @@ def test_a_run_of_an_earlier_release_had_no_allowance() -> None:
 def test_very_short_steps_cost_more_than_all_of_their_time(ratio: float, said: str) -> None:
     (line,) = capture_lines({"callback_ns": ratio * 1e9, "train_ns": 1e9})
     assert line.endswith(f" of 1.0 s ({said})")
+
+
+def test_a_notable_wait_for_data_is_stated() -> None:
+    shares = {"data": 0.3812, "forward": 0.6}
+    assert list(capture_lines({"phases": shares})) == ["38 % of the time of training steps is a wait for data"]
+    assert list(capture_lines({"phases": {**shares, "data": 0.04}})) == []
+    assert list(capture_lines({"phases": "damaged"})) == []

@@ -20,6 +20,7 @@ from watchglass.capture.pytorch.loss_expressions import Expression
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.capture.step_phases import AFTER_BACKWARD, BACKWARD
 from watchglass.record import CapturedRecords, Forward, OpenStep
 from watchglass.records import Role
 
@@ -143,6 +144,8 @@ class Backwards:
             current.recomputed = True
             self._inner += 1
             return
+        if current.phases is not None:
+            current.phases.begin(BACKWARD)
         roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
         self.on_begin(roots)
         # On devices a backward and everything that it calls (even an optimizer) run on autograd's threads.
@@ -194,6 +197,8 @@ class Backwards:
         if self._inner:
             self._inner -= 1
             return
+        if current.phases is not None:
+            current.phases.begin(AFTER_BACKWARD)
         current.in_backward = current.hook.guard.waiting = False
         step = current.hook.clock.train
         trained_before, self._trained_before = self._trained_before, []

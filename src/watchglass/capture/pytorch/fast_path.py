@@ -30,6 +30,7 @@ from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.random_state import NONE, Randomness
 from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.capture.step_phases import AFTER_BACKWARD, BACKWARD, FORWARD, NO_PHASES
 from watchglass.record import OpenStep
 
 #: A fast path that ends within this number of steps followed the wrong pattern, which must be learned again.
@@ -76,6 +77,7 @@ class FastPath:
         self._hook = current.hook
         self._readings = readings
         self._thread = get_ident()
+        self._phases = current.phases
         current.hook.in_steady_step = lambda: self._at > _BETWEEN
         #: Backwards on threads that are not watched.
         self.elsewhere = 0
@@ -123,8 +125,10 @@ class FastPath:
                 return None
             # An evaluation need not be without gradients.
             if at != _FORWARD and root is self._root() and is_grad_enabled() and root.training is self._training:
+                phases = self._phases
+                now_ns = monotonic_ns() if phases is None else phases.begin(FORWARD)
                 if at == _BETWEEN:
-                    self._start_ns = monotonic_ns()
+                    self._start_ns = now_ns
                 self._at = _FORWARD
                 self._arguments = arguments
                 self._kwargs = kwargs
@@ -159,6 +163,8 @@ class FastPath:
                 finite = False
             backwards = self._backwards
             if finite and not backwards:
+                if self._phases is not None:
+                    self._phases.begin(BACKWARD)
                 self._at = _BACKWARD
                 self._loss, self._total = loss, self._weight
                 self._backwards = 1
@@ -166,6 +172,8 @@ class FastPath:
             if finite and backwards < self._most:
                 parameter = self._parameter()
                 if parameter is not None and parameter.grad is not None:
+                    if self._phases is not None:
+                        self._phases.begin(BACKWARD)
                     self._at = _BACKWARD
                     self._loss += loss
                     self._total += self._weight
@@ -180,6 +188,8 @@ class FastPath:
         """A backward has ended, maybe by an exception."""
         if self._at == _OFF:
             self.full.after_backward()
+        elif self._phases is not None and self._at == _BACKWARD and get_ident() == self._thread:
+            self._phases.begin(AFTER_BACKWARD)
 
     def before_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step. On the fast path observed only for the norm."""
@@ -213,7 +223,8 @@ class FastPath:
             rate = groups[0].get("lr")
             if type(rate) is float and len(groups) == 1:
                 hook = self._hook
-                hook.steady_step(self._start_ns, self._loss, rate, self._total)
+                end_ns, phases = (monotonic_ns(), NO_PHASES) if self._phases is None else self._phases.end()
+                hook.steady_step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
                 self._backwards = 0
                 self._arguments = self._kwargs = None
                 self._step = step = self._step + 1

@@ -5,8 +5,8 @@ Each is wrapped when its first listener comes and restored when its last one lea
 ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and ``step`` of the schedulers of
 ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``,
 ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
-and, in captured forwards where a collection asks for attention, ``softmax`` of ``torch``, ``torch.nn.functional`` and
-``Tensor``.
+where phases of steps are recorded ``__next__`` of the iterators that it returns, and, in captured forwards where a
+collection asks for attention, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
@@ -223,6 +223,13 @@ def _data_loader() -> Iterable[tuple[Any, str]]:
     yield DataLoader, "__iter__"
 
 
+def next_batch(iterator: type) -> PublicCall:
+    """The calls of ``next`` for the iterators of a loader, by their class."""
+    if iterator not in _NEXT_BATCH:
+        _NEXT_BATCH[iterator] = PublicCall(lambda: ((iterator, "__next__"),), NestOfThread())
+    return _NEXT_BATCH[iterator]
+
+
 def _loss(name: str) -> Owners:
     return lambda: ((nn.functional, name),)
 
@@ -261,6 +268,8 @@ SCALER_UPDATE = PublicCall(lambda: ((torch.amp.GradScaler, "update"),))
 #: By name. The last is the second half of clipping where a script takes the norm itself; PyTorch has it since 2.6.
 CLIPS = {name: PublicCall(_clip(name)) for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")}
 DATA_LOADER = PublicCall(_data_loader)
+#: By the class of the iterators of a loader.
+_NEXT_BATCH: dict[type, PublicCall] = {}
 #: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.
 LOSSES = {
     name: PublicCall(_loss(name), NestOfThread(), active=LOSS_HOOKS, stays=True)

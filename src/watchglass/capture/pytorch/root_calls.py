@@ -24,6 +24,7 @@ from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.random_state import Habits
 from watchglass.capture.pytorch.tensor_hooks import observe_gradient
 from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.capture.step_phases import FORWARD
 from watchglass.record import Forward, OpenStep
 from watchglass.records import Role
 
@@ -162,6 +163,8 @@ class RootCalls:
                 current.leave_update()
             if current.hook.stopping:
                 current.hook.check_stop()
+        if current.phases is not None:
+            current.phases.begin(FORWARD)
         self._open(root, arguments, kwargs)
 
     def _open(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
@@ -262,6 +265,8 @@ class RootCalls:
         if step is not None and step.due:
             self._notify(current.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
         if clock.evaluation is not None:
+            if current.phases is not None:
+                forward.records.phases.append(current.phases.end()[1])
             self._evaluated(root, forward, output)
             self._handwritten.returned(root, forward, output)
             if not forward.has_loss and not current.hook.started:

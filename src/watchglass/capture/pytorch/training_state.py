@@ -18,6 +18,7 @@ from watchglass.capture.pytorch.loss_outputs import LossOutputs
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_tree import is_compiled
 from watchglass.capture.pytorch.objective import Objectives
+from watchglass.capture.step_phases import StepPhases
 from watchglass.record import Forward, OpenStep
 
 #: TRAIN steps without a new model after which none is expected.
@@ -56,6 +57,7 @@ class TrainingState:
         foreign: Optimizers of parameters that belong to no watched model.
         silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
         begin_step: Called when a TRAIN step has opened.
+        phases: Where the time of steps goes; None where it is not recorded.
         chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
             mark: the chain of output, loss and backward proves that it was trained on.
     """
@@ -82,6 +84,7 @@ class TrainingState:
     objectives: Objectives = field(default_factory=Objectives)
     every_gradient: bool = False
     begin_step: Callable[[OpenStep], None] = lambda step: None
+    phases: StepPhases | None = None
     chained: int = 0
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     silent: bool = False

@@ -129,6 +129,8 @@ class UpdatePoint:
 
     def _begin(self, optimizer: Optimizer, *, closure: bool) -> OpenStep:
         current = self._current
+        if current.phases is not None:
+            current.phases.begin_update()
         before = current.hook.clock.train
         self.on_step(optimizer)
         current.update_depth = 1
@@ -413,6 +415,8 @@ class UpdatePoint:
         self._capture.switch_off()
         for listener in current.events.each_step_updated:
             listener(step)
+        if current.phases is not None:
+            step.records.phases.append(current.phases.end()[1])
         current.hook.clock.end_update()
         current.hook.updated(step)
         for forward in step.forwards:

@@ -50,6 +50,7 @@ class FrameKind(IntEnum):
     WATERMARK = 12
     SAMPLES = records.SAMPLES.number
     NOTES = records.NOTES.number
+    PHASES = records.PHASES.number
     FINDING = records.FINDINGS.number
     STATUS = 17
     OBSERVATION = 18

@@ -1,0 +1,56 @@
+"""Divides the time of the training thread among the phases of its steps."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+
+from watchglass.records import StepPhase
+
+# Plain numbers: this runs in every step, and looking up a member of an enumeration costs more than comparing it.
+DATA, PREPARE, FORWARD, BACKWARD, UPDATE, OTHER = (int(phase) for phase in StepPhase)
+#: Since the end of a backward. What follows shows its phase: UPDATE if an update ends, else OTHER.
+AFTER_BACKWARD = len(StepPhase)
+#: Before the first mark: this time belongs to no step.
+_BEFORE_ALL = AFTER_BACKWARD + 1
+_NOTHING = [0] * (_BEFORE_ALL + 1)
+#: The phases of a step where they are not recorded.
+NO_PHASES = (0,) * AFTER_BACKWARD
+
+
+class StepPhases:
+    """Cuts the time of the training thread where phases begin, so that the phases of steps add up to all of it.
+
+    It reads a clock and nothing else, and never waits for a device: the times are those of the host. For the training
+    thread.
+    """
+
+    def __init__(self) -> None:
+        self._at = _BEFORE_ALL
+        self._since_ns = 0
+        self._spent_ns = _NOTHING.copy()
+
+    def begin(self, phase: int) -> int:
+        """One of the phases above begins now; returns the time in nanoseconds of the monotonic clock."""
+        now_ns = monotonic_ns()
+        at = self._at
+        self._spent_ns[at if at != AFTER_BACKWARD else OTHER] += now_ns - self._since_ns
+        self._since_ns = now_ns
+        self._at = phase
+        return now_ns
+
+    def begin_update(self) -> None:
+        """An optimizer is about to step. After a backward, the update has begun with the end of that."""
+        if self._at != AFTER_BACKWARD:
+            self.begin(UPDATE)
+
+    def end(self) -> tuple[int, tuple[int, ...]]:
+        """An update or the call of an evaluation ends now; returns the time, and the phases since the last end.
+
+        Phases are in nanoseconds, in the order of :class:`~watchglass.records.StepPhase`.
+        """
+        now_ns, spent_ns, at = monotonic_ns(), self._spent_ns, self._at
+        spent_ns[at if at != AFTER_BACKWARD else UPDATE] += now_ns - self._since_ns
+        self._since_ns = now_ns
+        self._at = OTHER
+        self._spent_ns = _NOTHING.copy()
+        return now_ns, tuple(spent_ns[:AFTER_BACKWARD])

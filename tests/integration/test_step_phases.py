@@ -1,0 +1,288 @@
+"""The phases of steps: known loads are found where they are, and the phases of a step are its whole time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import watchglass
+from watchglass import Mode, open_run
+from watchglass.run import Phases, Run
+from watchglass.run.step_phases import PHASE_NAMES
+
+STEPS = 40
+#: Sizes of the loads, in seconds.
+SLEEP_S, BURN_S = 0.02, 0.01
+
+
+class Clock:
+    """Loads, and the time that each really took on this machine."""
+
+    def __init__(self) -> None:
+        self.slept_s: list[float] = []
+        self.burned_s: list[float] = []
+
+    def sleep(self) -> None:
+        began = time.perf_counter()
+        time.sleep(SLEEP_S)
+        self.slept_s.append(time.perf_counter() - began)
+
+    def burn(self) -> None:
+        began = now = time.perf_counter()
+        while now - began < BURN_S:
+            now = time.perf_counter()
+        self.burned_s.append(now - began)
+
+
+class Slow(Dataset[Tensor]):
+    def __init__(self, clock: Clock | FakeClock | None, size: int) -> None:
+        self.clock, self.size = clock, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Tensor:
+        if self.clock is not None:
+            self.clock.sleep()
+        return torch.full((4,), index / self.size)
+
+
+class Burning(nn.Module):
+    def __init__(self, clock: Clock | FakeClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.clock.burn()
+        return self.linear(inputs)
+
+
+class BurnsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, clock: FakeClock) -> Tensor:
+        ctx.clock = clock
+        return value * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        ctx.clock.burn()
+        return gradient, None
+
+
+def watched(model: nn.Module, path: Path, **settings: Any) -> watchglass.Hook:
+    """A hook that records phases; without the sampler's process, which ``watch`` would start."""
+    return watchglass.watch(model, run=path, profiler=True, save_interval=16, strict=True, **settings)
+
+
+@pytest.fixture(autouse=True)
+def without_sampler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr("watchglass.session.watching.WatchedSampler.start", lambda self, attempt: None)
+    monkeypatch.setattr("watchglass.session.watching.WatchedSampler.look", lambda self: None)
+    monkeypatch.setattr("watchglass.session.watching.WatchedSampler.finish", lambda self: None)
+    yield
+    torch.set_num_threads(threads)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor) -> None:
+    optimizer.zero_grad()
+    F.cross_entropy(model(inputs), inputs.new_zeros(len(inputs), dtype=torch.long)).backward()
+    optimizer.step()
+
+
+def trained(path: Path, model: nn.Module, batches: Iterable[Tensor], between: Any = lambda: None) -> Run:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = watched(model, path)
+    for inputs in batches:
+        step(model, optimizer, inputs)
+        between()
+    hook.close()
+    return open_run(path)
+
+
+def assert_alike(measured: Any, loads_s: Any, *, rel: float = 0.1) -> None:
+    """A phase of steps is as long as its load: never shorter, and longer only where something interrupts the step."""
+    ratios = np.asarray(measured) / np.asarray(loads_s)
+    assert ratios.min() > 0.99
+    assert np.quantile(ratios, 0.2) == pytest.approx(1, rel=rel)
+
+
+def assert_whole(run: Run, mode: Mode = Mode.GLOBAL) -> Phases:
+    """The phases of each step add up to the time since the step before, which other rows have."""
+    phases = run.phases(mode)
+    ended = run.worker().tables.steps.log.latest["end_ns"].astype(np.int64) / 1e9
+    np.testing.assert_allclose(phases.seconds[1:], np.diff(ended), rtol=0.02, atol=2e-5)
+    return phases
+
+
+def test_the_sleep_of_a_loader_is_time_that_the_step_waits_for_data(tmp_path: Path) -> None:
+    clock = Clock()
+    model = nn.Linear(4, 2)
+    phases = assert_whole(trained(tmp_path / "run", model, DataLoader(Slow(clock, STEPS))))
+    assert phases.steps.tolist() == list(range(STEPS))
+    assert_alike(phases["data"], clock.slept_s)
+    assert_alike(phases["data"][20:], clock.slept_s[20:])
+    assert phases.shares["data"] > 0.5
+
+
+def test_the_time_of_a_module_is_in_the_forward(tmp_path: Path) -> None:
+    clock = Clock()
+    phases = assert_whole(trained(tmp_path / "run", Burning(clock), DataLoader(Slow(None, STEPS))))
+    assert_alike(phases["forward"][4:], clock.burned_s[4:])
+
+
+def test_most_steps_were_on_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("watchglass.capture.hook.Hook.steady_step", lambda self, *args: counted.append(args))
+    trained(tmp_path / "run", nn.Linear(4, 2), DataLoader(Slow(None, STEPS)))
+    assert len(counted) > STEPS / 2
+
+
+class FakeClock:
+    """Time that only loads take."""
+
+    now_ns = 0
+
+    def burn(self) -> None:
+        self.now_ns += int(BURN_S * 1e9)
+
+    def sleep(self) -> None:
+        self.now_ns += int(SLEEP_S * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    made = FakeClock()
+    monkeypatch.setattr("watchglass.capture.step_phases.monotonic_ns", lambda: made.now_ns)
+    return made
+
+
+def assert_spent(phases: Phases, **seconds: float) -> None:
+    """Each step but the first spent so much time in these phases, and none in others."""
+    for name in PHASE_NAMES:
+        np.testing.assert_allclose(phases[name][1:], seconds.get(name, 0.0), rtol=1e-6, err_msg=name)
+
+
+def test_each_load_is_found_in_its_phase(tmp_path: Path, clock: FakeClock) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = watched(model, tmp_path / "run")
+    for inputs in DataLoader(Slow(clock, STEPS)):
+        clock.burn()  # on the batch
+        optimizer.zero_grad()
+        output = BurnsBackward.apply(model(inputs), clock)
+        clock.burn()  # on the loss
+        F.cross_entropy(output, torch.zeros(len(inputs), dtype=torch.long)).backward()
+        clock.burn()  # as clipping does
+        optimizer.step()
+        clock.sleep()  # on a log
+    hook.close()
+    phases = open_run(tmp_path / "run").phases()
+    assert len(phases) == STEPS
+    assert_spent(phases, data=SLEEP_S, prepare=BURN_S, forward=BURN_S, backward=BURN_S, update=BURN_S, other=SLEEP_S)
+
+
+def test_micro_batches_add_up_and_time_between_them_is_no_update(tmp_path: Path, clock: FakeClock) -> None:
+    model = Burning(clock)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = watched(model, tmp_path / "run")
+    for number, inputs in enumerate(DataLoader(Slow(None, 2 * STEPS))):
+        model(inputs).sum().backward()
+        clock.sleep()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    hook.close()
+    phases = open_run(tmp_path / "run").phases()
+    assert len(phases) == STEPS
+    assert_spent(phases, forward=2 * BURN_S, update=SLEEP_S, other=SLEEP_S)
+
+
+def test_evaluations_are_apart(tmp_path: Path, clock: FakeClock) -> None:
+    model = Burning(clock)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = watched(model, tmp_path / "run")
+    for _ in range(3):
+        for inputs in DataLoader(Slow(None, 8)):
+            step(model, optimizer, inputs)
+        model.eval()
+        with torch.no_grad():
+            for inputs in DataLoader(Slow(clock, 4)):
+                F.cross_entropy(model(inputs), torch.zeros(1, dtype=torch.long))
+        model.train()
+    hook.close()
+    run = open_run(tmp_path / "run")
+    evaluated, phases = run.phases(Mode.EVAL), run.phases()
+    assert (len(evaluated), len(phases)) == (12, 24)
+    assert_spent(evaluated, data=SLEEP_S, forward=BURN_S)
+    assert_spent(phases, forward=BURN_S)
+
+
+def test_the_time_between_two_optimizers_of_a_step_is_in_the_step(tmp_path: Path, clock: FakeClock) -> None:
+    model = Burning(clock)
+    first, second = (torch.optim.SGD([each], 0.1) for each in model.parameters())
+    hook = watched(model, tmp_path / "run")
+    for inputs in DataLoader(Slow(None, 8)):
+        model(inputs).sum().backward()
+        first.step()
+        clock.sleep()
+        second.step()
+    hook.close()
+    phases = open_run(tmp_path / "run").phases()
+    assert len(phases) == 8
+    assert_spent(phases, forward=BURN_S, other=SLEEP_S)
+
+
+def test_what_another_thread_loads_makes_nobody_wait(tmp_path: Path, clock: FakeClock) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = watched(model, tmp_path / "run")
+    loaded: list[Tensor] = []
+
+    def load() -> None:
+        loaded.extend(DataLoader(Slow(clock, 8)))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    for inputs in loaded:
+        step(model, optimizer, inputs)
+    hook.close()
+    phases = open_run(tmp_path / "run").phases()
+    assert len(phases) == 8
+    assert phases["data"].sum() == 0
+
+
+def test_nothing_is_recorded_without_the_profiler(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = watchglass.watch(model, run=tmp_path / "run", save_interval=16, strict=True)
+    for inputs in DataLoader(Slow(None, 32)):
+        step(model, optimizer, inputs)
+    hook.close()
+    phases = open_run(tmp_path / "run").phases()
+    assert len(phases) == 0
+    assert np.isnan(list(phases.shares.values())).all()
+
+
+def test_phases_are_a_table_and_a_data_frame(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", nn.Linear(4, 2), DataLoader(Slow(None, STEPS)))
+    frame = run.phases().to_pandas()
+    assert list(frame.columns) == ["data", "prepare", "forward", "backward", "update", "other"]
+    found = run.sql("select step, data_s, forward_s, other_s from phases where mode = 'TRAIN' order by step").to_arrow()
+    assert found["step"].to_pylist() == frame.index.tolist()
+    np.testing.assert_array_equal(found["forward_s"], frame["forward"])
+    with pytest.raises(KeyError):
+        run.phases()["waiting"]
