@@ -19,6 +19,8 @@ from watchglass.tables import StepView
 _LEAST, _MOST = 3, 64
 #: Fewest sampled values of a side, and of a feature of it.
 _VALUES = 200
+#: The side of EVAL steps without a loss.
+_WITHOUT_LOSS = "EVAL without loss"
 #: Standard errors of the difference of two means up to which it may be chance.
 _ERRORS = 4.0
 
@@ -36,7 +38,9 @@ class InputDrift(Rule):
 
     Looks at: sketches of the first float input. Those of predictions are compared with those of training and of
         evaluations, those of evaluations with those of training. With `other_run`, those of each mode are compared with
-        those of the same mode there, step by step.
+        those of the same mode there, step by step. PyTorch does not say what a prediction is: the EVAL steps without a
+        loss after the last training step count as predictions, at the end of the run. If such steps also came before,
+        the run acts or generates, and they are not judged.
     Fires when: the population stability index exceeds `limit`, of all values or of one feature or channel. That of a
         feature is the squared difference of the means over the mean variance, as for two normal distributions. The
         index between halves of the same inputs is subtracted, and a difference of means counts from four standard
@@ -58,27 +62,40 @@ class InputDrift(Rule):
     limit: float = parameter(0.2, help="population stability index", gt=0)
     other_run: str = parameter("", help="location of a run whose inputs are the reference; empty for this run alone")
 
-    #: By side (``"TRAIN/0"``, ``"other TRAIN/0"``): the latest different sketches, each with ``row``, ``values``, and
-    #: ``means`` and ``spreads`` of its features.
+    #: By side (``"TRAIN/0"``, ``"other TRAIN/0"``): the latest different sketches, each with ``row``, ``values``,
+    #: ``means`` and ``spreads`` of its features, and whether it is of a ``table``.
     seen: dict[str, list[dict[str, Any]]] = state(dict)
     compared: bool = state(bool)
+    #: Whether steps without a loss came between training steps.
+    between: bool = state(bool)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings at a step whose inputs were sketched."""
         other = view.reference("other_run") if self.other_run else None
         for fact in other.facts("input_sketch") if other is not None else ():
             self._keep(f"other {view.mode.name}/{fact.data.get('tensor')}", fact.data)
-        if view.in_turns or (not self.other_run and not self._counts(view)):
+        without_loss = not self.other_run and not self._has_loss(view)
+        self.between |= view.mode is Mode.TRAIN and any(side.startswith(_WITHOUT_LOSS) for side in self.seen)
+        if view.in_turns:
             return
         for fact in view.facts("input_sketch"):
             path = fact.data.get("tensor")
+            if without_loss:
+                self._keep(f"{_WITHOUT_LOSS}/{path}", fact.data)
+                continue
             if not self._keep(f"{view.mode.name}/{path}", fact.data):
                 continue
             if self.other_run:
-                yield from self._judge(view, fact.data, [f"other {view.mode.name}/{path}"])
+                yield from self._judge(view, f"{view.mode.name}/{path}", [f"other {view.mode.name}/{path}"])
             elif view.mode is not Mode.TRAIN:
                 earlier = (Mode.TRAIN,) if view.mode is Mode.EVAL else (Mode.TRAIN, Mode.EVAL)
-                yield from self._judge(view, fact.data, [f"{mode.name}/{path}" for mode in earlier])
+                yield from self._judge(view, f"{view.mode.name}/{path}", [f"{mode.name}/{path}" for mode in earlier])
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """Findings about the steps without a loss after the last training step."""
+        for side in [side for side in self.seen if side.startswith(_WITHOUT_LOSS) and not self.between]:
+            path = side.partition("/")[2]
+            yield from self._judge(view, side, [f"{mode.name}/{path}" for mode in (Mode.TRAIN, Mode.EVAL)])
 
     def applicable(self, view: StepView) -> str:
         """Not without enough sketches of two kinds of inputs."""
@@ -87,8 +104,8 @@ class InputDrift(Rule):
         return "too few different inputs to compare were sketched: floats of this run and of the inputs before them"
 
     @staticmethod
-    def _counts(view: StepView) -> bool:
-        """Not samples of a generative model, or an agent that acts."""
+    def _has_loss(view: StepView) -> bool:
+        """Not samples of a generative model, an agent that acts, or predictions."""
         return view.mode is not Mode.EVAL or any(name.startswith("loss") for name in view.scalars())
 
     def _keep(self, side: str, data: dict[str, Any]) -> bool:
@@ -97,12 +114,18 @@ class InputDrift(Rule):
         if row is None or any(row == each["row"] for each in kept):
             return False
         channels = data.get("channels") or {"mean": [], "std": []}
-        about = {"row": row, "values": data["sampled"], "means": channels["mean"], "spreads": channels["std"]}
+        about = {
+            "table": len(data.get("shape") or ()) == 2,
+            "row": row,
+            "values": data["sampled"],
+            "means": channels["mean"],
+            "spreads": channels["std"],
+        }
         self.seen[side] = [*kept, about][-_MOST:]
         return True
 
-    def _judge(self, view: StepView, data: dict[str, Any], references: list[str]) -> Iterable[Finding]:
-        now = self.seen[f"{view.mode.name}/{data['tensor']}"]
+    def _judge(self, view: StepView, side: str, references: list[str]) -> Iterable[Finding]:
+        now, of_mode = self.seen[side], side.partition("/")[0]
         earlier = [self.seen.get(side, []) for side in references]
         found = [_drift(before, now) for before in earlier if _enough(before) and _enough(now)]
         self.compared |= bool(found)
@@ -110,8 +133,9 @@ class InputDrift(Rule):
         drift = min(found, key=lambda each: each.psi, default=None)
         if drift is None or not drift.psi > self.limit:
             return
-        table = len(data.get("shape") or ()) == 2
-        augmented = view.mode is Mode.EVAL and not self.other_run and not table
+        table, predicted = now[-1]["table"], of_mode == _WITHOUT_LOSS
+        augmented = of_mode in (Mode.EVAL.name, _WITHOUT_LOSS) and not self.other_run and not table
+        steps = "EVAL steps without a loss, after training," if predicted else f"{of_mode} steps"
         where = f"those of {self.other_run}" if self.other_run else "training"
         of = "" if drift.feature is None else f" in {'feature' if table else 'channel'} {drift.feature}"
         yield self.finding(
@@ -121,7 +145,7 @@ class InputDrift(Rule):
             value=drift.psi,
             limit=self.limit,
             message=(
-                f"the inputs of {view.mode.name} steps have drifted from {where}{of}: their mean is {drift.now[0]:.3g} "
+                f"the inputs of {steps} have drifted from {where}{of}: their mean is {drift.now[0]:.3g} "
                 f"and their standard deviation {drift.now[1]:.3g}, before {drift.before[0]:.3g} and "
                 f"{drift.before[1]:.3g} (population stability index {drift.psi:.2g})"
             ),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from facts_of import watching
 from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
 from sketches_of import given
 from watchglass.config import RuleSpec
@@ -90,6 +91,36 @@ def test_a_later_run_is_compared_with_a_training_run(run_path: Path, tmp_path: P
     assert bool(evaluation.findings) is drifts
     assert all(f"drifted from those of {before}" in finding.message for finding in evaluation.findings)
     assert evaluation.statuses[0].reason == ""
+
+
+@pytest.mark.parametrize("by", [0.0, 1.0])
+@pytest.mark.parametrize("train_again", [False, True])
+def test_evaluations_without_a_loss_after_training_are_predictions(
+    run_path: Path, by: float, train_again: bool
+) -> None:
+    """Those between training steps belong to an agent that acts, or to a generative model."""
+    random = np.random.default_rng(2)
+    train = [Step(scalars={"loss": 1.0}, facts=given(usual(random))) for _ in range(20)]
+    predict = [Step(facts=given(shifted(random, by=by)), mode=Mode.EVAL) for _ in range(8)]
+    run = build_run(run_path, train + predict + (train[:1] + predict if train_again else []))
+    findings = replay(run, [RuleSpec("InputDrift")]).findings
+    assert bool(findings) is (by > 0 and not train_again)
+    assert all("EVAL steps without a loss, after training, have drifted" in each.message for each in findings)
+    assert {each.severity for each in findings} <= {Severity.WARNING}
+
+
+def test_predictions_of_a_pytorch_model_are_judged(run_path: Path) -> None:
+    model = classifier(depth=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with watching(model, run_path, facts=("input_sketch",), modes={"eval": {"save_interval": 1}}):
+        for _ in range(20):
+            update(model, optimizer, *batch())
+        model.eval()
+        with torch.inference_mode():
+            for _ in range(8):
+                model(batch()[0] + 2 * torch.eye(16)[9])
+    (finding,) = replay(run_path, [RuleSpec("InputDrift")]).findings
+    assert "without a loss, after training, have drifted from training in feature 9" in finding.message
 
 
 def test_a_run_that_only_trains_is_not_judged(run_path: Path) -> None:
