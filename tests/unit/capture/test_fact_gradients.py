@@ -65,6 +65,24 @@ def test_gradients_that_were_not_cleared_are_left_over(
     assert len(facts(run_path, "leftover_gradients")) <= 2
 
 
+@pytest.mark.parametrize("clears", [False, True])
+def test_gradients_of_updates_that_the_script_writes_are_examined_too(run_path: Path, clears: bool) -> None:
+    model = classifier()
+    with watching(model, run_path):
+        for number in range(6):
+            inputs, labels = batch(number)
+            F.cross_entropy(model(inputs), labels).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter -= 0.01 * parameter.grad
+                    if clears:
+                        parameter.grad = None
+    last = facts(run_path, "leftover_gradients")[-1]
+    left = 0 if clears else 4
+    assert last == {"optimizer": "script", "looked_at": 4, "present": left, "nonzero": left}
+
+
 def test_models_that_take_turns_have_their_own_left_over_gradients(run_path: Path) -> None:
     generator, judge = nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
     with watching(generator, run_path):

@@ -11,6 +11,9 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
 
+#: In the fact, the lines of a script that change parameters.
+_SCRIPT = "script"
+
 
 class MissingZeroGrad(Rule):
     """Gradients are not cleared between updates, or are cleared before the optimizer uses them.
@@ -18,9 +21,10 @@ class MissingZeroGrad(Rule):
     Looks at: the order of backward, zero_grad and step, and gradients before the first backward of captured steps.
     Fires when: `patience` steps after gradients of an update were found before the next backward, no call has cleared
         those of this optimizer. If every update has one backward and the same optimizers, it is also enough to find
-        such gradients `repeats` times, whichever calls cleared them, as with zero_grad once per epoch. Or zero_grad
-        comes between the last backward and the step in every recorded order. Accumulation over micro-batches, closures,
-        and gradients that are cleared without zero_grad are not reported.
+        such gradients `repeats` times, whichever calls cleared them, as with zero_grad once per epoch. For updates that
+        the script writes itself, each examined gradient must be left over. Or zero_grad comes between the last backward
+        and the step in every recorded order. Accumulation over micro-batches, closures, and gradients that are cleared
+        without zero_grad are not reported.
     Usual causes: zero_grad is missing, is called on another optimizer, or comes after backward.
     What to try: zero_grad, backward, step, in this order, once per update.
     Costs: the facts calls (below a microsecond per call) and leftover_gradients (four gradients at captured steps).
@@ -29,7 +33,7 @@ class MissingZeroGrad(Rule):
 
     default = True
     needs = (
-        Needs(facts=("calls",), why="to see the order of zero_grad, backward and step"),
+        Needs(facts=("calls",), optional=True, why="to see the order of zero_grad, backward and step"),
         Needs(facts=("leftover_gradients",), optional=True, why="to see whether gradients are left over"),
     )
 
@@ -53,7 +57,8 @@ class MissingZeroGrad(Rule):
         for fact in view.facts("leftover_gradients"):
             name, found, of = (fact.data.get(key) for key in ("optimizer", "nonzero", "looked_at"))
             if isinstance(name, str) and isinstance(found, int) and isinstance(of, int):
-                if found:
+                # Updates that a script writes itself may be of several models, of which each clears its own gradients.
+                if found == of if name == _SCRIPT else found:
                     self.times[name] = self.times.get(name, 0) + (name not in self.left)
                     self.left.setdefault(name, [view.model_step, found, of])
                 else:
@@ -63,6 +68,8 @@ class MissingZeroGrad(Rule):
         if view.mode is not Mode.TRAIN:
             return
         for name, (since, found, of) in self.left.items():
+            if name == _SCRIPT and view.several:
+                continue
             plain = len(self.kinds) == 1 and self.kinds[0].startswith("one ")
             certain = view.model_step - since >= self.patience or (plain and self.times[name] >= self.repeats)
             if certain and (plain or name not in self.cleared):
@@ -70,6 +77,11 @@ class MissingZeroGrad(Rule):
         for name, since in self.discarding.items():
             if view.model_step - since >= self.patience:
                 yield self._discarded(view, name)
+
+    def applicable(self, view: StepView) -> str:
+        """Not where neither calls nor gradients were observed."""
+        seen = any(view.latest_fact(kind) is not None for kind in ("calls", "leftover_gradients"))
+        return "" if seen else "the facts calls and leftover_gradients never came (needed to see what is cleared)"
 
     def _take(self, view: StepView, fact: Fact) -> None:
         rounds = rounds_of(fact)
@@ -93,17 +105,18 @@ class MissingZeroGrad(Rule):
                 self.cleared.append(name)
 
     def _never_cleared(self, view: StepView, name: str, since: int, found: int, of: int) -> Finding:
+        of_what = "that the script's own updates use" if name == _SCRIPT else f"of {name}"
         return self.finding(
             view,
             severity=Severity.ERROR,
             subject=name,
             value=float(found),
             limit=0.0,
-            message=f"gradients of {name} are {'not' if name in self.cleared else 'never'} cleared between updates: "
+            message=f"gradients {of_what} are {'not' if name in self.cleared else 'never'} cleared between updates: "
             f"before the first backward of step {since}, {found} of {of} examined ones still held those of earlier "
             f"steps{'' if name in self.cleared else f', and no zero_grad was called up to step {view.mode_step}'}",
             symptoms=("gradients_left_over",),
-            evidence={"optimizer_name": name, "examined": of, "since": since},
+            evidence={**({} if name == _SCRIPT else {"optimizer_name": name}), "examined": of, "since": since},
         )
 
     def _discarded(self, view: StepView, name: str) -> Finding:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from real_runs import RealRuns, Watch, batch, classifier
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Status
 from watchglass.rules import find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 
@@ -34,6 +38,12 @@ def epochs() -> list[Step]:
     return [Step(scalars={"loss": 1.0}, facts=each) for each in facts]
 
 
+def by_hand(*, left: int) -> list[Step]:
+    """A run without an optimizer, whose script changes the weights itself."""
+    facts = {"leftover_gradients": {"optimizer": "script", "looked_at": 4, "present": 4, "nonzero": left}}
+    return [Step(scalars={"loss": 1.0}, facts=facts if number == 1 else ()) for number in range(20)]
+
+
 class TestMissingZeroGrad(RuleSuite):
     rule = find_rule("MissingZeroGrad")
 
@@ -46,6 +56,7 @@ class TestMissingZeroGrad(RuleSuite):
             # Of another module, and once per epoch.
             run("backward", "optimizer.step", "module.zero_grad", left=4),
             epochs(),
+            by_hand(left=4),
         ]
 
     def healthy(self) -> Sequence[Step]:
@@ -108,3 +119,13 @@ class TestDiscardedGradientsInRealRuns(RealRuns):
             if sick:
                 optimizer.zero_grad()
             optimizer.step()
+
+
+def test_models_that_a_script_updates_in_turns_clear_their_own_gradients(run_path: Path) -> None:
+    assert replay(build_run(run_path, by_hand(left=2)), [RuleSpec("MissingZeroGrad")]).findings == ()
+
+
+def test_without_calls_and_gradients_it_does_not_apply(run_path: Path) -> None:
+    run = build_run(run_path, [Step(scalars={"loss": 1.0}) for _ in range(20)])
+    (status,) = replay(run, [RuleSpec("MissingZeroGrad")]).statuses
+    assert status.status is Status.NOT_APPLICABLE

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.hook import Hook
@@ -28,6 +27,8 @@ from watchglass.record import OpenStep
 
 #: Parameters of an optimizer that are read, and elements of each of their gradients.
 _PARAMETERS, _ELEMENTS, _CORNER = 4, 4096, 8
+#: Name of the lines of a script that change parameters, in place of an optimizer.
+_SCRIPT = "script"
 
 
 class Leftovers:
@@ -40,8 +41,10 @@ class Leftovers:
         # With the latest captured step that had begun when they were looked at.
         self._found: dict[str, tuple[int, list[Any]]] = {}
         self._latest = -1
-        self._parameters: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
+        self._parameters: weakref.WeakKeyDictionary[Any, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
         self._reported: dict[str, tuple[int, bool]] = {}
+        # Stands for the lines of the script that change parameters; known from their first update on.
+        self._script: weakref.ref[Any] | None = None
         self._look = hook.guarded(self._look_at_all)
         leave.callback(calls.BACKWARD.listen(hook.guard, before=self._backward))
 
@@ -59,12 +62,15 @@ class Leftovers:
 
     def _look_at_all(self) -> None:
         with torch.no_grad():
-            for optimizer in self._subjects.optimizers():
-                gradients = [parameter.grad for parameter in self._some_of(optimizer)]
-                name = self._subjects.name("optimizer", optimizer)
+            updaters: list[tuple[str, Any]] = [
+                (self._subjects.name("optimizer", optimizer), optimizer) for optimizer in self._subjects.optimizers()
+            ]
+            script = self._script() if self._script is not None else None
+            for name, updater in [*updaters, *([(_SCRIPT, script)] if script is not None else [])]:
+                gradients = [parameter.grad for parameter in self._some_of(updater)]
                 self._found[name] = (self._latest, [_nonzero(gradient) for gradient in gradients])
 
-    def _some_of(self, optimizer: Optimizer) -> list[Tensor]:
+    def _some_of(self, optimizer: Any) -> list[Tensor]:
         """A few of its parameters, from the first to the last."""
         known = self._parameters.get(optimizer)
         chosen = [parameter for reference in known or () if (parameter := reference()) is not None]
@@ -77,7 +83,15 @@ class Leftovers:
 
     def update_began(self, update: Update) -> None:
         """A captured step's update: the optimizer's own gradients are the ones that matter."""
-        name = self._subjects.name("optimizer", update.optimizer)
+        self._record(update, self._subjects.name("optimizer", update.optimizer))
+
+    def script_update_ended(self, update: Update) -> None:
+        """Lines of the script have changed parameters: the same for the gradients that they use."""
+        if self._script is None:
+            self._script = weakref.ref(update.optimizer)
+        self._record(update, _SCRIPT)
+
+    def _record(self, update: Update, name: str) -> None:
         since, found = self._found.pop(name, (-1, []))
         if found and since >= update.step.global_step:
             update.step.records.facts.append(("leftover_gradients", "first backward", self._pending(name, found)))
