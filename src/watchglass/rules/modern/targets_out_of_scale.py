@@ -8,7 +8,7 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
-from watchglass.rules import guessing
+from watchglass.rules import guessing, learning_rates, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -27,7 +27,8 @@ class TargetsOutOfScale(Rule):
         the model, compared with that of the mean of the targets.
     Fires when: the targets were `ratio` times as large as the outputs and larger than `least`, and after a tenth of the
         planned steps (64 if these are unknown) the squared error is still above `worse` times that of the mean of the
-        targets, or at the end above nine tenths of it.
+        targets, or at the end above nine tenths of it. If the loss overflows before, the latest error counts,
+        unless the learning rate is far above usual ones or has jumped.
     Usual causes: targets in their physical units; a scaler that was fitted and not applied.
     What to try: subtract the mean of the training targets and divide by their standard deviation.
     Costs: a copy of at most 32,768 elements of outputs and targets at about 80 of 5,000 steps.
@@ -36,7 +37,10 @@ class TargetsOutOfScale(Rule):
     """
 
     default = True
-    needs = (Needs(facts=("target_sketch", "output_sketch"), why="to compare the scales of both"),)
+    needs = (
+        Needs(facts=("target_sketch", "output_sketch"), why="to compare the scales of both"),
+        Needs(scalars=("loss",), optional=True, why="to see a loss that overflows"),
+    )
 
     ratio: float = parameter(30.0, help="root mean square of the targets over that of the outputs", gt=1)
     least: float = parameter(10.0, help="root mean square of the targets from which it counts", gt=0)
@@ -52,6 +56,9 @@ class TargetsOutOfScale(Rule):
         """A finding after a tenth of the planned steps."""
         if view.mode is not Mode.TRAIN:
             return
+        loss = signals.loss(view)
+        if loss is not None and not math.isfinite(loss):
+            yield from self._overflowed(view)
         targets = [fact.data for fact in view.facts("target_sketch") if fact.data.get("kind") == "values"]
         outputs = [fact.data for fact in view.facts("output_sketch") if "squared_error" in fact.data]
         if not targets or not outputs or len(targets) != len(outputs):
@@ -71,6 +78,11 @@ class TargetsOutOfScale(Rule):
         """A finding about the last sketch."""
         if self.step >= _LEAST_STEPS:
             yield from self._judge(view, _LEARNED_NOTHING)
+
+    def _overflowed(self, view: StepView) -> Iterable[Finding]:
+        """The judgement of a run that has diverged: errors of large targets make large updates."""
+        if learning_rates.beyond_usual(view) != "above" and learning_rates.jump(view) is None:
+            yield from self._judge(view, self.worse)
 
     def _judge(self, view: StepView, worse: float) -> Iterable[Finding]:
         if not self.start:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,10 @@ from torch import nn
 
 from real_runs import RealRuns, Watch
 from sketches_of import Batch, steps
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
 from watchglass.rules import find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 RULE = "TargetsOutOfScale"
@@ -58,3 +63,31 @@ class TestTargetsOutOfScaleInRealRuns(RealRuns):
             optimizer.zero_grad()
             F.mse_loss(model(inputs), 300 + 100 * targets if sick else targets).backward()
             optimizer.step()
+
+
+class TestTargetsThatMakeARunDivergeInRealRuns(RealRuns):
+    rule = "TargetsOutOfScale"
+    cause = "targets_out_of_scale"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(70):
+            inputs = torch.randn(32, 8)
+            targets = inputs[:, :1] - inputs[:, 1:2]
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), 1000 * targets if sick else targets).backward()
+            optimizer.step()
+
+
+def test_a_learning_rate_far_above_usual_ones_explains_an_overflow(run_path: Path) -> None:
+    def found(rate: float) -> int:
+        made = steps(12, regression(0, 300, -1.0), "mse_loss", scalars={"learning_rate": rate})
+        optimizer = {"optimizer": {"type": "SGD", "groups": [{"lr": rate}]}}
+        made[0] = replace(made[0], facts={**made[0].facts, **optimizer})
+        last = replace(made[-1], scalars={**made[-1].scalars, "loss": math.inf})
+        findings = replay(build_run(run_path / str(rate), [*made[:-1], last]), [RuleSpec(RULE)]).findings
+        return len(findings)
+
+    assert (found(0.01), found(50.0)) == (1, 0)
