@@ -93,7 +93,7 @@ class Fp8Range(Rule):
         if self.over[name] >= self.window:
             severe = over >= self.overflow_error
             yield self._finding(
-                view, name, Severity.ERROR if severe else Severity.WARNING, "float8_overflows", over,
+                view, name, Severity.ERROR if severe else Severity.WARNING, "eight_bits_overflow", over,
                 self.overflow_error if severe else self.overflow,
                 f"{100 * over:.3g} % of {name} are infinite or at the largest number of {dtype} at step "
                 f"{view.mode_step}",
@@ -101,7 +101,7 @@ class Fp8Range(Rule):
         if self.under[name] >= self.window:
             zero = float(rows.zero[row] / rows.count[row])
             yield self._finding(
-                view, name, Severity.WARNING, "float8_underflows", under, self.underflow,
+                view, name, Severity.WARNING, "eight_bits_underflow", under, self.underflow,
                 f"{100 * zero:.3g} % of {name} are zero, and {100 * under:.3g} % of the others are below the smallest "
                 f"number of full precision of {dtype} at step {view.mode_step}",
             )  # fmt: skip
