@@ -31,7 +31,7 @@ def main(ranks: str, script: str, *trials: str) -> None:
         importlib.import_module(library)
     for trial in trials:
         name, seed, log = trial.split(",", 2)
-        arguments = [script, name, "--seed", seed, "--measure", "--log", log]
+        arguments = [script, name, "--seed", seed, "--measure", "--figures", log]
         meeting = _free_port() if int(ranks) > 1 else 0
         children: list[int] = []
         for rank in range(int(ranks)):

@@ -246,7 +246,7 @@ class _Watched:
             str(trial.run),
             *rules,
         ]
-        program = [str(trial.member.script), trial.member.name, "--seed", str(trial.seed), "--log", str(figures)]
+        program = [str(trial.member.script), trial.member.name, "--seed", str(trial.seed), "--figures", str(figures)]
         processes.run([*watch, *program], output)
         return _finished(trial, "watched", figures, output, self.rules)
 

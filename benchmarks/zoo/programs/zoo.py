@@ -39,7 +39,7 @@ class Zoo:
         parser = argparse.ArgumentParser()
         parser.add_argument("name", choices=[*program["healthy"], *program["faults"]])
         parser.add_argument("--seed", type=int, default=0)
-        parser.add_argument("--log", type=Path, help="write the figures of the run to this file")
+        parser.add_argument("--figures", type=Path, help="write the figures of the run to this file")
         parser.add_argument("--measure", action="store_true", help="measure the skill at the end")
         options = parser.parse_args()
         faulty = options.name in program["faults"]
@@ -48,9 +48,9 @@ class Zoo:
         self.seed: int = options.seed
         self._measures: bool = options.measure
         self._figures: dict[str, Any] = {"training": [], "validation": [], "skill": None}
-        if options.log is not None:
+        if options.figures is not None:
             # Also after an exception: a program that fails has figures up to there.
-            atexit.register(lambda: options.log.write_text(json.dumps(self._figures), encoding="utf-8"))
+            atexit.register(lambda: options.figures.write_text(json.dumps(self._figures), encoding="utf-8"))
         random.seed(self.seed)
         np.random.seed(self.seed)  # noqa: NPY002 - libraries draw from the global generator
         torch.manual_seed(self.seed)

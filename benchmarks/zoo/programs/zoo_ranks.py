@@ -15,7 +15,7 @@ from zoo import Zoo
 
 def zoo_of_rank(program: Mapping[str, Any]) -> Zoo:
     """The :class:`Zoo` of this process: figures are those of rank 0."""
-    if os.environ.get("RANK", "0") != "0" and "--log" in sys.argv:
-        place = sys.argv.index("--log")
+    if os.environ.get("RANK", "0") != "0" and "--figures" in sys.argv:
+        place = sys.argv.index("--figures")
         del sys.argv[place : place + 2]
     return Zoo(program)
