@@ -42,6 +42,10 @@ class InjectedError(RuntimeError):
     """What is raised on purpose."""
 
 
+#: It reads two flags of PyTorch and nothing else, where the guard cannot act yet: while PyTorch reads the code.
+_FLAGS = "capture/pytorch/compiled/graphs.py:compiling"
+
+
 class Observer:
     """Sees every call of a function of ours on this thread.
 
@@ -74,6 +78,8 @@ class Observer:
         name = (
             f"{code.co_filename[len(_OURS) + 1 :]}:{code.co_qualname if sys.version_info >= (3, 11) else code.co_name}"
         )
+        if name == _FLAGS:
+            return
         if caller is not None and caller.f_code.co_filename in _TRUSTED:
             self.guarded.add(name)
             if name.startswith("capture/pytorch/compiled/") or self._by_compiled_code(caller):

@@ -246,7 +246,7 @@ REFUSALS = [
     (401, "Unauthorized", "credentials are not accepted"),
     (404, "NoSuchBucket", "there is no such bucket"),
     (301, "PermanentRedirect", "another region"),
-    (501, "NotImplemented", "does not support"),
+    (501, "NotImplemented", "lacks a required operation"),
     (507, "InsufficientStorage", "server is full"),
     (418, "Teapot", "status 418 Teapot"),
 ]
