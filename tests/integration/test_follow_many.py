@@ -20,6 +20,7 @@ from watchglass import open_run
 from watchglass.errors import EXIT_STOPPED, WatchglassError
 from watchglass.evaluate import replay
 from watchglass.records import Status
+from watchglass.session import rule_specs
 from watchglass.store import layout, lease_holder, open_store
 
 pytestmark = pytest.mark.slow
@@ -39,6 +40,10 @@ evaluator_options.EvaluatorConfig = partial(
 )
 sys.exit(main(sys.argv[1:]))
 """
+
+
+#: All default rules would take most of the time, and followers judge by any rules alike.
+RULES = "ExplodingTensor,LossNotDecreasing,DeadRelu,UnchangedTensor"
 
 
 class Trainings(Processes):
@@ -80,7 +85,7 @@ def test_they_have_one_follower_in_a_bucket_too(processes: Trainings, s3_locatio
 
 
 def assert_three_are_followed(processes: Trainings, prefix: str, breaks: Path) -> None:
-    follower = processes.watchglass("follow", prefix, "--stop-on", "error", "--until-idle", "5")
+    follower = processes.watchglass("follow", prefix, "--rules", RULES, "--stop-on", "error", "--until-idle", "5")
     healthy = processes.train(f"{prefix}/healthy", "250")
     killed = processes.train(f"{prefix}/team/killed", NEVER)
     sick = processes.train(f"{prefix}/sick", NEVER, breaks)
@@ -110,7 +115,7 @@ def assert_three_are_followed(processes: Trainings, prefix: str, breaks: Path) -
         assert lease_holder(store) is None
         assert store.size(layout.JUDGED)
         run = open_run(store.location)
-        expected = {finding.id: finding.to_json() for finding in replay(store.location).findings}
+        expected = {finding.id: finding.to_json() for finding in replay(store.location, rule_specs([RULES])).findings}
         assert {finding.id: finding.to_json() for finding in run.journal.findings} == expected
     assert any(line.startswith("watchglass: [sick] error: ") and "ExplodingTensor" in line for line in err.splitlines())
     table = out[out.index(f"{prefix}: 3 runs") :].splitlines()[2:]
@@ -118,7 +123,7 @@ def assert_three_are_followed(processes: Trainings, prefix: str, breaks: Path) -
     assert (rows["healthy"], rows["sick"], rows["team/killed"]) == ("finished", "stopped", "lost")
     assert [name for name in ("healthy", "team/killed") if open_store(f"{prefix}/{name}").list("control/stop")] == []
 
-    again = processes.watchglass("follow", prefix, "--until-idle", "0.5")
+    again = processes.watchglass("follow", prefix, "--rules", RULES, "--until-idle", "0.5")
     status, out, _ = ended(again)
     assert (status, out) == (0, f"{prefix}: 0 runs, and 3 that had ended and were evaluated before\n")
 
@@ -128,9 +133,9 @@ def test_a_follower_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled(
 ) -> None:
     prefix, end = str(tmp_path / "runs"), tmp_path / "end"
     trainings = [processes.train(f"{prefix}/run{number}", end, "40") for number in range(2)]
-    first = processes.watchglass("follow", prefix)
+    first = processes.watchglass("follow", prefix, "--rules", RULES)
     eventually(lambda: all(open_run(f"{prefix}/run{number}").journal.findings for number in range(2)))
-    second = processes.watchglass("follow", prefix, "--until-idle", "5")
+    second = processes.watchglass("follow", prefix, "--rules", RULES, "--until-idle", "5")
     assert second.stderr is not None
     said: list[str] = []
     for line in second.stderr:
@@ -149,5 +154,7 @@ def test_a_follower_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled(
     for number in range(2):
         found = open_run(f"{prefix}/run{number}").journal.findings
         assert len({finding.id for finding in found}) == len(found)
-        expected = {finding.id: finding.to_json() for finding in replay(f"{prefix}/run{number}").findings}
+        expected = {
+            finding.id: finding.to_json() for finding in replay(f"{prefix}/run{number}", rule_specs([RULES])).findings
+        }
         assert {finding.id: finding.to_json() for finding in found} == expected
