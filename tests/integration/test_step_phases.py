@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import watchglass
 from watchglass import Mode, open_run
+from watchglass.capture import Hook
+from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.run import Phases, Run
 from watchglass.run.step_phases import PHASE_NAMES
 
@@ -80,18 +82,17 @@ class BurnsBackward(torch.autograd.Function):
         return gradient, None
 
 
-def watched(model: nn.Module, path: Path, **settings: Any) -> watchglass.Hook:
+def watched(path: Path, hook: type[Hook] = Hook) -> Hook:
     """A hook that records phases; without the sampler's process, which ``watch`` would start."""
-    return watchglass.watch(model, run=path, profiler=True, save_interval=16, strict=True, **settings)
+    made = hook(path, profiler=True, save_interval=16, strict=True)
+    PyTorchAdapter(made, discover=True)
+    return made
 
 
 @pytest.fixture(autouse=True)
-def without_sampler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setattr("watchglass.session.watching.WatchedSampler.start", lambda self, attempt: None)
-    monkeypatch.setattr("watchglass.session.watching.WatchedSampler.look", lambda self: None)
-    monkeypatch.setattr("watchglass.session.watching.WatchedSampler.finish", lambda self: None)
     yield
     torch.set_num_threads(threads)
 
@@ -102,13 +103,15 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor) -> 
     optimizer.step()
 
 
-def trained(path: Path, model: nn.Module, batches: Iterable[Tensor], between: Any = lambda: None) -> Run:
+def trained(
+    path: Path, model: nn.Module, batches: Iterable[Tensor], between: Any = lambda: None, hook: type[Hook] = Hook
+) -> Run:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(model, path)
+    watching = watched(path, hook)
     for inputs in batches:
         step(model, optimizer, inputs)
         between()
-    hook.close()
+    watching.close()
     return open_run(path)
 
 
@@ -143,10 +146,15 @@ def test_the_time_of_a_module_is_in_the_forward(tmp_path: Path) -> None:
     assert_alike(phases["forward"][4:], clock.burned_s[4:])
 
 
-def test_most_steps_were_on_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_steps_were_on_the_fast_path(tmp_path: Path) -> None:
     counted: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("watchglass.capture.hook.Hook.steady_step", lambda self, *args: counted.append(args))
-    trained(tmp_path / "run", nn.Linear(4, 2), DataLoader(Slow(None, STEPS)))
+
+    class Counting(Hook):
+        def steady_step(self, *arguments: Any) -> None:
+            counted.append(arguments)
+            super().steady_step(*arguments)
+
+    trained(tmp_path / "run", nn.Linear(4, 2), DataLoader(Slow(None, STEPS)), hook=Counting)
     assert len(counted) > STEPS / 2
 
 
@@ -178,7 +186,7 @@ def assert_spent(phases: Phases, **seconds: float) -> None:
 def test_each_load_is_found_in_its_phase(tmp_path: Path, clock: FakeClock) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(model, tmp_path / "run")
+    hook = watched(tmp_path / "run")
     for inputs in DataLoader(Slow(clock, STEPS)):
         clock.burn()  # on the batch
         optimizer.zero_grad()
@@ -197,7 +205,7 @@ def test_each_load_is_found_in_its_phase(tmp_path: Path, clock: FakeClock) -> No
 def test_micro_batches_add_up_and_time_between_them_is_no_update(tmp_path: Path, clock: FakeClock) -> None:
     model = Burning(clock)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(model, tmp_path / "run")
+    hook = watched(tmp_path / "run")
     for number, inputs in enumerate(DataLoader(Slow(None, 2 * STEPS))):
         model(inputs).sum().backward()
         clock.sleep()
@@ -213,7 +221,7 @@ def test_micro_batches_add_up_and_time_between_them_is_no_update(tmp_path: Path,
 def test_evaluations_are_apart(tmp_path: Path, clock: FakeClock) -> None:
     model = Burning(clock)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(model, tmp_path / "run")
+    hook = watched(tmp_path / "run")
     for _ in range(3):
         for inputs in DataLoader(Slow(None, 8)):
             step(model, optimizer, inputs)
@@ -233,7 +241,7 @@ def test_evaluations_are_apart(tmp_path: Path, clock: FakeClock) -> None:
 def test_the_time_between_two_optimizers_of_a_step_is_in_the_step(tmp_path: Path, clock: FakeClock) -> None:
     model = Burning(clock)
     first, second = (torch.optim.SGD([each], 0.1) for each in model.parameters())
-    hook = watched(model, tmp_path / "run")
+    hook = watched(tmp_path / "run")
     for inputs in DataLoader(Slow(None, 8)):
         model(inputs).sum().backward()
         first.step()
@@ -248,7 +256,7 @@ def test_the_time_between_two_optimizers_of_a_step_is_in_the_step(tmp_path: Path
 def test_what_another_thread_loads_makes_nobody_wait(tmp_path: Path, clock: FakeClock) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(model, tmp_path / "run")
+    hook = watched(tmp_path / "run")
     loaded: list[Tensor] = []
 
     def load() -> None:
