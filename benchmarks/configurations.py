@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import watchglass
@@ -65,6 +65,22 @@ def _statistics(interval: int) -> dict[str, Any]:
     return {"collections": _collections(save_histogram=True), "save_interval": interval}
 
 
+_T0 = Configuration(
+    "t0",
+    "a step on which only T0 is due: loss, learning rate, time",
+    # No step but the first is a multiple of the interval. A budget of almost nothing makes the total gradient norm
+    # as rare as it gets; the steps at which it is due are made off the clock.
+    {"collections": _collections(), "save_interval": 1 << 30, "overhead_budget": 1e-9},
+    {"mlp": 1.005, "transformer": 1.005},
+    interval=0,
+    captured=(),
+    block=(NORM_INTERVAL - 1) // 7,
+    turn=(NORM_INTERVAL - 1) // 7,
+    # With the first step, which is made when watching begins, a multiple of the norm's interval.
+    warm_up=2 * NORM_INTERVAL - 1,
+    avoided=NORM_INTERVAL,
+)
+
 CONFIGURATIONS = (
     Configuration(
         "statistics-1",
@@ -107,32 +123,13 @@ CONFIGURATIONS = (
         warm_up=300,
         trim=0.0,
     ),
-    Configuration(
-        "t0",
-        "a step on which only T0 is due: loss, learning rate, time",
-        # No step but the first is a multiple of the interval. A budget of almost nothing makes the total gradient norm
-        # as rare as it gets; the steps at which it is due are made off the clock.
-        {"collections": _collections(), "save_interval": 1 << 30, "overhead_budget": 1e-9},
-        {"mlp": 1.005, "transformer": 1.005},
-        interval=0,
-        captured=(),
-        block=(NORM_INTERVAL - 1) // 7,
-        turn=(NORM_INTERVAL - 1) // 7,
-        # With the first step, which is made when watching begins, a multiple of the norm's interval.
-        warm_up=2 * NORM_INTERVAL - 1,
-        avoided=NORM_INTERVAL,
-    ),
-    Configuration(
-        "profiling",
-        "the same with system metrics and phases of steps",
-        {"collections": _collections(), "save_interval": 1 << 30, "overhead_budget": 1e-9, "profiler": True},
-        {"mlp": 1.01, "transformer": 1.01},
-        interval=0,
-        captured=(),
-        block=(NORM_INTERVAL - 1) // 7,
-        turn=(NORM_INTERVAL - 1) // 7,
-        warm_up=2 * NORM_INTERVAL - 1,
-        avoided=NORM_INTERVAL,
+    _T0,
+    replace(
+        _T0,
+        name="profiling",
+        says="the same with system metrics and phases of steps",
+        settings={**_T0.settings, "profiler": True},
+        targets={"mlp": 1.01, "transformer": 1.01},
     ),
     Configuration(
         "raw-10",
