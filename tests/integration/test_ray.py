@@ -261,23 +261,23 @@ def assert_no_other_host_is_listened_to(process: subprocess.Popen[str]) -> None:
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "verb"), [(signal.SIGINT, "follow"), (signal.SIGTERM, "check")])
 def test_a_cluster_of_ones_own_listens_to_no_other_host_and_a_signal_ends_all_of_it_in_order(
-    runs: Path, tmp_path: Path, short: Path, number: signal.Signals
+    runs: Path, tmp_path: Path, short: Path, number: signal.Signals, verb: str
 ) -> None:
     (tmp_path / "live").mkdir()
     run = (runs / "sick").rename(tmp_path / "live" / "sick")
     environment = {**os.environ, "TMPDIR": str(short)}
     rules = ("--rules", f"{tmp_path}/own.py:Marks:folder={tmp_path}")
     process = subprocess.Popen(
-        command("check", run.parent, *rules, "--engine", "ray"), text=True, start_new_session=True, env=environment,
+        command(verb, run.parent, *rules, "--engine", "ray"), text=True, start_new_session=True, env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     await_file(tmp_path, "at-*", process)
     assert_no_other_host_is_listened_to(process)
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert out == ""
+    assert (out == "") == (verb == "check")
     assert "Traceback" not in err
     assert process.returncode == (130 if number == signal.SIGINT else 143)
     while processes_of(short):
