@@ -18,8 +18,8 @@ def symptoms_of(cls: type[Rule]) -> tuple[str, ...]:
     """Identifiers of the symptoms that a rule can report, in the order of ``causes.toml``.
 
     They are found in code: all texts that are identifiers of built-in symptoms, in the class and in what it uses of
-    this package and of its own module. A rule declares no symptoms, so that nothing is written twice. Tests compare the
-    result with the symptoms that rules report.
+    this package and of its own module. A rule does not declare its symptoms, so they cannot differ from its code. Tests
+    compare the result with the symptoms that rules report.
     """
     named: set[str] = set()
     seen: set[int] = set()

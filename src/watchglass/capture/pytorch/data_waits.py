@@ -30,7 +30,7 @@ class DataWaits:
         hook.detach_with(calls.DATA_LOADER.listen(hook.guard, before=self._requested, ended=self._started))
 
     def _requested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # A thread of the script that loads ahead makes nobody wait.
+        # A thread of the script that loads ahead does not delay the training thread.
         if get_ident() == self._thread:
             self._phases.begin(DATA)
 
