@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.capture.input_sketches import Correlations, Sample
-from watchglass.capture.judged_sketches import Judged
+from watchglass.capture.judged_sketches import LossRows
 from watchglass.records import Mode
 from watchglass.testing import Step
 
@@ -31,7 +31,7 @@ def judged(function: str, outputs: Any, targets: Any, **settings: Any) -> Facts:
     outputs, targets = np.asarray(outputs), np.asarray(targets)
     by_class = function in ("cross_entropy", "nll_loss")
     rows = outputs.reshape(len(outputs), -1)
-    made = Judged(
+    made = LossRows(
         function, 1, by_class, outputs.shape, targets.shape, rows.shape[1], sample(rows),
         sample(targets.reshape(len(targets), -1)), ignored=-100 if by_class else None, settings=settings,
     )  # fmt: skip

@@ -250,7 +250,7 @@ def test_the_end_waits_no_longer_than_its_patience(run_path: Path, tmp_path: Pat
         evaluator.finish(action_patience_s=1.0)
     assert kinds(run_path) == ["action_due", "action_failed"]
     assert actions_of(run_path)[1].data["reason"] == (
-        "the training has ended, and it has not arrived within the last 1 s of waiting"
+        "the run has ended, and it has not arrived within the last 1 s of waiting"
     )
 
 

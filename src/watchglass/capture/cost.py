@@ -104,7 +104,7 @@ class Cost:
         return sum(self._arrived_ns) / _SHARING
 
     def report(self) -> dict[str, Any]:
-        """Counters of the training's side; :meth:`Recorder.report` has the others."""
+        """Counters of the training thread; :meth:`Recorder.report` has the others."""
         budget, peak = self._plan.budget, dict(self.memory.peak)
         peak["cpu"] = peak.get("cpu", 0) + self._recorder.peak_bytes
         return {

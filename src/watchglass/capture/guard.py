@@ -168,7 +168,7 @@ class Guard:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Callbacks do nothing inside: this code belongs to capture, not to the training."""
+        """Callbacks do nothing inside: this code belongs to capture, not to the script."""
         before = self._busy, self._suspended
         self._busy = self._suspended = True
         try:

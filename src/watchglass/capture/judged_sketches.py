@@ -54,7 +54,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Given:
+class SampleInputs:
     """Inputs of some of the samples of a batch.
 
     Attributes:
@@ -73,7 +73,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Judged:
+class LossRows:
     """Rows of the arguments of one loss, or of a model's output that no loss function judged.
 
     Attributes:
@@ -104,7 +104,7 @@ class Judged:
     ignored: int | None = None
     settings: dict[str, Any] | None = None
     sign: int = 0
-    given: Given | None = None
+    given: SampleInputs | None = None
 
     def output_sketch(self) -> dict[str, Any] | None:
         """Data of an ``output_sketch``. For the recorder's thread."""

@@ -1,6 +1,6 @@
 """A process becomes a worker: it claims its place in the run and opens its files.
 
-All of it runs on the recorder's thread, at the first training step, so that it does not delay the training.
+All of it runs on the recorder's thread, at the first training step, so that it does not delay the training thread.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def replay_part(
         )  # fmt: skip
         _read_all(engine, follower, seen, progress)
         running = _running(store, follower, seen)
-        # Whether the training has ended shows when all parts are together, so a part has both: so far, and at the end.
+        # Whether the run has ended shows when all parts are together, so a part has both: so far, and at the end.
         engine.remember()
         for moment in follower.ends():
             engine.show(moment)

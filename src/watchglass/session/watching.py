@@ -111,11 +111,11 @@ def watch(
 def xgboost_callback(
     *, runs: str | os.PathLike[str] | None = None, train: str = "", loss: str = "", **watching: Any
 ) -> TrainingCallback:
-    """A callback for ``xgboost.train``, ``xgboost.cv`` and the scikit-learn estimators that records the training.
+    """A callback for ``xgboost.train``, ``xgboost.cv`` and the scikit-learn estimators that records the run.
 
     Each boosting round is a step. Metrics of all evaluation sets are recorded at every round, feature importances as
     often as the overhead budget allows. Each use of the callback makes a run, or an attempt of the named run. Under
-    ``watchglass run`` it joins that run. Invalid arguments raise here, not at the start of the training.
+    ``watchglass run`` it joins that run. Invalid arguments raise here, not when training begins.
 
     Example::
 

@@ -33,8 +33,7 @@ class RowLog:
 
     def __init__(self, dtype: np.dtype[Any], key: str) -> None:
         self.key, self.origin = key, object()
-        self._memory, self._end, self._ascending = _Memory(0, dtype), 0, True
-        self.rows: NDArray[Any] = self._memory.rows
+        self._hold(_Memory(0, dtype), 0, 0, ascending=True)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -45,7 +44,7 @@ class RowLog:
             return self
         keys = rows[self.key]
         later = not len(self) or keys[0] >= self.rows[self.key][-1]
-        found = self._of(self._ascending and bool(later and (keys[1:] >= keys[:-1]).all()))
+        ascending = self._ascending and bool(later and (keys[1:] >= keys[:-1]).all())
         memory, end = self._memory, self._end + len(rows)
         with memory.lock:
             # Where another log continues this one already, or the memory is full, the rows are copied.
@@ -57,27 +56,22 @@ class RowLog:
             memory = _Memory(end + end // 4 + 16, self.rows.dtype)
             memory.rows[: len(self)], memory.used = self.rows, end
         memory.rows[end - len(rows) : end] = rows
-        found._memory, found._end = memory, end
-        found.rows = memory.rows[end - len(self) - len(rows) : end]
-        return found
+        return self._of(memory, end - len(self) - len(rows), end, ascending=ascending)
 
     def first(self, count: int) -> RowLog:
         """The first rows."""
         if count == len(self):
             return self
-        found = self._of(self._ascending)
-        found._memory, found._end, found.rows = self._memory, self._end - len(self) + count, self.rows[:count]
-        return found
+        begin = self._end - len(self)
+        return self._of(self._memory, begin, begin + count, ascending=self._ascending)
 
     def without(self, before: int) -> RowLog:
         """The rows with this key or a higher one."""
-        found = self._of(self._ascending)
+        keys = self.rows[self.key]
         if self._ascending:
-            found._memory, found._end = self._memory, self._end
-            found.rows = self.rows[bisect_left(self.rows[self.key], before, key=int) :]
-            return found
-        found._memory, found._end, found.rows = _Memory(0, self.rows.dtype), 0, self._memory.rows[:0]
-        return found.and_then(self.rows[self.rows[self.key] >= before])
+            begin = self._end - len(self) + bisect_left(keys, before, key=int)
+            return self._of(self._memory, begin, self._end, ascending=True)
+        return self._of(_Memory(0, self.rows.dtype), 0, 0, ascending=True).and_then(self.rows[keys >= before])
 
     def at(self, key: int) -> NDArray[Any]:
         """The rows with a key, in the order in which they arrived."""
@@ -124,10 +118,17 @@ class RowLog:
         order = None if self._ascending else np.argsort(keys, kind="stable")
         return keys if order is None else keys[order], order
 
-    def _of(self, ascending: bool) -> RowLog:
-        found = RowLog.__new__(RowLog)
-        found.key, found.origin, found._ascending = self.key, self.origin, ascending
-        return found
+    def _of(self, memory: _Memory, begin: int, end: int, *, ascending: bool) -> RowLog:
+        """A log of other rows, or of other memory, with the same key and origin."""
+        log = RowLog.__new__(RowLog)
+        log.key, log.origin = self.key, self.origin
+        log._hold(memory, begin, end, ascending=ascending)
+        return log
+
+    def _hold(self, memory: _Memory, begin: int, end: int, *, ascending: bool) -> None:
+        """Take the rows from ``begin`` to ``end`` of a memory."""
+        self._memory, self._end, self._ascending = memory, end, ascending
+        self.rows: NDArray[Any] = memory.rows[begin:end]
 
 
 class StepEnds(Mapping[int, StepEnd]):

@@ -61,7 +61,7 @@ class FastPath:
     through :meth:`~watchglass.capture.guard.Guard.shielded` only: they check the thread themselves.
 
     Args:
-        current: The state of the training; kept by the full path while this one is off.
+        current: The state of the run; kept by the full path while this one is off.
         full: The full path; set before the first callback.
         readings: Takes the gradient norm of an optimizer's parameters, where it is due.
     """

@@ -27,9 +27,9 @@ class HandwrittenLosses:
     """Observes, from a call of a model in an evaluation up to the next call, operations on its outputs.
 
     Args:
-        current: Where the training is.
+        current: The state of the run.
         record: Records the loss of a forward (None where the script's is on a scale that is not known), and name and
-            value of the part that is compared with the training's; returns the rows.
+            value of the part that is compared with that of TRAIN steps; returns the rows.
         expected: Whether there is compiled code of functions, which would be compiled once more.
     """
 

@@ -82,7 +82,7 @@ class HandwrittenUpdates:
     """Finds updates that a script makes itself.
 
     Args:
-        current: The state of the training.
+        current: The state of the run.
         updates: Notified of backwards that an update may follow, and of updates.
         expected: Whether the script has made no optimizer: then gradients and weights are read in advance, and tensors
             of no module may be what is trained.
@@ -136,7 +136,7 @@ class HandwrittenUpdates:
         self._updates.on_step = lambda optimizer: None
 
     def look(self, *, replaced: bool = False) -> None:
-        """A model is about to be called, a backward about to run, or the training is over: was there an update?
+        """A model is about to be called, a backward about to run, or the run is over: was there an update?
 
         Args:
             replaced: Other tensors are in the place of those of no module.

@@ -48,10 +48,10 @@ class Expression(NamedTuple):
     Attributes:
         key: Number of the expression without its scale.
         sign: 1 or -1: that of the scale.
-        divisor: What the training's loss is divided by to be comparable: the scale without its sign, and the number of
+        divisor: What the training loss is divided by to be comparable: the scale without its sign, and the number of
             elements of a sum.
         summed: Whether it is a sum over all of a batch.
-        per: Of what an evaluation has the training's loss: the value ("batch"), of a sum the mean per "row" or
+        per: Of what an evaluation has the training loss: the value ("batch"), of a sum the mean per "row" or
             "element", or nothing ("").
     """
 
@@ -219,7 +219,7 @@ class OperationTracer:
     """Traces the operations of a script on the outputs of one call of a model in an evaluation.
 
     Args:
-        expressions: Expressions of the training's losses.
+        expressions: Expressions of the training losses.
         expression: That of the model.
         tensors: Outputs of the model, with paths.
         found: Called with what a loss was reduced from, the loss, and whether that is the only one so far.

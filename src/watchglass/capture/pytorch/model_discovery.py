@@ -39,7 +39,7 @@ class Discovery:
     """Finds models.
 
     Args:
-        current: Where the training is.
+        current: The state of the run.
         calls: Notified of models that are found.
     """
 

@@ -261,7 +261,7 @@ MODULE_ZERO_GRAD = PublicCall(lambda: ((nn.Module, "zero_grad"),), active=FACTS)
 SCHEDULER_MADE = PublicCall(lambda: _schedulers("__init__"), _SCHEDULER)
 SCHEDULER_STEP = PublicCall(lambda: _schedulers("step"), _SCHEDULER)
 SCALER_SCALE = PublicCall(lambda: ((torch.amp.GradScaler, "scale"),))
-#: A scaler's step unscales unless the training has.
+#: A scaler's step unscales unless the script has.
 SCALER_UNSCALE = PublicCall(lambda: ((torch.amp.GradScaler, "unscale_"),), _SCALER)
 SCALER_STEP = PublicCall(lambda: ((torch.amp.GradScaler, "step"),), _SCALER)
 SCALER_UPDATE = PublicCall(lambda: ((torch.amp.GradScaler, "update"),))

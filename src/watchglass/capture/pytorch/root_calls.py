@@ -38,7 +38,7 @@ class RootCalls:
     """Hooks on outermost modules.
 
     Args:
-        current: The state of the training.
+        current: The state of the run.
         capture: Switched on around the forward of a captured step.
         fast_path: Takes the calls that follow the learned pattern.
     """

@@ -34,7 +34,7 @@ class UnwatchedModels:
     """Observes calls of modules that are not watched, between those of an evaluation.
 
     Args:
-        current: The state of the training; notes whether the last call was of another model.
+        current: The state of the run; notes whether the last call was of another model.
         optimizers: Those that have stepped parameters of watched models.
     """
 

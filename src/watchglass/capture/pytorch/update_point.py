@@ -50,7 +50,7 @@ class UpdatePoint:
     """Callbacks of optimizers and scalers.
 
     Args:
-        current: The state of the training.
+        current: The state of the run.
         readings: Reads parameters.
         capture: Switched off at the update.
         fast_path: Learns from every step that is over.

@@ -54,7 +54,7 @@ class XGBoostCallback(TrainingCallback):
 
     Args:
         open_hook: Makes or finds the hook when training begins, in the thread that trains.
-        close_hook: Called with that hook when the training has ended; a second argument is ``"failed"`` when an
+        close_hook: Called with that hook when training has ended; a second argument is ``"failed"`` when an
             exception ended it, else None.
         train: Name of the evaluation set that is the training data; the first whose name contains "train" if "".
         loss: Metric that rules follow as the loss; the first that is known to be one if "".
@@ -85,7 +85,7 @@ class XGBoostCallback(TrainingCallback):
         return model
 
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """A boosting round begins, unless the training is to stop here."""
+        """A boosting round begins, unless the run is to stop here."""
         try:
             if self._rounds is not None:
                 self._rounds.begin(evals_log)
@@ -94,7 +94,7 @@ class XGBoostCallback(TrainingCallback):
         return False
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """A boosting round and its evaluation have ended; returns whether the training is to stop."""
+        """A boosting round and its evaluation have ended; returns whether the run is to stop."""
         if self._rounds is None:
             return False
         self._rounds.end(model)
@@ -106,10 +106,10 @@ class XGBoostCallback(TrainingCallback):
         return False
 
     def after_training(self, model: Any) -> Any:
-        """The training has ended. Returns the model unchanged."""
+        """Training has ended. Returns the model unchanged."""
         rounds, self._rounds, _latest.callback = self._rounds, None, None
         if rounds is not None:
-            # Where an earlier callback stopped the training, the end of the last round was not reported here.
+            # Where an earlier callback stopped the run, the end of the last round was not reported here.
             rounds.end(model)
             self._close_hook(rounds.hook, None)
         return model

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from watchglass.evaluate.engine.rule_status import Order
 from watchglass.evaluate.follower import Follower
 from watchglass.records import Mode, Observation
 from watchglass.store import Store, layout, open_store
 from watchglass.tables import JointStep, Readable, StepView
-
-#: Attempt and order of the last step of each worker that counts.
-Reached = Mapping[str, tuple[int, Order]]
 
 
 class ReferenceRun:
@@ -25,6 +22,7 @@ class ReferenceRun:
     def __init__(self, location: str, readable: Readable) -> None:
         self.location, self._readable = location, readable
         self._store: Store | None = None
+        # Attempt and order of the last step of each worker that counts.
         self._reached: dict[str, tuple[int, Order]] | None = None
         self._cursors: dict[tuple[int, str, int, Mode], _Cursor] = {}
 

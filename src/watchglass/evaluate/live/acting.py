@@ -193,7 +193,7 @@ class Acting:
             why = f"it has not arrived within {limit} of waiting"
         for line in self._lines:
             if ended:
-                line.give_up(f"the training has ended, and {why}")
+                line.give_up(f"the run has ended, and {why}")
                 self._conclude(line, write, report)
             else:
                 line.leave()

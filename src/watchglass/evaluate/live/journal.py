@@ -146,7 +146,7 @@ class BufferedJournal:
 
         Args:
             attempt: The newest attempt there was.
-            ended: How the training ended, in words.
+            ended: How the run ended, in words.
 
         Raises:
             StoreError: The store refused.

@@ -173,5 +173,5 @@ try:
     _leave_path()
     _install()
 except Exception as failure:
-    _warn("the training", failure)
+    _warn("the training run", failure)
 _hand_over()

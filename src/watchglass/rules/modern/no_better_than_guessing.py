@@ -62,7 +62,7 @@ class NoBetterThanGuessing(Rule):
     min_steps: int = parameter(60, help="steps before a run is judged", unit="steps", ge=1)
     evaluations: int = parameter(2, help="evaluations before their losses are judged", ge=1)
 
-    #: Targets of the training, and of evaluations.
+    #: Targets of TRAIN steps, and of evaluations.
     pools: dict[str, dict[str, Any]] = state(dict)
     evaluated: dict[str, dict[str, Any]] = state(dict)
     #: Whether each captured loss was the mean of its function; None before the first.
@@ -214,7 +214,7 @@ class NoBetterThanGuessing(Rule):
         yield self._finding(view, "training", what, error, limit, self._pool(), "the variance of the targets")
 
     def _evaluation(self, view: StepView) -> Iterable[Finding]:
-        # Their classes may be more even than those of the training.
+        # Their classes may be more even than those of TRAIN steps.
         pool = next(iter(self.evaluated.values())) if len(self.evaluated) == 1 and self._pool() else None
         limit = guessing.guess(pool) if pool is not None else None
         if pool is None or limit is None or self.masked or view.in_turns or len(self.judged) < self.evaluations:

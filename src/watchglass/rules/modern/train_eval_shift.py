@@ -41,7 +41,7 @@ class TrainEvalShift(Rule):
     default = True
     needs = (
         Needs(facts=("input_sketch", "target_sketch"), why="to compare inputs and to know what a guess reaches"),
-        Needs(scalars=("loss",), optional=True, why="to see whether the training has learned"),
+        Needs(scalars=("loss",), optional=True, why="to see whether the model has learned"),
     )
 
     ratio: float = parameter(2.3, help="largest ratio of standard deviations", gt=1)

@@ -100,7 +100,7 @@ class CompiledModules:
     """Modules that are, or may be, called from compiled code.
 
     Args:
-        guard: Keeps faults from the training.
+        guard: Keeps exceptions of watchglass from the script.
         entered: Called for every module that is called while this is switched on, where inputs are wanted.
         returned: Called for every module that returns.
     """

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from watchglass.capture.pytorch.autograd_graph import axis_of, saved_tensor, saved_tensors, shape_of
@@ -111,11 +110,6 @@ def _labels(node: Any) -> Labels | None:
             if log_shares is not None and shares is not None and shares.shape == log_shares.shape:
                 return Labels(log_shares, shares.detach())
     return None
-
-
-def _labels_rows(index: Tensor, log_shares: Tensor) -> bool:
-    """Whether an index has an integer for each row."""
-    return index.dtype == torch.int64 and index.shape == log_shares.shape[:1]
 
 
 def _log_shares(made: tuple[Any, int]) -> Tensor | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.input_sketches import rows_of
-from watchglass.capture.judged_sketches import Cut, Given, Judged
+from watchglass.capture.judged_sketches import Cut, LossRows, SampleInputs
 from watchglass.capture.neighbours import LEAST_ROWS, MOST_COLUMNS
 from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
@@ -45,8 +45,8 @@ class JudgedRows:
         # How many of them were, as a list that the fact about an output without a loss can look at later.
         self._losses: list[str] = []
         # What the model returned in this forward, until a backward shows a loss that the script wrote.
-        self._output: Judged | None = None
-        self._given: Given | None = None
+        self._output: LossRows | None = None
+        self._given: SampleInputs | None = None
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward is about to run."""
@@ -86,7 +86,7 @@ class JudgedRows:
             self._losses.append(judged.function)
             self._add(call.forward, "autograd", judged, [])
 
-    def _add(self, forward: Forward, source: str, judged: Judged, unless: list[str]) -> None:
+    def _add(self, forward: Forward, source: str, judged: LossRows, unless: list[str]) -> None:
         if _of_samples(judged, self._given):
             judged = dataclasses.replace(judged, given=self._given)
         made = {"output_sketch": judged.output_sketch, "target_sketch": judged.target_sketch}
@@ -108,7 +108,7 @@ def about_model(models: Models, forward: Forward) -> dict[str, int]:
     return {"model": forward.model} if models.seen > 1 and forward.model >= 0 else {}
 
 
-def _given(call: ForwardCall) -> Given | None:
+def _given(call: ForwardCall) -> SampleInputs | None:
     """Elements of the first tensor of floats, else of integers, that a batch of samples consists of."""
     arguments = (*call.arguments, *((call.kwargs,) if call.kwargs else ()))
     found = [each for _, each in tensors_in(arguments) if _readable(each) and each.dim() > 1]
@@ -118,13 +118,13 @@ def _given(call: ForwardCall) -> Given | None:
         return None
     samples, columns = batch.shape[0], batch.numel() // batch.shape[0]
     device = batch.device
-    of_rows = Given.rows_of(torch.arange, samples, device=device)[:, None] * columns
+    of_rows = SampleInputs.rows_of(torch.arange, samples, device=device)[:, None] * columns
     picked = of_rows + rows_of(torch.arange, columns, MOST_COLUMNS, device=device)
     taken = elements("input", batch, picked.reshape(-1), tuple(picked.shape))
-    return None if taken is None else Given(taken, samples)
+    return None if taken is None else SampleInputs(taken, samples)
 
 
-def _of_samples(judged: Judged, given: Given | None) -> bool:
+def _of_samples(judged: LossRows, given: SampleInputs | None) -> bool:
     """Whether the rows of what is judged are the samples whose inputs were copied."""
     if given is None or judged.targets is None or judged.shape[:1] != (given.samples,):
         return False
@@ -138,7 +138,7 @@ def _readable(tensor: Any) -> bool:
     return tensor.layout is torch.strided and not in_graph_capture(tensor)
 
 
-def _judged(call: LossCall, number: int) -> Judged | None:
+def _judged(call: LossCall, number: int) -> LossRows | None:
     outputs, targets = call.predictions, call.target
     if not _readable(outputs) or not _readable(targets) or not outputs.numel():
         return None
@@ -152,7 +152,7 @@ def _judged(call: LossCall, number: int) -> Judged | None:
     cut = Cut.of(rows, columns, by_class=False)
     same = outputs.shape == targets.shape
     picked = _flat(rows, columns, cut, outputs.device)
-    return Judged(
+    return LossRows(
         call.function, number, False, tuple(outputs.shape), tuple(targets.shape), columns,
         elements("output", outputs, picked, (cut.rows, cut.columns)),
         elements("target", targets, picked, (cut.rows, cut.columns)) if same else None,
@@ -160,7 +160,7 @@ def _judged(call: LossCall, number: int) -> Judged | None:
     )  # fmt: skip
 
 
-def _of_handwritten(found: Difference | Labels, output: Judged) -> Judged | None:
+def _of_handwritten(found: Difference | Labels, output: LossRows) -> LossRows | None:
     """A loss that the script wrote, and what is known of its output."""
     if not all(map(_readable, found[:2] if isinstance(found, Labels) else found[:1])):
         return None
@@ -178,14 +178,14 @@ def _of_handwritten(found: Difference | Labels, output: Judged) -> Judged | None
     )
 
 
-def _by_class(call: LossCall, number: int, outputs: Tensor, targets: Tensor) -> Judged | None:
+def _by_class(call: LossCall, number: int, outputs: Tensor, targets: Tensor) -> LossRows | None:
     ignored = int(argument_of(call.function, "ignore_index", call.arguments, call.kwargs, -100))
     return _of_labels(call.function, number, outputs, targets, ignored, _settings(call))
 
 
 def _of_labels(
     function: str, number: int, outputs: Tensor, targets: Tensor, ignored: int, settings: dict[str, Any]
-) -> Judged | None:
+) -> LossRows | None:
     if outputs.dim() < 2:
         outputs, targets = outputs.unsqueeze(0), targets.unsqueeze(0)
     samples, classes, *space = outputs.shape
@@ -201,7 +201,7 @@ def _of_labels(
     first = seen // positions * (classes * positions) + seen % positions
     of_outputs = (first[:, None] + torch.arange(classes, device=device) * positions).reshape(-1)
     shape = (len(seen), classes)
-    return Judged(
+    return LossRows(
         function, number, True, tuple(outputs.shape), tuple(targets.shape), classes,
         elements("output", outputs, of_outputs, shape) if cut.whole_rows else None,
         elements("target", targets, of_outputs, shape) if shares else elements("target", targets, rows, (cut.rows, 1)),
@@ -211,13 +211,13 @@ def _of_labels(
     )  # fmt: skip
 
 
-def _of_output(output: Tensor) -> Judged | None:
+def _of_output(output: Tensor) -> LossRows | None:
     if not _readable(output):
         return None
     rows, columns = _matrix(output.shape)
     cut = Cut.of(rows, columns, by_class=False)
     taken = elements("output", output, _flat(rows, columns, cut, output.device), (cut.rows, cut.columns))
-    return None if taken is None else Judged("", 0, False, tuple(output.shape), (), columns, taken, None)
+    return None if taken is None else LossRows("", 0, False, tuple(output.shape), (), columns, taken, None)
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from watchglass.capture.pytorch.losses import ELEMENTWISE
 #: Most different calls that are kept; with more, shapes vary too much for a rule.
 _MOST_CALLS = 32
 #: Operations that limit the range of their values.
-_TOLD = ("softmax", "log_softmax", "sigmoid", "tanh", "relu", "softplus", "weighted_sum")
+_LIMITING = ("softmax", "log_softmax", "sigmoid", "tanh", "relu", "softplus", "weighted_sum")
 #: Rearrangements between the predictions and the operation that made them, at most.
 _MOST_HOPS = 5
 
@@ -90,7 +90,7 @@ def _made_by(predictions: Tensor | None) -> tuple[str | None, int | None]:
         kind, name = graphs.operation_of(node)
         if kind != graphs.ARRANGES:
             made = "weighted_sum" if kind == graphs.MATRIX else name
-            return (made if made in _TOLD else None), _normalized_over(node)
+            return (made if made in _LIMITING else None), _normalized_over(node)
         node = node.next_functions[0][0] if node.next_functions else None
     return None, None
 

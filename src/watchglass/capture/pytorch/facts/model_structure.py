@@ -126,7 +126,7 @@ class Membership:
         self._notify(update.step.records, optimizers, update.optimizer)
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """Any optimizer has stepped: one whose parameters are all foreign makes no step of the training."""
+        """Any optimizer has stepped: one whose parameters are all foreign makes no step of the run."""
         if self._strange.get(id(optimizer), 0) is not None:
             self._strange_step(optimizer)
 

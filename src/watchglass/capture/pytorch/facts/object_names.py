@@ -49,7 +49,7 @@ class ObjectNames:
         return harmless(forget)
 
     def is_part(self, scheduler: Any) -> None:
-        """A scheduler belongs to another and is stepped by it, never by the training."""
+        """A scheduler belongs to another and is stepped by it, never by the script."""
         self.name("scheduler", scheduler)
         self._parts.add(id(scheduler))
 

@@ -30,7 +30,7 @@ class Rerun:
     """Repeats forwards while the weights are still those of the failing one.
 
     Args:
-        current: The state of the training.
+        current: The state of the run.
         weights: The parameters.
     """
 

@@ -36,7 +36,7 @@ class FirstBadModule:
     """Searches once per run, at the first sign of a non-finite value.
 
     Args:
-        current: The state of the training.
+        current: The state of the run.
     """
 
     def __init__(self, current: TrainingState) -> None:

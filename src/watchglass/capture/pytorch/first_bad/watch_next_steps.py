@@ -36,7 +36,7 @@ class NextStepsWatch:
         losses: Losses of the step that are not finite, or not known yet.
 
     Args:
-        current: The state of the training.
+        current: The state of the run.
         weights: The parameters.
     """
 
