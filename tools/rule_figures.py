@@ -19,7 +19,7 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import build_rule
 from watchglass.run import Run
 from watchglass.testing.rule_suite import shown
-from watchglass.view.figures import COLOURS, thin
+from watchglass.view.plot import COLOURS, thin
 
 Points = Sequence[tuple[float, float]]
 

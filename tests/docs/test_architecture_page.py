@@ -114,7 +114,7 @@ RENDERED = """
 """
 FIGURE = """
 def toy_figure(run):
-    figure = _figure("Toy", "step", "")
+    figure = new_figure("Toy", "step", "")
     figure.add_scatter(x=[0, 1], y=[1, 0])
     return figure
 

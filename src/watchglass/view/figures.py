@@ -6,39 +6,42 @@ figure small; every spike is kept.
 
 from __future__ import annotations
 
-import html
-import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import Finding, Mode, Role, Severity, series_name
+from watchglass.records import Finding, Mode, Role, series_name
 from watchglass.run import leaders_of
+from watchglass.view.plot import (
+    COLOURS,
+    Curve,
+    Series,
+    draw_line,
+    escape,
+    mark_findings,
+    new_figure,
+    place_legend,
+    rounded,
+    set_logarithmic,
+    thin,
+)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from watchglass.run import Run
-    from watchglass.tables import Stretch
 
-Series = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
-
-#: Colours that colour-blind readers can distinguish too, on white and on near-black (after Okabe and Ito).
-COLOURS = {"train": "#3A8FD0", "eval": "#E69F00", "error": "#D55E00", "warning": "#CC79A7", "info": "#56B4E9"}
 #: Colour of cells that hold a value which is not finite; not in the scale of the others.
 NON_FINITE = "#FF2D95"
 
-_MAX_POINTS, _MAX_COLUMNS, _MAX_ROWS, _MAX_MARKS, _MAX_MODELS = 4000, 400, 150, 8, 12
-#: Most lines with a legend, most small figures of a page, and most points that are drawn as markers.
-_MAX_LEGEND, _MAX_SCALARS, _MAX_DOTS = 12, 24, 60
+_MAX_COLUMNS, _MAX_ROWS, _MAX_MODELS = 400, 150, 12
+#: Most lines with a legend, and most small figures of a page.
+_MAX_LEGEND, _MAX_SCALARS = 12, 24
 #: The colours of gradient norms span at least this many powers of ten.
 _DECADES = 4.0
-#: Characters of a legend's line.
-_LEGEND_CHARACTERS = 130
 #: Scalars that capture records without the script.
 _OURS = {"loss", "accuracy", "gradient_norm", "gradient_norm_before_clip"}
 
@@ -54,13 +57,13 @@ def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
         return None
     figure, finite = _drawn("Loss", "loss", curves)
     if len(finite) and finite.min() > 0 and float(finite.max() / finite.min()) > 100:
-        _logarithmic(figure, finite)
+        set_logarithmic(figure, finite)
     top = float(finite.max()) if len(finite) else 1.0
     for curve in curves:
         steps, series = curve.series
         _non_finite_marks(figure, curve.name, steps[~np.isfinite(series)], top, curve.colour)
-    _mark_findings(figure, run, findings)
-    _legend(figure)
+    mark_findings(figure, run, findings)
+    place_legend(figure)
     return figure
 
 
@@ -71,7 +74,7 @@ def accuracy_figure(run: Run) -> go.Figure | None:
         return None
     figure, _ = _drawn("Accuracy", "accuracy", curves)
     figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
-    _legend(figure)
+    place_legend(figure)
     return figure
 
 
@@ -93,11 +96,11 @@ def gradient_heatmap(run: Run) -> go.Figure | None:
     high = float(known.max()) if len(known) else 0.0
     # Only far smaller norms are dark, because layers of a healthy model differ too.
     low = min(float(known.min()) if len(known) else high, high - _DECADES)
-    figure = _figure("Gradient norm by layer", "training step", "")
+    figure = new_figure("Gradient norm by layer", "training step", "")
     labels = [label for part in parts for label in part.labels]
     for number, part in enumerate(parts):
         figure.add_heatmap(
-            x=part.steps, y=labels, z=_rounded(part.among(labels, np.where(part.zero, low, part.logs))), zmin=low,
+            x=part.steps, y=labels, z=rounded(part.among(labels, np.where(part.zero, low, part.logs))), zmin=low,
             zmax=high, colorscale="Viridis", showscale=number == 0,
             colorbar={"title": {"text": "log10"}, "thickness": 12}, hoverongaps=False,
             hovertemplate="%{y}<br>step %{x}<br>norm 10^%{z:.2f}<extra></extra>",
@@ -134,12 +137,12 @@ def update_ratio_figure(run: Run) -> go.Figure | None:
     if not curves:
         return None
     figure, values = _drawn("Update size relative to the weight", "update / weight", curves)
-    _logarithmic(figure, np.concatenate([[1e-4, 1e-1], values]))
+    set_logarithmic(figure, np.concatenate([[1e-4, 1e-1], values]))
     figure.add_hrect(y0=1e-4, y1=1e-1, fillcolor="#009E73", opacity=0.10, line_width=0)
     if len(curves) > _MAX_LEGEND:
         _depth_scale(figure, len(curves))
     else:
-        _legend(figure)
+        place_legend(figure)
     return figure
 
 
@@ -161,8 +164,8 @@ def gradient_norm_figure(run: Run) -> go.Figure | None:
     figure, finite = _drawn("Gradient norm", "norm of all gradients", curves)
     positive = finite[finite > 0]
     if len(positive) and float(positive.max() / positive.min()) > 20:
-        _logarithmic(figure, positive)
-    _legend(figure)
+        set_logarithmic(figure, positive)
+    place_legend(figure)
     return figure
 
 
@@ -176,7 +179,7 @@ def learning_rate_figure(run: Run) -> go.Figure | None:
         curves = [curves[0]._replace(colour=COLOURS["train"])]
     figure, _ = _drawn("Learning rate", "learning rate", curves)
     figure.update_yaxes(exponentformat="power", rangemode="tozero")
-    _legend(figure)
+    place_legend(figure)
     return figure
 
 
@@ -193,9 +196,9 @@ def scalar_figures(run: Run) -> tuple[list[go.Figure], int]:
         if len(made) == _MAX_SCALARS:
             more += 1
             continue
-        figure = _figure(escape(name), "", "")
-        _line(figure, _Curve("training", train, COLOURS["train"]))
-        _line(figure, _Curve("validation", evaluation, COLOURS["eval"], markers=True))
+        figure = new_figure(escape(name), "", "")
+        draw_line(figure, Curve("training", train, COLOURS["train"]))
+        draw_line(figure, Curve("validation", evaluation, COLOURS["eval"], markers=True))
         both = len(train[0]) > 0 and len(evaluation[0]) > 0
         figure.update_layout(height=230, margin={"l": 50, "r": 10, "t": 40, "b": 30}, showlegend=both)
         figure.update_layout(title={"font": {"size": 13}})
@@ -248,28 +251,6 @@ def layer_names(run: Run, role: Role) -> list[str]:
     infos = [info for info in infos if not info.name.endswith("bias")] or infos
     infos.sort(key=lambda info: (info.model or 0, info.layer_index < 0, info.layer_index, info.tensor_id))
     return [str(name) for name in _spread(np.array([info.name for info in infos]), _MAX_ROWS)]
-
-
-def escape(name: str) -> str:
-    """``name`` for plotly, which would take a part of HTML in it for markup."""
-    return html.escape(name, quote=False)
-
-
-def thin(steps: npt.NDArray[Any], values: npt.NDArray[np.float64], limit: int = _MAX_POINTS) -> Series:
-    """A series with at most about ``limit`` points: of each stretch the lowest, the highest and one not finite."""
-    if len(steps) <= limit:
-        return steps, values
-    edges = np.linspace(0, len(steps), limit // 3 + 1).astype(int)
-    keep: set[int] = {0, len(steps) - 1}
-    for begin, end in pairwise(edges):
-        part = values[begin:end]
-        finite = np.flatnonzero(np.isfinite(part))
-        if len(finite):
-            keep |= {begin + int(finite[part[finite].argmin()]), begin + int(finite[part[finite].argmax()])}
-        if len(finite) < len(part):
-            keep.add(begin + int(np.flatnonzero(~np.isfinite(part))[0]))
-    index = np.array(sorted(keep))
-    return steps[index], values[index]
 
 
 class _GradientRow(NamedTuple):
@@ -342,22 +323,6 @@ def _is_ours(name: str) -> bool:
     return plain in _OURS or plain.startswith(("loss/", "learning_rate"))
 
 
-def _legend(figure: go.Figure) -> None:
-    """Put a legend of many or long names below the figure, where it grows without covering the title."""
-    names = [trace.name or "" for trace in figure.data if trace.showlegend is not False]
-    if len(names) < 2:
-        figure.update_layout(showlegend=False)
-        return
-    width = max(map(len, names))
-    if len(names) * (width + 6) <= _LEGEND_CHARACTERS // 2:
-        return
-    rows = math.ceil(len(names) / max(1, _LEGEND_CHARACTERS // (width + 6)))
-    figure.update_layout(
-        legend={"yanchor": "top", "y": -62 / 230, "xanchor": "left", "x": 0.0}, height=figure.layout.height + 21 * rows,
-        margin={"b": 50 + 21 * rows},
-    )  # fmt: skip
-
-
 def _depth_scale(figure: go.Figure, lines: int) -> None:
     """A scale of colours in place of a legend that would be longer than its figure."""
     figure.add_scatter(
@@ -372,47 +337,13 @@ def _depth_scale(figure: go.Figure, lines: int) -> None:
     figure.update_layout(showlegend=False)
 
 
-def _figure(title: str, x: str, y: str) -> go.Figure:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.update_layout(
-        title={"text": title, "x": 0, "xref": "paper"}, height=340, margin={"l": 60, "r": 20, "t": 60, "b": 50},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "right", "x": 1.0},
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hovermode="closest", template="none",
-        font={"family": "system-ui, sans-serif", "size": 13}, showlegend=True,
-    )  # fmt: skip
-    grid = {"zeroline": False, "showgrid": True, "gridcolor": "rgba(128,128,128,0.25)"}
-    figure.update_xaxes(title={"text": x}, **grid)
-    figure.update_yaxes(title={"text": y, "standoff": 12}, automargin=True, **grid)
-    return figure
-
-
-def _logarithmic(figure: go.Figure, values: npt.NDArray[np.float64]) -> None:
-    """A logarithmic axis for positive values, with a tick at powers of ten and at most about eight of them."""
-    decades = float(np.log10(values.max()) - np.log10(values.min()))
-    figure.update_yaxes(type="log", exponentformat="power", dtick=max(1, math.ceil(decades / 8)))
-
-
-def _drawn(title: str, y: str, curves: Sequence[_Curve]) -> tuple[go.Figure, npt.NDArray[np.float64]]:
+def _drawn(title: str, y: str, curves: Sequence[Curve]) -> tuple[go.Figure, npt.NDArray[np.float64]]:
     """A figure with curves over training steps, and all their finite values."""
-    figure = _figure(title, "training step", y)
+    figure = new_figure(title, "training step", y)
     for curve in curves:
-        _line(figure, curve)
+        draw_line(figure, curve)
     values = np.concatenate([curve.series[1] for curve in curves])
     return figure, values[np.isfinite(values)]
-
-
-def _line(figure: go.Figure, curve: _Curve) -> None:
-    if not len(curve.series[0]):
-        return
-    steps, values = thin(*curve.series)
-    figure.add_scatter(
-        x=steps, y=_rounded(np.where(np.isfinite(values), values, np.nan)), name=curve.name, opacity=curve.opacity,
-        mode="lines+markers" if curve.markers or len(steps) <= _MAX_DOTS else "lines", connectgaps=False,
-        line={"color": curve.colour, "width": 1.6, "dash": curve.dash}, marker={"size": 6 if curve.markers else 4},
-        hovertemplate="step %{x}: %{y:.4g}<extra>" + curve.name + "</extra>",
-    )  # fmt: skip
 
 
 def _non_finite_marks(figure: go.Figure, name: str, steps: npt.NDArray[Any], top: float, colour: str) -> None:
@@ -426,48 +357,6 @@ def _non_finite_marks(figure: go.Figure, name: str, steps: npt.NDArray[Any], top
     )  # fmt: skip
 
 
-def _mark_findings(figure: go.Figure, run: Run, findings: Iterable[Finding]) -> None:
-    """A dotted line with the rule's name at the step at which each rule first found something of a severity."""
-    stretches = {worker: run.stretches(Mode.EVAL, worker) for worker in run.workers}
-    marks: dict[tuple[str, Severity], int] = {}
-    for finding in findings:
-        step = _training_step(finding, stretches.get(finding.worker, ()))
-        key = (finding.rule, finding.severity)
-        if step is not None and step < marks.get(key, step + 1):
-            marks[key] = step
-    ordered = sorted(marks.items(), key=lambda item: (-item[0][1].rank, item[1]))[:_MAX_MARKS]
-    for position, ((rule, severity), step) in enumerate(sorted(ordered, key=lambda item: item[1])):
-        figure.add_shape(
-            type="line", x0=step, x1=step, y0=0, y1=1, yref="paper",
-            line={"dash": "dot", "width": 1.5, "color": COLOURS[severity.value]},
-        )  # fmt: skip
-        figure.add_annotation(
-            x=step, y=0.98 - 0.085 * (position % 5), yref="paper", text=escape(rule), showarrow=False, xanchor="left",
-            xshift=3, font={"size": 11, "color": COLOURS[severity.value]},
-        )  # fmt: skip
-
-
-def _training_step(finding: Finding, stretches: Iterable[Stretch]) -> int | None:
-    """The training step at which a finding was made, by the run's evaluation stretches; None where that is unknown."""
-    if finding.mode is Mode.TRAIN:
-        return finding.step
-    for stretch in stretches:
-        if stretch.mode is finding.mode and stretch.first_step <= finding.step <= stretch.last_step:
-            return max(0, stretch.train_step)
-    return None
-
-
-class _Curve(NamedTuple):
-    """A series in a figure."""
-
-    name: str
-    series: Series
-    colour: str
-    markers: bool = False
-    opacity: float = 1.0
-    dash: str = "solid"
-
-
 def _shades(number: int) -> list[str]:
     """``number`` colours, from dark to bright."""
     from plotly.colors import sample_colorscale
@@ -475,28 +364,28 @@ def _shades(number: int) -> list[str]:
     return list(sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, number - 1) for i in range(number)]))
 
 
-def _shaded(lines: Iterable[tuple[str, Series]], most: int | None = None) -> list[_Curve]:
+def _shaded(lines: Iterable[tuple[str, Series]], most: int | None = None) -> list[Curve]:
     """Curves of the first series that are not empty, each in a separate shade."""
     found = [(name, series) for name, series in lines if len(series[0])][:most]
     return [
-        _Curve(escape(name), series, shade) for (name, series), shade in zip(found, _shades(len(found)), strict=True)
+        Curve(escape(name), series, shade) for (name, series), shade in zip(found, _shades(len(found)), strict=True)
     ]
 
 
-def _curves(run: Run, name: str) -> list[_Curve]:
+def _curves(run: Run, name: str) -> list[Curve]:
     """A series of each model, in training and in evaluation, if recorded; with very many models only
     the first ones.
     """  # noqa: D205
     models = run.models[:_MAX_MODELS]
     several = len(models) > 1
-    found: list[_Curve] = []
+    found: list[Curve] = []
     for shade, model in zip(_shades(len(models)), models, strict=True):
         series, worker = series_name(name, model.model), model.worker or None
         whose = f"{model.name}{f' of {escape(model.worker)}' if worker else ''}, " if several else ""
         of = f" ({escape(model.validation_of)})" if name == "loss" and model.validation_of else ""
         colours = (shade, shade) if several else (COLOURS["train"], COLOURS["eval"])
-        found.append(_Curve(f"{whose}training", _scalar(run, series, worker), colours[0]))
-        found.append(_Curve(f"{whose}validation{of}", _stretch_means(run, series, worker), colours[1], markers=True))
+        found.append(Curve(f"{whose}training", _scalar(run, series, worker), colours[0]))
+        found.append(Curve(f"{whose}validation{of}", _stretch_means(run, series, worker), colours[1], markers=True))
     return [curve for curve in found if len(curve.series[0])]
 
 
@@ -551,9 +440,3 @@ def _spread(values: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
     if len(values) > limit:
         values = values[np.unique(np.linspace(0, len(values) - 1, limit).round().astype(int))]
     return values
-
-
-def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Single precision: twice what a screen can show, at half the size."""
-    limit = float(np.finfo(np.float32).max)
-    return np.clip(values, -limit, limit).astype(np.float32)

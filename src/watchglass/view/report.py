@@ -19,6 +19,7 @@ from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.settings import setting_rows
 from watchglass.view.text import duration, number, percent, printable, size
+from watchglass.view.time_figures import duration_rows, time_figures, usage_rows
 from watchglass.view.verdict import tone
 from watchglass.view.verdict_sentences import chain, closing, findings_of, headline, since
 
@@ -69,21 +70,23 @@ def render_report(run: Run, verdict: Verdict) -> str:
     """The whole page. Everything that comes from the run is escaped; plotly's script is inlined once."""
     title = f"watchglass: {verdict.status} in {verdict.run}"
     figures = run_figures(run, verdict.findings)
+    times = time_figures(run, verdict.findings)
     scalars, more = scalar_figures(run)
     whose = f", {_text(run.worker().name)}" if len(run.workers) > 1 else ""
     body = "".join(
         (
             _summary(run, verdict),
             *_sections("Diagnoses", [_diagnosis(item, verdict) for item in verdict.diagnoses]),
-            *_sections("Figures", [_figure(index, caption, figure) for index, (caption, figure) in enumerate(figures)]),
+            *_sections("Figures", _figures(0, figures)),
             *_sections(f"Saved by the script{whose}", _scalars(len(figures), scalars, more)),
+            *_sections("Time", [*_figures(len(figures) + len(scalars), times), *_time_tables(run)]),
             *_sections("Findings", [_findings_table(verdict.findings)] if verdict.findings else []),
             *_sections("Rules", [_statuses_table(verdict.statuses)] if verdict.statuses else []),
             *_sections("Settings", _settings(run)),
             *_sections("Run", [_facts_table(run, verdict)]),
         )
     )
-    scripts = [_plotly_script(), _asset("report.js")] if figures or scalars else []
+    scripts = [_plotly_script(), _asset("report.js")] if figures or scalars or times else []
     style = _asset("report.css")
     page = _asset("report.html")
     for mark, text in (
@@ -163,6 +166,22 @@ def _figure(index: int, caption: str, figure: go.Figure) -> str:
         f'<script type="application/json" id="data-{index}">{data}</script>'
         + (f"<figcaption>{_text(caption)}</figcaption></figure>" if caption else "</figure>")
     )
+
+
+def _figures(first: int, figures: Sequence[tuple[str, go.Figure]]) -> list[str]:
+    return [_figure(first + index, caption, figure) for index, (caption, figure) in enumerate(figures)]
+
+
+def _time_tables(run: Run) -> list[str]:
+    """Durations of steps, and the metrics of machines folded."""
+    durations, usage = duration_rows(run), usage_rows(run)
+    head = ("steps", "number", "in total", "mean", "median", "99th percentile", "longest", "at step")
+    tables = [_table(head, durations)] if durations else []
+    if usage:
+        rows = [tuple(map(_text, row)) for row in usage]
+        table = _table(("metric", "mean", "95th percentile", "maximum"), rows)
+        tables.append(f"<details><summary>All metrics of the machine</summary>{table}</details>")
+    return tables
 
 
 def _scalars(first: int, figures: Sequence[go.Figure], more: int) -> Sequence[str]:

@@ -74,3 +74,10 @@ def size(amount: float) -> str:
             return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} GB"
+
+
+def quantity(value: float, unit: str) -> str:
+    """``"43.22 %"``, ``"1.2 GB"``, ``"3.5 MB/s"``: a number with its unit, bytes with a decimal prefix."""
+    if unit.startswith("bytes"):
+        return size(value) + unit.removeprefix("bytes")
+    return f"{number(value)} {unit}".rstrip()

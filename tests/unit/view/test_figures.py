@@ -19,9 +19,9 @@ from watchglass.view.figures import (
     loss_figure,
     run_figures,
     scalar_figures,
-    thin,
     update_ratio_figure,
 )
+from watchglass.view.plot import thin
 
 
 def test_losses_by_mode_with_findings_marked(sick_run: Run, sick_verdict: Verdict) -> None:

@@ -1,0 +1,207 @@
+"""Figures and tables of where the time of a run went: phases of steps, durations of steps, load of the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.errors import UnknownNameError
+from watchglass.records import Finding, Mode
+from watchglass.run import PHASE_NAMES, Phases
+from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
+from watchglass.view.text import duration, quantity
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from watchglass.run import Run
+
+#: Colours of phases: those in which the script waits or copies are warm, those that compute cool (after Okabe and Ito).
+_PHASE_COLOURS = dict(zip(PHASE_NAMES, ("#D55E00", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#999999"), strict=True))
+#: Metrics of the figure of a machine, all in percent, with names for a person and colours.
+_LOADS = (
+    ("cpu.utilization", "processor", "#0072B2"), ("cpu.iowait", "wait for disks", "#D55E00"),
+    ("memory.utilization", "memory", "#999999"), ("gpu.utilization", "GPU", "#009E73"),
+    ("gpu.memory.utilization", "memory of GPUs", "#E69F00"),
+)  # fmt: skip
+_MAX_COLUMNS, _BARS = 240, 60
+
+
+def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
+    """Time of training steps by phase, stacked, with the first findings marked; None where no phases were recorded.
+
+    Each column is the mean of neighbouring steps, so that their sum is the mean time of these steps.
+    """
+    phases = run.phases()
+    if len(phases) < 2:
+        return None
+    figure = new_figure("Time of training steps by phase", "training step", "ms")
+    steps, values = _columns(phases)
+    for name, column in zip(PHASE_NAMES, 1000 * values.T, strict=True):
+        if column.any():
+            figure.add_scatter(
+                x=steps, y=rounded(column), name=name, mode="lines", stackgroup="phases",
+                fillcolor=_PHASE_COLOURS[name], line={"width": 0, "color": _PHASE_COLOURS[name]},
+                hovertemplate=f"step %{{x}}: %{{y:.3g}} ms<extra>{name}</extra>",
+            )  # fmt: skip
+    mark_findings(figure, run, findings)
+    place_legend(figure)
+    figure.update_layout(legend={"traceorder": "normal"})
+    return figure
+
+
+def durations_figure(run: Run) -> go.Figure | None:
+    """How many steps took how long, by mode, on a logarithmic axis; None with fewer than two steps.
+
+    The bars have equal widths on that axis. Vertical lines are the median and the 99th percentile of training steps.
+    """
+    seconds = {mode: taken[taken > 0] for mode in (Mode.TRAIN, Mode.EVAL) if len(taken := run.phases(mode).seconds)}
+    train = seconds.get(Mode.TRAIN, np.empty(0))
+    if len(train) < 2:
+        return None
+    figure = new_figure("Durations of steps", "ms", "steps")
+    powers = {mode: np.log10(1000 * each) for mode, each in seconds.items()}
+    low, high = min(each.min() for each in powers.values()), max(each.max() for each in powers.values())
+    edges = np.linspace(low, max(high, low + 0.1), _BARS + 1)
+    for mode, colour, name in ((Mode.TRAIN, "train", "training"), (Mode.EVAL, "eval", "validation")):
+        if mode in seconds:
+            counts = np.histogram(powers[mode], edges)[0]
+            figure.add_bar(
+                x=10 ** ((edges[1:] + edges[:-1]) / 2), y=counts, width=np.diff(10**edges), name=name,
+                marker={"color": COLOURS[colour], "line": {"width": 0}}, opacity=0.7,
+                hovertemplate=f"%{{x:.3g}} ms: %{{y}} steps<extra>{name}</extra>",
+            )  # fmt: skip
+    figure.update_layout(barmode="overlay")
+    figure.update_xaxes(type="log", dtick="D2", exponentformat="none")
+    for place, words in ((50, "median"), (99, "99th percentile")):
+        at = float(np.percentile(1000 * train, place))
+        figure.add_vline(x=at, line={"dash": "dot", "width": 1.5, "color": "#888888"})
+        figure.add_annotation(
+            x=float(np.log10(at)), y=1.0, yref="paper", text=words, showarrow=False, xanchor="left", xshift=3,
+            font={"size": 11, "color": "#888888"},
+        )  # fmt: skip
+    place_legend(figure)
+    return figure
+
+
+def machine_figure(run: Run, stream: str, findings: Sequence[Finding] = ()) -> go.Figure | None:
+    """Load of a machine in percent over the time since its first sample, with the first findings marked.
+
+    Args:
+        run: The run.
+        stream: Stream of the machine.
+        findings: Findings of rules.
+
+    Returns:
+        The figure; None where the stream has no loads.
+    """
+    found = []
+    for metric, name, colour in _LOADS:
+        try:
+            samples = run.samples(metric, stream=stream)
+        except UnknownNameError:  # no GPU, or a counter that the system does not have
+            continue
+        values = np.asarray(samples.values)
+        known = np.isfinite(values).reshape(len(samples), -1)
+        taken = np.flatnonzero(known.any(axis=1))
+        if len(taken) > 1:
+            mean = np.nanmean(values.reshape(len(samples), -1)[taken], axis=1)
+            found.append((name, colour, samples.time[taken], mean))
+    if not found:
+        return None
+    begun = min(times[0] for _, _, times, _ in found)
+    length = max(float((times[-1] - begun) / np.timedelta64(1, "s")) for _, _, times, _ in found)
+    unit, seconds = next(((unit, each) for unit, each in (("h", 3600), ("min", 60)) if length > 3 * each), ("s", 1))
+    title = "Load of the machine" if stream == "system" else f"Load of the machine of {stream}"
+    figure = new_figure(title, f"time in {unit}", "%")
+    for name, colour, times, mean in found:
+        at, values = _averaged((times - begun) / np.timedelta64(seconds, "s"), mean)
+        figure.add_scatter(
+            x=rounded(at), y=rounded(values), name=name, mode="lines", line={"color": colour, "width": 1.6},
+            hovertemplate=f"%{{x:.4g}} {unit}: %{{y:.3g}} %<extra>{name}</extra>",
+        )  # fmt: skip
+    figure.update_yaxes(range=[0, 102])
+    ends = run.table("steps").to_arrow().select(["worker", "mode", "step", "began"]).to_pydict()
+    worker = run.worker().name
+    own = [
+        (step, np.datetime64(began.replace(tzinfo=None), "ns"))
+        for name, mode, step, began in zip(*ends.values(), strict=True)
+        if name == worker and mode == Mode.TRAIN.name
+    ]
+    if own:
+        numbers = np.array([step for step, _ in own])
+        moments = np.array([moment for _, moment in own]) - begun
+        mark_findings(
+            figure, run, findings,
+            lambda step: float(np.interp(step, numbers, moments / np.timedelta64(seconds, "s"))),
+        )  # fmt: skip
+    place_legend(figure)
+    return figure
+
+
+def time_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, go.Figure]]:
+    """Every figure of time that the run has data for, with a caption."""
+    first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
+    made = [
+        (
+            phases_figure(run, findings),
+            "Each column is the mean of neighbouring steps. data: the script waits for its loader; "
+            "prepare: from the batch to the call of the model." + first,
+        ),
+        (durations_figure(run), "Time since the end of the step before, waiting for data included." + first),
+        *(
+            (machine_figure(run, stream, findings), "100 % is what the run may use; of several GPUs the mean.")
+            for stream in run.streams
+        ),
+    ]
+    return [(caption, figure) for figure, caption in made if figure is not None]
+
+
+def duration_rows(run: Run) -> list[tuple[str, ...]]:
+    """Durations of steps by mode as text: mode, steps, total, mean, median, 99th percentile, longest, its step."""
+    rows = []
+    for mode in (Mode.TRAIN, Mode.EVAL):
+        phases = run.phases(mode)
+        if len(phases):
+            seconds = phases.seconds
+            middle, late = np.percentile(seconds, (50, 99)).tolist()
+            longest = int(seconds.argmax())
+            times = (seconds.sum(), seconds.mean(), middle, late, seconds[longest])
+            rows.append(
+                (mode.name, f"{len(phases):,}", *(_exact(float(each)) for each in times), f"{phases.steps[longest]:,}")
+            )
+    return rows
+
+
+def usage_rows(run: Run) -> list[tuple[str, ...]]:
+    """System metrics as text: metric, mean, 95th percentile, maximum; those of single processes are left out."""
+    rows = []
+    several = len(run.streams) > 1
+    for row in run.samples().to_arrow().to_pylist():
+        if not row["metric"].startswith("process.") and row["mean"] is not None:
+            name = f"{row['stream']}: {row['metric']}" if several else row["metric"]
+            rows.append((name, *(quantity(row[column], row["unit"]) for column in ("mean", "p95", "max"))))
+    return rows
+
+
+def _exact(seconds: float) -> str:
+    return duration(seconds) if seconds >= 10 else f"{1000 * seconds:,.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _columns(phases: Phases) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """At most :data:`_MAX_COLUMNS` columns of phases: the first step of each, and means over its steps."""
+    begins = np.unique(np.linspace(0, len(phases), _MAX_COLUMNS + 1).astype(int)[:-1])
+    counts = np.diff([*begins, len(phases)])
+    return phases.steps[begins], np.add.reduceat(phases.values, begins) / counts[:, None]
+
+
+def _averaged(
+    times: npt.NDArray[np.float64], values: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """A series of at most four times :data:`_MAX_COLUMNS` points, each the mean of neighbours."""
+    begins = np.unique(np.linspace(0, len(values), 4 * _MAX_COLUMNS + 1).astype(int)[:-1])
+    counts = np.diff([*begins, len(values)])
+    return times[begins], np.add.reduceat(values, begins) / counts

@@ -1,0 +1,115 @@
+"""Figures and tables of time agree with recorded phases and samples, and are left out where nothing was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from watchglass.diagnose import verdict
+from watchglass.records import PHASES, Finding, Mode, Severity
+from watchglass.run import open_run
+from watchglass.testing import Batch, Step, build_run
+from watchglass.view import render_report
+from watchglass.view.text import quantity
+from watchglass.view.time_figures import (
+    duration_rows,
+    durations_figure,
+    machine_figure,
+    phases_figure,
+    time_figures,
+    usage_rows,
+)
+
+#: Seconds of data, prepare, forward, backward, update and other; nothing prepares.
+TRAIN, EVAL, SLOW = (0.04, 0.0, 0.02, 0.03, 0.01, 0.0), (0.001, 0.0, 0.005, 0.0, 0.0, 0.004), (0.3, 0, 0.1, 0.2, 0.1, 0)
+FOUND = Finding(
+    id="0" * 12, rule="Overfit", severity=Severity.WARNING, step=300, last_step=300, count=1, mode=Mode.TRAIN,
+    worker="worker_0", tensors=("loss",), value=1.0, limit=1.0, message="",
+)  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Sixty seconds: 600 training steps, of which one is slow, six of an evaluation, and two samples a second."""
+    steps = [Step({"loss": 1.0}, seconds=0.1, rows={PHASES: [SLOW if n == 400 else TRAIN]}) for n in range(600)]
+    evaluation = [Step({"loss": 1.0}, mode=Mode.EVAL, rows={PHASES: [EVAL]}) for _ in range(6)]
+    metrics = {
+        "cpu.utilization": [80.0] * 120, "memory.utilization": np.linspace(0, 50, 120).tolist(),
+        "gpu.utilization": [[20.0, 60.0]] * 120, "process.memory": [[1e6]] * 120,
+    }  # fmt: skip
+    return build_run(tmp_path / "run", [Batch(metrics=metrics, seconds=60), *steps, *evaluation])
+
+
+def test_phases_are_stacked_to_the_mean_time_of_neighbouring_steps(path: str) -> None:
+    run = open_run(path)
+    figure = phases_figure(run, [FOUND])
+    traces = {trace.name: trace for trace in figure.data}
+    assert list(traces) == ["data", "forward", "backward", "update"]  # phases without any time are left out
+    assert {trace.stackgroup for trace in traces.values()} == {"phases"}
+    assert len(traces["data"].x) == 240
+    whole = np.sum([trace.y for trace in traces.values()], axis=0)
+    columns = np.searchsorted(traces["data"].x, [0, 400], side="right") - 1
+    np.testing.assert_allclose(whole[columns[0]], 100, rtol=1e-6)
+    assert whole.argmax() == columns[1]
+    # No time is lost: each column counts as many steps as lie before the next one.
+    widths = np.diff([*traces["data"].x, 600])
+    np.testing.assert_allclose((whole * widths).sum(), 1000 * run.phases().seconds.sum(), rtol=1e-5)
+    assert [(shape.x0, figure.layout.annotations[0].text) for shape in figure.layout.shapes] == [(300, "Overfit")]
+
+
+def test_every_step_is_in_one_bar_of_the_durations(path: str) -> None:
+    run = open_run(path)
+    figure = durations_figure(run)
+    train, evaluation = figure.data
+    assert (sum(train.y), sum(evaluation.y)) == (600, 6)
+    # The slow step is the last bar, and the 99th percentile does not see it.
+    assert train.y[-1] == 1
+    median, late = (shape.x0 for shape in figure.layout.shapes)
+    np.testing.assert_allclose([median, late], [100, 100], rtol=1e-6)
+
+
+def test_steps_of_one_length_have_bars_too(tmp_path: Path) -> None:
+    steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN]})] * 3
+    (bars,) = durations_figure(open_run(build_run(tmp_path / "run", steps))).data
+    assert sum(bars.y) == 3
+
+
+def test_the_load_of_a_machine_is_drawn_over_time_with_findings_at_their_steps(path: str) -> None:
+    run = open_run(path)
+    figure = machine_figure(run, "system", [FOUND])
+    traces = {trace.name: trace for trace in figure.data}
+    assert list(traces) == ["processor", "memory", "GPU"]
+    np.testing.assert_allclose(traces["GPU"].y, 40.0)  # the mean of two
+    np.testing.assert_allclose(traces["processor"].x, np.arange(120) / 2, atol=1e-6)
+    assert figure.layout.xaxis.title.text == "time in s"
+    (mark,) = figure.layout.shapes
+    assert mark.x0 == pytest.approx(30.0, abs=0.11)  # the 300th step of a tenth of a second
+
+
+def test_tables_name_the_longest_step_and_the_units(path: str) -> None:
+    run = open_run(path)
+    train, evaluation = duration_rows(run)
+    assert train == ("TRAIN", "600", "1 min 1 s", "101 ms", "100 ms", "100 ms", "700 ms", "400")
+    assert evaluation[:2] == ("EVAL", "6")
+    assert ("gpu.utilization", "40", "60", "60") in usage_rows(run)
+    assert not [row for row in usage_rows(run) if row[0] == "process.memory"]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(43.21678, "%", "43.22 %"), (1.2e9, "bytes", "1.2 GB"), (3.5e6, "bytes/s", "3.5 MB/s"), (4.0, "", "4")],
+)
+def test_a_quantity_has_its_unit(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+def test_the_report_has_a_section_of_time_only_where_time_was_recorded(path: str, tmp_path: Path) -> None:
+    run = open_run(path)
+    page = render_report(run, verdict(run))
+    assert "<h2>Time</h2>" in page
+    assert "All metrics of the machine" in page
+    plain = open_run(build_run(tmp_path / "plain", [Step({"loss": 1.0})] * 3))
+    assert time_figures(plain) == []
+    assert "<h2>Time</h2>" not in render_report(plain, verdict(plain))
