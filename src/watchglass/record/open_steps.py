@@ -104,6 +104,7 @@ class Forward:
     Attributes:
         start_ns: Worker's monotonic clock when it began.
         training: Whether the model was in training mode.
+        grad: Whether gradients can flow through it.
         backpropagated: Whether a backward ran through it.
         weight: What its loss counts when losses are averaged: samples.
         records: What was captured in it.
@@ -117,13 +118,14 @@ class Forward:
     """
 
     __slots__ = (
-        "backpropagated", "has_loss", "helps", "if_evaluated", "marked", "model", "output", "records", "start_ns",
-        "state", "training", "weight",
+        "backpropagated", "grad", "has_loss", "helps", "if_evaluated", "marked", "model", "output", "records",
+        "start_ns", "state", "training", "weight",
     )  # fmt: skip
 
-    def __init__(self, start_ns: int, training: bool, model: int = 0) -> None:
+    def __init__(self, start_ns: int, training: bool, model: int = 0, *, grad: bool = True) -> None:
         self.start_ns = start_ns
         self.training = training
+        self.grad = grad
         self.backpropagated = False
         self.weight = 1.0
         self.records = CapturedRecords()

@@ -121,7 +121,7 @@ class StepClock:
         now = start_ns or self._now_ns()
         if self.evaluation is not None:
             if self.evaluation.by_hand:
-                forward = Forward(now, training, model)
+                forward = Forward(now, training, model, grad=grad)
                 forward.records = self.evaluation.records
                 return forward
             self._hold_evaluation()
@@ -129,7 +129,7 @@ class StepClock:
         if step is not None and step.updated:
             self.close_train()
             step = None
-        forward = Forward(now, training, model)
+        forward = Forward(now, training, model, grad=grad)
         if not grad:
             if step is not None and step.forwards and all(other.model != model for other in step.forwards):
                 forward.helps, forward.records = True, step.records

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from facts_of import batch, classifier, facts, facts_by_step, watching
 from watchglass import Mode
+from watchglass.capture import Hook, attach, framework
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
@@ -71,6 +72,30 @@ def test_training_in_evaluation_mode_shows(run_path: Path) -> None:
     assert found["training"] is False
     assert found["in_training"] == 0
     assert found["model"] == "Sequential"
+
+
+def test_flags_of_a_frozen_encoder_are_marked(run_path: Path) -> None:
+    encoder, head = classifier(), nn.Linear(3, 3)
+
+    def frozen(inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            hidden = encoder(inputs)
+        probed: Tensor = head(hidden)
+        return probed
+
+    with Hook(run_path, save_interval=1, strict=True, facts=("training_flags",)) as hook:
+        attach(hook, framework("torch"))
+        for model, forward in ((encoder, encoder), (head, frozen)):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for number in range(12):
+                inputs, labels = batch(number)
+                optimizer.zero_grad()
+                F.cross_entropy(forward(inputs), labels).backward()
+                optimizer.step()
+            encoder.eval()
+    flags = facts(run_path, "training_flags")
+    expected = {("Sequential", True, True), ("Sequential", False, False), ("Linear", True, True)}
+    assert {(data["model"], data["training"], data["gradients"]) for data in flags} == expected
 
 
 def test_parts_in_another_mode_are_named_once_for_all_below_them(run_path: Path) -> None:

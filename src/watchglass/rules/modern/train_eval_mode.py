@@ -21,8 +21,9 @@ class TrainEvalMode(Rule):
         training steps preceded it. After at least 3 training steps each, the fourth such evaluation in a row is
         reported. Or the whole model is in evaluation mode at `min_steps` training steps in a row. If only some of its
         sensitive modules are in that mode (Monte Carlo dropout, frozen batch normalisation), this is intended. So is
-        training in evaluation mode from the start with frozen parameters. Forwards without gradients that belong to the
-        training loop (pseudo-labels, the samples of a generator) do not count as evaluations.
+        training in evaluation mode from the start with frozen parameters, and the mode of a part that runs without
+        gradients. Forwards without gradients that belong to the training loop (pseudo-labels, the samples of a
+        generator) do not count as evaluations.
     Usual causes: model.eval() or model.train() is missing, or is called only once before the loop.
     What to try: model.eval() before each evaluation, model.train() after it.
     Costs: the fact training_flags, 0.1 microseconds per module at captured steps and at the start of evaluations.
@@ -54,7 +55,9 @@ class TrainEvalMode(Rule):
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding, at a training step."""
         for fact in view.facts("training_flags"):
-            if isinstance(fact.data.get("sensitive"), dict):
+            # Of forwards without gradients, the mode of a frozen encoder or a teacher is as intended in training.
+            helps = view.mode is Mode.TRAIN and fact.data.get("gradients") is False
+            if isinstance(fact.data.get("sensitive"), dict) and not helps:
                 self.flags[view.mode.name] = {key: fact.data.get(key) for key in _KEYS}
                 if view.mode is Mode.TRAIN:
                     self.since = view.model_step

@@ -53,6 +53,14 @@ class TestTrainEvalMode(RuleSuite):
                    flags(True, {"Dropout": [1, 0], "BatchNorm1d": [0, 1]}))  # fmt: skip
 
 
+def test_the_mode_of_a_frozen_encoder_is_as_intended(run_path: Path) -> None:
+    frozen = {"training_flags": {**EVALUATION["training_flags"], "gradients": False}}
+    for facts, found in ((frozen, 0), (EVALUATION, 1)):
+        steps = [Step(scalars={"loss": 1.0}, facts=facts if n == 0 else ()) for n in range(20)]
+        verdict = replay(build_run(run_path / str(found), steps), [RuleSpec("TrainEvalMode")])
+        assert len(verdict.findings) == found
+
+
 def test_a_forward_at_every_step_is_no_evaluation(run_path: Path) -> None:
     found = replay(build_run(run_path, run(TRAINING, TRAINING, parts=40, length=1)), [RuleSpec("TrainEvalMode")])
     assert not found.findings

@@ -56,7 +56,8 @@ class TrainingFlags:
         flags = modules.flags(call.root)
         if flags != modules.reported.get(call.step.mode):
             modules.reported[call.step.mode] = flags
-            call.forward.records.facts.append(("training_flags", "forward", self._data(call.root, modules)))
+            data = {**self._data(call.root, modules), "gradients": call.forward.grad}
+            call.forward.records.facts.append(("training_flags", "forward", data))
 
     def evaluation_began(self, call: ForwardCall) -> None:
         """The first forward of an evaluation is about to run."""
