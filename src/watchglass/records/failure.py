@@ -76,6 +76,9 @@ class UnsteppedBackwards:
             ``"no optimizer stepped"``; no full stop.
         changes: Number of backward passes after which weights had changed nevertheless. As an optimizer exists, these
             changes do not count as updates.
+        steps: Number of updates before them; 0 if there was none.
+        optimizer: Class of an optimizer that holds weights of a model in training mode and has not stepped; "" where
+            none is known.
     """
 
     KIND: ClassVar = "unstepped_backwards"
@@ -83,11 +86,14 @@ class UnsteppedBackwards:
     backwards: int
     reason: str = "no optimizer stepped"
     changes: int = 0
+    steps: int = 0
+    optimizer: str = ""
 
     def to_fact(self, source: str) -> Fact:
         """This as a fact of the run; ``source`` is the observer."""
-        changed = {"changes": self.changes} if self.changes else {}
-        return Fact(self.KIND, -1, source, {"backwards": self.backwards, "reason": self.reason, **changed})
+        more = {"changes": self.changes, "steps": self.steps, "optimizer": self.optimizer}
+        known = {name: value for name, value in more.items() if value}
+        return Fact(self.KIND, -1, source, {"backwards": self.backwards, "reason": self.reason, **known})
 
     @classmethod
     def from_fact(cls, fact: Fact) -> UnsteppedBackwards | None:
@@ -95,9 +101,16 @@ class UnsteppedBackwards:
         backwards, reason = fact.data.get("backwards"), fact.data.get("reason")
         if type(backwards) is not int or backwards <= 0:
             return None
-        changes = fact.data.get("changes")
+        changes, steps = fact.data.get("changes"), fact.data.get("steps")
         reason = reason[:200] if isinstance(reason, str) and reason else cls.reason
-        return cls(backwards, reason, changes if type(changes) is int else 0)
+        optimizer = fact.data.get("optimizer")
+        return cls(
+            backwards,
+            reason,
+            changes if type(changes) is int else 0,
+            steps if type(steps) is int else 0,
+            optimizer[:200] if isinstance(optimizer, str) else "",
+        )
 
 
 @dataclass(frozen=True)

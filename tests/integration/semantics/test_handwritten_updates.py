@@ -149,7 +149,7 @@ def test_backwards_without_an_update_are_no_steps_but_a_fact(tmp_path: Path) -> 
     run = found(tmp_path / "run", training)
     assert len(run.steps()) <= 1
     (fact,) = run.facts("unstepped_backwards")
-    assert fact.data == {"backwards": STEPS, "reason": "no optimizer stepped"}
+    assert fact.data == {"backwards": STEPS, "reason": "no optimizer stepped", "optimizer": "SGD"}
 
 
 @pytest.mark.parametrize("count", [1, 3])

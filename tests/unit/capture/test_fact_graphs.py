@@ -269,3 +269,18 @@ def test_parameters_that_no_optimizer_updates_are_described(run_path: Path) -> N
     assert rows[6, 6]["looks"] == 3
     assert rows[6, 6]["sampled"] == 36
     assert rows[6, 6]["max"] == pytest.approx(first.weight.max().item(), abs=0.1)
+
+
+def test_parameters_of_an_optimizer_that_never_steps_are_described_also_within_a_trained_model(run_path: Path) -> None:
+    model = perceptron()
+    with watching(model, run_path, facts=("unheld_parameters",)):
+        first, last = (torch.optim.SGD(part.parameters(), lr=0.01) for part in (model[0], model[-1]))
+        for step in range(8):
+            F.cross_entropy(model(torch.randn(16, 6)), torch.randint(3, (16,))).backward()
+            last.step()
+            if step == 6:
+                first.step()
+    *found, later = facts(run_path, "unheld_parameters")
+    assert [{row["optimizer_type"] for row in data["parameters"]} for data in found] == [{"SGD"}] * len(found)
+    assert found[-1]["parameters"][0]["name"] == "0.weight"
+    assert later["stepped"] == found[-1]["parameters"][0]["optimizer"]

@@ -161,6 +161,16 @@ def test_parameters_that_no_optimizer_has_are_named(run_path: Path) -> None:
     assert found["left_out_beside"] == found["left_out"]
 
 
+def test_an_optimizer_that_is_never_called_holds_its_parameters(run_path: Path) -> None:
+    model = classifier()
+    optimizer, idle = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[0], model[1:]))
+    with watching(model, run_path):
+        for _ in range(3):
+            step(model, optimizer)
+    assert membership(run_path)["left_out"]["count"] == 0
+    del idle
+
+
 def test_parameters_of_the_stepped_optimizer_without_a_gradient_are_named(run_path: Path) -> None:
     model = nn.ModuleDict({"used": nn.Linear(6, 3), "unused": nn.Linear(6, 3)})
     model.forward = lambda inputs: model["used"](inputs)  # type: ignore[method-assign]

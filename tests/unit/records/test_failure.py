@@ -25,7 +25,7 @@ def test_values_of_a_wrong_type_are_left_out():
 
 
 def test_unstepped_backwards_come_back_from_their_fact():
-    recorded = UnsteppedBackwards(360, "no optimizer stepped")
+    recorded = UnsteppedBackwards(360, "no optimizer stepped", changes=3, steps=2, optimizer="SGD")
     assert UnsteppedBackwards.from_fact(recorded.to_fact("backward")) == recorded
 
 

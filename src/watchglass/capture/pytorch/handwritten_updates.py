@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.capture.pytorch.update_counters import has_optimizer
+from watchglass.capture.pytorch.update_counters import optimizer_of
 from watchglass.capture.pytorch.update_point import ScriptOptimizer, UpdatePoint
 from watchglass.records import BypassedUpdates, UnsteppedBackwards
 
@@ -38,6 +38,10 @@ _MOST_NODES, _LOOKS = 2048, 3
 #: Backwards in a row with an update behind each, after which a device is not read again; and how often it is read
 #: before.
 _HABIT, _QUESTIONS = 8, 64
+#: Backwards after the last update over those for one update before, and over the updates, that show a loop that no
+#: longer steps; the last backwards of an accumulation, or of an analysis after the training, are fewer. Of a loop that
+#: has not stepped at all, backwards after which an optimizer is looked for.
+_MANY_TIMES = 8
 #: Backwards without an update, after which records of their forwards are dropped.
 _MOST_KEPT = 256
 
@@ -107,8 +111,11 @@ class HandwrittenUpdates:
         self._without_loose = 0
         self._seen: list[_AfterBackward] = []
         self._in_a_row = self._questions = self._changes = 0
-        # Backwards since the last update.
-        self._backwards = 0
+        # Backwards since the last update, the most for one update, and the step that was open at the last of them.
+        self._backwards = self._most = 0
+        self._open_step = -1
+        # Class of an optimizer of the model that has not stepped after some backwards in training mode.
+        self._idle = ""
         #: Whether the part searches for such updates.
         self.on = True
         #: Whether there was such an update.
@@ -131,6 +138,8 @@ class HandwrittenUpdates:
         self.on = self._bypassed = False
         self._kind = type(optimizer) if _is_hooked(type(optimizer)) else None
         self._optimizer, self._version = weakref.ref(optimizer), None
+        self._most = max(self._most, self._backwards)
+        self._backwards = 0
         self._seen.clear()
         self._loose.clear()
         self._updates.on_step = lambda optimizer: None
@@ -201,8 +210,15 @@ class HandwrittenUpdates:
         """A backward has ended."""
         if not self.on:
             self._version = self._version_now()
+            self._count()
             return
         self._backwards += 1
+        if self._backwards == _MANY_TIMES and not self._idle and not self.found:
+            # Now, as an optimizer of a function is gone when the process ends.
+            forward = self._current.forward
+            trains = forward is None or forward.training
+            idle = optimizer_of(self._parameters()) if trains else None
+            self._idle = type(idle).__name__ if idle is not None else ""
         if not self._current.in_forward:
             with torch.no_grad():
                 self._updates.may_be_handwritten(self._script, read=self.found or self._expected())
@@ -213,6 +229,16 @@ class HandwrittenUpdates:
             step.paused |= step.due
             step.due = False
             del step.forwards[:-1]
+
+    def _count(self) -> None:
+        """Count the backwards of the open step; on the fast path all steps are alike."""
+        step = self._current.hook.clock.train
+        if step is None or step.updated:
+            return
+        if step.mode_step != self._open_step:
+            self._most = max(self._most, self._backwards)
+            self._open_step, self._backwards = step.mode_step, 0
+        self._backwards += 1
 
     def _follow(self) -> list[_AfterBackward]:
         places: list[tuple[Tensor, Callable[[], Tensor | None]]] = []
@@ -265,7 +291,7 @@ class HandwrittenUpdates:
         # To look for optimizers takes a while: at the first change, the second, the fourth and so on.
         if self._changes & (self._changes - 1):
             return False
-        return not has_optimizer(self._parameters())
+        return optimizer_of(self._parameters()) is None
 
     def _may_ask(self) -> bool:
         self._questions += 1
@@ -298,9 +324,23 @@ class HandwrittenUpdates:
 
     def _report(self) -> None:
         if self.on and not self.found and self._backwards:
-            self._current.hook.add_fact(UnsteppedBackwards(self._backwards, changes=self._changes).to_fact("backward"))
+            report = UnsteppedBackwards(self._backwards, changes=self._changes, optimizer=self._idle)
+            self._current.hook.add_fact(report.to_fact("backward"))
+        if not self.on:
+            self._report_stopped()
         if self._past is not None:
             self._current.hook.add_fact(self._past.to_fact(self._name))
+
+    def _report_stopped(self) -> None:
+        """Report backwards without an update after the last one, if they are many times what was usual before."""
+        clock = self._current.hook.clock
+        step = clock.train
+        if step is None or step.updated or step.mode_step != self._open_step:
+            return
+        steps = step.mode_step - clock.first_train_step
+        if steps and self._backwards >= _MANY_TIMES * max(steps, self._most):
+            reason = "no optimizer stepped after any of them"
+            self._current.hook.add_fact(UnsteppedBackwards(self._backwards, reason, steps=steps).to_fact("backward"))
 
 
 def _is_hooked(kind: type[Optimizer]) -> bool:

@@ -111,10 +111,15 @@ def _others(optimizer: Optimizer) -> list[Optimizer]:
     return found()
 
 
-def has_optimizer(parameters: Iterable[Tensor]) -> bool:
-    """Whether there is an optimizer of any of these parameters in this process. Looks at every object there is."""
+def living_optimizers() -> list[Optimizer]:
+    """All optimizers of this process that have parameters. Looks at every object there is."""
+    return [optimizer for optimizer in _all(Optimizer) if _parameters(optimizer)]
+
+
+def optimizer_of(parameters: Iterable[Tensor]) -> Optimizer | None:
+    """An optimizer of any of these parameters in this process; None for none. Looks at every object there is."""
     wanted = {id(parameter) for parameter in parameters}
-    return any(not wanted.isdisjoint(_identities(optimizer)) for optimizer in _all(Optimizer))
+    return next((each for each in _all(Optimizer) if not wanted.isdisjoint(_identities(each))), None)
 
 
 def _is_about_to_update(optimizer: Optimizer) -> bool:

@@ -1,8 +1,9 @@
-"""OptimizerNeverSteps: backward runs, but no parameter is ever updated."""
+"""OptimizerNeverSteps: backward runs, but an optimizer never updates its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Severity, UnsteppedBackwards
@@ -11,60 +12,132 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
 
+#: Parameters of a backward that are remembered.
+_MOST_IDLE = 16
+#: Readings of the graph that are enough where a run ends: a slow one has few.
+_FEWEST = 2
+
 
 class OptimizerNeverSteps(Rule):
-    """Backward runs, and neither an optimizer nor the script ever changes a weight.
+    """Backward computes gradients, and an optimizer that holds their weights never steps.
 
-    Looks at: the number of backwards without an update, which a process reports at its end, and the optimizers that
-        the script uses.
+    Looks at: the number of backwards without an update, which a process reports at its end; the optimizers that the
+        script uses; and the weights that backwards reach, with the optimizers that hold them.
     Fires when: at least `min_backwards` backwards ran, and no optimizer stepped in the whole process. It is an error if
-        the script has an optimizer, and a warning if it clears gradients of a model in training mode. A script that
-        updates parameters itself, or only computes gradients of a model in evaluation mode, is not reported.
-    Usual causes: optimizer.step() is missing, or depends on a condition that never holds.
+        the script calls an optimizer or has one of a model in training mode, and a warning if it only clears gradients
+        of such a model. A script that updates parameters itself, or only computes gradients of a model in evaluation
+        mode, is not reported. Or some optimizers stepped, and another one has not until half of the planned steps, or
+        until the run ends, although `looks` readings of the graph (two, if the run ends) found gradients of weights in
+        training mode that only it holds: a warning. Or after the last step came eight times as many backwards as there
+        were steps, and as the most for one step: a warning.
+    Usual causes: optimizer.step() is missing, is called on another optimizer, or depends on a condition that never
+        holds.
     What to try: call optimizer.step() after backward; with a gradient scaler, call scaler.step(optimizer).
-    Costs: the fact calls, below a microsecond per call; the report at the end costs nothing.
-    Source: exact; TrainCheck (OSDI 2025); house: `min_backwards`.
+    Costs: the fact calls, below a microsecond per call; the fact unheld_parameters; the report at the end costs
+        nothing.
+    Source: exact; TrainCheck (OSDI 2025); house: `min_backwards`, `looks`, eight times.
     """
 
     default = True
     needs = (
         Needs(facts=("calls",), optional=True, why="to know the optimizers of the script"),
         Needs(facts=("training_flags",), optional=True, why="to know whether the model is in training mode"),
+        Needs(facts=("unheld_parameters",), optional=True, why="to find one of several optimizers that never steps"),
     )
 
     min_backwards: int = parameter(8, help="backwards without any update", unit="backwards", ge=1)
+    looks: int = parameter(3, help="readings of the graph that find weights of an optimizer that has not stepped", ge=2)
 
     #: Whether any optimizer has stepped, also one of other tensors.
     stepped: bool = state(bool)
+    #: By backward of a step, the weights that it reaches and that optimizers hold that have not stepped.
+    idle: dict[str, list[dict[str, Any]]] = state(dict)
+    #: Names of optimizers of such weights that have stepped later.
+    late: list[str] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
-        """Nothing: the report comes with the last steps."""
+        """At most one finding per optimizer, from half of the planned steps on."""
         self.stepped = self.stepped or any(rounds_of(fact) for fact in view.facts("calls"))
-        return ()
+        for fact in view.facts("unheld_parameters"):
+            self._take(fact.data)
+        planned = view.latest_fact("planned_steps")
+        steps = planned.data.get("steps") if planned is not None else None
+        if isinstance(steps, int) and 2 * view.model_step >= steps:
+            yield from self._idle_ones(view, self.looks)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
-        """At most one finding, at the end of the process."""
+        """The last judgement, with the report of the process."""
+        yield from self._idle_ones(view, min(self.looks, _FEWEST))
         fact = view.latest_fact(UnsteppedBackwards.KIND)
         found = UnsteppedBackwards.from_fact(fact) if fact is not None else None
-        plain = found is not None and found.reason == UnsteppedBackwards.reason
-        if found is None or not plain or found.backwards < self.min_backwards:
-            return
-        if view.train_step > 0 or self.stepped or 2 * found.changes > found.backwards:
+        if found is None or found.backwards < self.min_backwards:
             return
         calls, flags = view.latest_fact("calls"), view.latest_fact("training_flags")
         optimizers = list(objects_of(calls, "optimizer").values()) if calls is not None else []
-        modules = objects_of(calls, "module") if calls is not None else {}
-        if not optimizers and not (modules and flags is not None and flags.data.get("training") is True):
+        kind = optimizers[0].get("type") if optimizers else found.optimizer or None
+        if found.steps:
+            yield self._stopped(view, found, kind)
             return
-        kind = optimizers[0].get("type") if optimizers else None
+        plain = found.reason == UnsteppedBackwards.reason
+        if not plain or view.train_step > 0 or self.stepped or 2 * found.changes > found.backwards:
+            return
+        modules = objects_of(calls, "module") if calls is not None else {}
+        trains = flags is not None and flags.data.get("training") is True
+        if not kind and not (trains and modules):
+            return
         yield self.finding(
             view,
-            severity=Severity.ERROR if optimizers else Severity.WARNING,
+            severity=Severity.ERROR if kind else Severity.WARNING,
             subject="no update",
             value=float(found.backwards),
             limit=float(self.min_backwards),
             message=f"backward ran {found.backwards:,} times, and {kind or 'an optimizer'} never stepped: no weight "
             "has changed",
+            symptoms=("never_stepped",),
+            evidence={"backwards": found.backwards, **({"optimizer": kind} if isinstance(kind, str) else {})},
+        )
+
+    def _take(self, data: Mapping[str, Any]) -> None:
+        """Take a reading of the graph, or that an optimizer has stepped for the first time."""
+        if isinstance(stepped := data.get("stepped"), str):
+            self.late.append(stepped)
+            return
+        held = [row for row in data["parameters"] if row["optimizer"] is not None and row["training"]]
+        self.idle[str(data["backward"])] = held[:_MOST_IDLE]
+
+    def _idle_ones(self, view: StepView, looks: int) -> Iterable[Finding]:
+        """A finding about each of several optimizers that has not stepped."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in (each for rows_of in self.idle.values() for each in rows_of):
+            if row["looks"] >= looks and row["optimizer"] not in self.late:
+                rows.setdefault(row["optimizer"], []).append(row)
+        for name, held in rows.items():
+            first = held[0]
+            what = ".".join(filter(None, (first["owner"], first["name"]))) or "a parameter"
+            yield self.finding(
+                view,
+                severity=Severity.WARNING,
+                subject=name,
+                tensors=[what] if first["owner"] else [],
+                value=float(first["looks"]),
+                limit=float(looks),
+                message=f"{name} ({first.get('optimizer_type')}) has never stepped, up to step {view.mode_step}, while "
+                f"another optimizer has: backward computes gradients of {what} of shape {first['shape']}, which it "
+                "holds and which has not changed",
+                symptoms=("one_never_stepped",),
+                evidence={"optimizer": first.get("optimizer_type"), "optimizer_name": name},
+            )
+
+    def _stopped(self, view: StepView, found: UnsteppedBackwards, kind: Any) -> Finding:
+        steps = "one step" if found.steps == 1 else f"{found.steps:,} steps"
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="no further update",
+            value=float(found.backwards),
+            limit=float(found.steps),
+            message=f"backward ran {found.backwards:,} times after the last of {steps} of {kind or 'the optimizer'}, "
+            "and no weight was updated any more",
             symptoms=("never_stepped",),
             evidence={"backwards": found.backwards, **({"optimizer": kind} if isinstance(kind, str) else {})},
         )

@@ -111,7 +111,7 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     frozenset({"loss_scale"}): lambda hook, models, subjects, leave, kinds: LossScales(hook, leave),
     frozenset({"leftover_gradients"}): lambda hook, models, subjects, leave, kinds: Leftovers(hook, subjects, leave),
     frozenset({"training_flags"}): lambda hook, models, subjects, leave, kinds: TrainingFlags(models),
-    frozenset({"membership"}): lambda hook, models, subjects, leave, kinds: Membership(hook, models, subjects),
+    frozenset({"membership"}): lambda hook, models, subjects, leave, kinds: Membership(hook, models, subjects, leave),
     frozenset({"loss_call"}): lambda hook, models, subjects, leave, kinds: LossCallFact(),
     frozenset({"output_sketch", "target_sketch"}): (
         lambda hook, models, subjects, leave, kinds: JudgedRows(models, kinds)

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.pytorch import autograd_graph as graphs
 from watchglass.capture.pytorch.autograd_graph import Graph, Operand
-from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall, Update
+from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts import forward_graphs, loss_graphs
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.loss_outputs import output_path
@@ -97,9 +98,9 @@ class GraphLooks:
             _log.debug("watchglass: autograd's graph was not read: %s: %s", type(error).__name__, error)
             self._unreadable.add(call.step.model)
 
-    def update_ended(self, update: Update) -> None:
-        """A captured step's update is over."""
-        self._unheld.updated(update.optimizer)
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Any optimizer has stepped."""
+        self._unheld.stepped(optimizer)
 
     def _is_input(self, leaf: Tensor) -> bool:
         """Whether a leaf has a row for each sample of a batch: a loss may hold its derivative by such inputs."""

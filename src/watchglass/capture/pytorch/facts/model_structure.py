@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
+from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.models import Models
@@ -104,10 +108,11 @@ def _is_sensitive(module: nn.Module) -> bool:
 class Membership:
     """Compares the parameters of the optimizers with those of the models."""
 
-    def __init__(self, hook: Hook, models: Models, subjects: ObjectNames) -> None:
+    def __init__(self, hook: Hook, models: Models, subjects: ObjectNames, leave: ExitStack) -> None:
         self._hook = hook
         self._models = models
         self._subjects = subjects
+        leave.callback(calls.OPTIMIZER_GIVEN.listen(hook.guard, after=subjects.optimizer_given))
         self._captures = 0
         self._seen: tuple[Any, ...] = ()
         self._reported: dict[str, Any] = {}
@@ -148,21 +153,23 @@ class Membership:
             records.facts.append(("membership", "update", data))
 
     def _data(self, optimizers: list[Optimizer], stepped: Optimizer) -> dict[str, Any]:
-        owned: dict[int, int] = {}
+        models = list(self._trainable())
+        with_gradient = [parameter for of_model in models for parameter, _ in of_model if parameter.grad is not None]
+        # Also by optimizers that are never called.
+        made = self._subjects.made_optimizers(with_gradient)
+        owned = Counter(map(id, itertools.chain.from_iterable(map(parameters_of, made))))
         by_optimizer = {}
         for optimizer in optimizers:
             parameters = parameters_of(optimizer)
-            for parameter in parameters:
-                owned[id(parameter)] = owned.get(id(parameter), 0) + 1
             by_optimizer[self._subjects.name("optimizer", optimizer)] = self._of(optimizer, parameters)
         left_out, left_out_beside, twice, trainable = [], [], [], 0
-        for of_model in self._trainable():
+        for of_model in models:
             trainable += len(of_model)
             without = [(parameter, name) for parameter, name in of_model if id(parameter) not in owned]
             left_out += without
             if len(without) < len(of_model):
                 left_out_beside += [name for parameter, name in without if parameter.grad is not None]
-            twice += [name for parameter, name in of_model if owned.get(id(parameter), 0) > 1]
+            twice += [name for parameter, name in of_model if owned[id(parameter)] > 1]
         used = [(p, self._models.parameter(p)) for p in parameters_of(stepped) if p.requires_grad]
         return {
             "stepped": self._subjects.name("optimizer", stepped),

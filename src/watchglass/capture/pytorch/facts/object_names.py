@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from watchglass.capture.guard import harmless
+from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.public_calls import is_wrapped
+from watchglass.capture.pytorch.update_counters import living_optimizers
 
 #: Objects of a kind that get their own number; the rest share one name (an optimizer per parameter).
 _MOST_NUMBERED = 8
@@ -23,6 +26,8 @@ class ObjectNames:
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._counts: dict[str, int] = {}
         self._parts: set[int] = set()
+        self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._looked = False
         #: Grows with each new object.
         self.version = 0
 
@@ -53,9 +58,29 @@ class ObjectNames:
         self.name("scheduler", scheduler)
         self._parts.add(id(scheduler))
 
+    def optimizer_given(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A script has given parameters to an optimizer, maybe to one that no call ever names."""
+        self._made.add(arguments[0])
+
     def optimizers(self) -> list[Optimizer]:
         """The optimizers met, while they live."""
         return [subject for subject in self._alive() if isinstance(subject, Optimizer)]
+
+    def made_optimizers(self, but_for: Iterable[Tensor]) -> list[Optimizer]:
+        """The optimizers met and those that :meth:`optimizer_given` noted, while they live.
+
+        Args:
+            but_for: Where none of them holds one of these, optimizers are looked for once: a script may have made them
+                before watching began.
+        """
+        made = {id(each): each for each in (*self._made, *self.optimizers())}
+        if not self._looked:
+            held = {id(parameter) for each in made.values() for parameter in parameters_of(each)}
+            if any(id(parameter) not in held for parameter in but_for):
+                self._looked = True
+                self._made.update(living_optimizers())
+                made |= {id(each): each for each in self._made}
+        return list(made.values())
 
     def stepped_schedulers(self) -> int:
         """How many of the schedulers met have stepped."""
@@ -89,4 +114,8 @@ def _describe(subject: Any, subjects: ObjectNames) -> dict[str, Any]:
         data["optimizer"] = subjects.name("optimizer", optimizer) if isinstance(optimizer, Optimizer) else None
         data["observed"] = is_wrapped(type(subject).step)
         data["stepped"] = has_stepped(subject)
+    if isinstance(subject, nn.Module):
+        own = set(map(id, subject.parameters()))
+        held = ((each, map(id, parameters_of(each))) for each in subjects.optimizers())
+        data["optimizers"] = [subjects.name("optimizer", each) for each, ids in held if not own.isdisjoint(ids)]
     return data

@@ -49,28 +49,32 @@ class UnheldParameters:
     """
 
     def __init__(self, hook: Hook, models: Models, subjects: ObjectNames, leave: ExitStack) -> None:
+        self._hook = hook
         self._models = models
         self._subjects = subjects
-        self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._updating: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # Those that hold reported parameters and have not stepped.
+        self._idle: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # Backwards of a step of which parameters were reported; the recorder's thread remembers their values.
         self._reported: set[int] = set()
         # By id: a parameter and its number. A fast script may have dropped it before its values are compared.
         self._numbers: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._next = itertools.count()
         self._seen: dict[int, _Seen] = {}
-        leave.callback(calls.OPTIMIZER_GIVEN.listen(hook.guard, after=self._optimizer_made))
+        leave.callback(calls.OPTIMIZER_GIVEN.listen(hook.guard, after=subjects.optimizer_given))
 
-    def _optimizer_made(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._made.add(arguments[0])
-
-    def updated(self, optimizer: Optimizer) -> None:
-        """An optimizer has stepped at a captured step."""
+    def stepped(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped, at any step."""
+        if optimizer in self._updating:
+            return
         self._updating.add(optimizer)
+        if optimizer in self._idle:
+            data = {"backward": 0, "count": 0, "parameters": [], "stepped": self._subjects.name("optimizer", optimizer)}
+            self._hook.current_records().facts.append(("unheld_parameters", "optimizer", data))
 
     def look(self, records: CapturedRecords, backward: int, reached: Sequence[Tensor]) -> None:
         """A backward is about to reach these parameters."""
-        optimizers = {id(each): each for each in (*self._made, *self._subjects.optimizers())}.values()
+        optimizers = self._subjects.made_optimizers(reached)
         holding = {id(each): optimizer for optimizer in optimizers for each in parameters_of(optimizer)}
         # Ahead of the first update all may update.
         updating = [optimizer for optimizer in optimizers if optimizer in self._updating] or optimizers
@@ -86,14 +90,18 @@ class UnheldParameters:
             owner = self._models.owner(parameter)
             if owner is None and holder is not None:
                 owner = self._models.parents.owner(holder)
-            if owner is not None and any(id(each) in updated for each in owner.parameters()):
+            if optimizer is None and owner is not None and any(id(each) in updated for each in owner.parameters()):
                 continue  # the fact membership has those of models of which others are updated
             count += 1
             values = some(parameter, ELEMENTS) if len(rows) < _MOST else None
             if values is None:
                 continue
             row = _described(parameter, holder, owner)
-            row["optimizer"] = self._subjects.name("optimizer", optimizer) if optimizer is not None else None
+            row["optimizer"], row["optimizer_type"] = None, None
+            if optimizer is not None:
+                self._idle.add(optimizer)
+                row["optimizer"] = self._subjects.name("optimizer", optimizer)
+                row["optimizer_type"] = type(optimizer).__name__
             rows.append((row, self._number(parameter), copies.add(values)))
         if not rows and backward not in self._reported:
             return
