@@ -27,13 +27,10 @@ class Round(NamedTuple):
         found = dict.fromkeys(call.removesuffix(".step") for call in self.calls if call.endswith(".step"))
         return [name for name in found if name.startswith("optimizer") and not name.endswith(_SHARED)]
 
-    def clears(self, optimizer: str) -> bool:
-        """Whether gradients of this optimizer, or of a module, are cleared in it."""
-        own = f"{optimizer}.zero_grad"
-        return any(
-            call.rpartition("/")[2] == own or (call.endswith(".zero_grad") and call.startswith("module"))
-            for call in self.calls
-        )
+    def clears(self, optimizer: str, modules: Sequence[str]) -> bool:
+        """Whether gradients of this optimizer, or of one of these modules, are cleared in it."""
+        clearing = [f"{name}.zero_grad" for name in (optimizer, *modules, f"module{_SHARED}")]
+        return any(call.rpartition("/")[2] in clearing for call in self.calls)
 
     def unused(self) -> int:
         """How often gradients are cleared after a backward and before any step."""

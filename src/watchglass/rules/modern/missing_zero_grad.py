@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Fact, Finding, Mode, Severity
+from watchglass.records import Fact, Finding, Mode, Role, Severity
 from watchglass.rules.modern.call_rounds import objects_of, orders_of, rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
 
+#: Steps that are enough where a run ends.
+_FEWEST = 2
 #: In the fact, the lines of a script that change parameters.
 _SCRIPT = "script"
 
@@ -20,11 +22,12 @@ class MissingZeroGrad(Rule):
 
     Looks at: the order of backward, zero_grad and step, and gradients before the first backward of captured steps.
     Fires when: `patience` steps after gradients of an update were found before the next backward, no call has cleared
-        those of this optimizer. If every update has one backward and the same optimizers, it is also enough to find
-        such gradients `repeats` times, whichever calls cleared them, as with zero_grad once per epoch. For updates that
-        the script writes itself, each examined gradient must be left over. Or zero_grad comes between the last backward
-        and the step in every recorded order. Accumulation over micro-batches, closures, and gradients that are cleared
-        without zero_grad are not reported.
+        those of this optimizer or of a module that has its parameters. If every update has one backward and the same
+        optimizers, it is also enough to find such gradients `repeats` times, whichever calls cleared them, as with
+        zero_grad once per epoch. For updates that the script writes itself, each examined gradient must be left over.
+        Or zero_grad comes between the last backward and the step in every recorded order; or backward runs, and no
+        parameter of the optimizer has a gradient when it steps. Accumulation over micro-batches, closures, and
+        gradients that are cleared without zero_grad are not reported.
     Usual causes: zero_grad is missing, is called on another optimizer, or comes after backward.
     What to try: zero_grad, backward, step, in this order, once per update.
     Costs: the facts calls (below a microsecond per call) and leftover_gradients (four gradients at captured steps).
@@ -35,6 +38,8 @@ class MissingZeroGrad(Rule):
     needs = (
         Needs(facts=("calls",), optional=True, why="to see the order of zero_grad, backward and step"),
         Needs(facts=("leftover_gradients",), optional=True, why="to see whether gradients are left over"),
+        Needs(facts=("membership",), optional=True, why="to see whether an optimizer finds gradients"),
+        Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see whether there are any"),
     )
 
     patience: int = parameter(4, help="training steps after which the mistake is certain", unit="steps", ge=1)
@@ -49,6 +54,11 @@ class MissingZeroGrad(Rule):
     kinds: list[str] = state(list)
     #: By optimizer the step since which all its recorded orders discard gradients.
     discarding: dict[str, int] = state(dict)
+    #: By optimizer the step since which none of its parameters has a gradient as it steps.
+    bare: dict[str, int] = state(dict)
+    #: Whether any captured step had gradients, and whether backward comes before the steps of optimizers.
+    gradients: bool = state(bool)
+    backward: bool = state(bool)
     #: Optimizers whose gradients some order clears.
     cleared: list[str] = state(list)
 
@@ -65,17 +75,29 @@ class MissingZeroGrad(Rule):
                     self.left.pop(name, None)
         for fact in view.facts("calls"):
             self._take(view, fact)
-        if view.mode is not Mode.TRAIN:
-            return
+        for fact in view.facts("membership"):
+            self._take_membership(view, fact)
+        if view.mode is Mode.TRAIN:
+            self.gradients = self.gradients or bool(len(view.statistics(Role.GRADIENT)))
+            yield from self._judge(view, self.patience)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The last judgement, of a run that may have ended at once by values that are not finite."""
+        yield from self._judge(view, min(self.patience, _FEWEST))
+
+    def _judge(self, view: StepView, patience: int) -> Iterable[Finding]:
         for name, (since, found, of) in self.left.items():
             if name == _SCRIPT and view.several:
                 continue
             plain = len(self.kinds) == 1 and self.kinds[0].startswith("one ")
-            certain = view.model_step - since >= self.patience or (plain and self.times[name] >= self.repeats)
+            certain = view.model_step - since >= patience or (plain and self.times[name] >= self.repeats)
             if certain and (plain or name not in self.cleared):
                 yield self._never_cleared(view, name, since, found, of)
         for name, since in self.discarding.items():
-            if view.model_step - since >= self.patience:
+            if view.model_step - since >= patience:
+                yield self._discarded(view, name)
+        for name, since in self.bare.items() if self.backward and not self.gradients else ():
+            if view.model_step - since >= patience and name not in self.discarding:
                 yield self._discarded(view, name)
 
     def applicable(self, view: StepView) -> str:
@@ -85,6 +107,7 @@ class MissingZeroGrad(Rule):
 
     def _take(self, view: StepView, fact: Fact) -> None:
         rounds = rounds_of(fact)
+        self.backward = self.backward or any("backward" in each.calls for each in rounds)
         for each in rounds:
             kind = f"{'one' if each.calls.count('backward') == 1 else 'other'} {' '.join(sorted(each.stepped()))}"
             if kind not in self.kinds and len(self.kinds) < 2:
@@ -93,7 +116,8 @@ class MissingZeroGrad(Rule):
         between = [each for each in orders_of(fact) if each.unused()]
         if between and "others" not in self.kinds:
             self.kinds.append("others")
-        alone = len(objects_of(fact, "module")) == len(objects_of(fact, "optimizer")) == 1
+        modules = objects_of(fact, "module")
+        alone = len(modules) == len(objects_of(fact, "optimizer")) == 1
         for name in objects_of(fact, "optimizer"):
             own = [each for each in rounds if name in each.stepped()]
             clearing = [f"{name}.zero_grad", *(["module.zero_grad"] if alone else [])]
@@ -101,8 +125,21 @@ class MissingZeroGrad(Rule):
                 self.discarding.setdefault(name, view.model_step)
             elif own:
                 self.discarding.pop(name, None)
-            if name not in self.cleared and any(each.clears(name) for each in (*rounds, *between)):
+            # A model of which it holds no parameter is another one, as the discriminator is for a generator's.
+            its = [module for module, row in modules.items() if name in row.get("optimizers", [name])]
+            if name not in self.cleared and any(each.clears(name, its) for each in (*rounds, *between)):
                 self.cleared.append(name)
+
+    def _take_membership(self, view: StepView, fact: Fact) -> None:
+        name, of = str(fact.data.get("stepped")), fact.data.get("optimizers")
+        row = of.get(name) if isinstance(of, dict) else None
+        without = fact.data.get("without_gradient")
+        if row is None or not isinstance(without, dict):
+            return
+        if 0 < row["parameters"] - row["frozen"]["count"] <= without["count"]:
+            self.bare.setdefault(name, view.model_step)
+        else:
+            self.bare.pop(name, None)
 
     def _never_cleared(self, view: StepView, name: str, since: int, found: int, of: int) -> Finding:
         of_what = "that the script's own updates use" if name == _SCRIPT else f"of {name}"
@@ -124,8 +161,12 @@ class MissingZeroGrad(Rule):
             view,
             severity=Severity.ERROR,
             subject=f"{name} discards",
-            message=f"zero_grad comes between backward and the step of {name}, so its updates use no gradients, "
-            f"up to step {view.mode_step}",
+            message=(
+                f"zero_grad comes between backward and the step of {name}, so its updates use no gradients, "
+                if name in self.discarding
+                else f"backward runs, and no parameter of {name} has a gradient when it steps, "
+            )
+            + f"up to step {view.mode_step}",
             symptoms=("gradients_cleared_before_step",),
             evidence={"optimizer_name": name},
         )

@@ -38,6 +38,19 @@ def epochs() -> list[Step]:
     return [Step(scalars={"loss": 1.0}, facts=each) for each in facts]
 
 
+def two_models(*cleared: str) -> list[Step]:
+    """A run of two optimizers that take turns, whose script clears the gradients of a module with these parameters."""
+    orders = [{"calls": [["backward", 1], [f"{name}.step", 1], ["module.zero_grad", 1]], "times": 1}
+              for name in ("optimizer", "optimizer_2")]  # fmt: skip
+    module = {"type": "Net", "optimizers": list(cleared)}
+    objects = {"optimizer": {"type": "SGD"}, "optimizer_2": {"type": "SGD"}, "module": module}
+    facts = {
+        "calls": {"orders": orders, "rounds": 2, "others": 0, "objects": objects},
+        "leftover_gradients": {"optimizer": "optimizer", "looked_at": 4, "present": 4, "nonzero": 4},
+    }
+    return [Step(scalars={"loss": 1.0}, facts=facts if number == 1 else ()) for number in range(20)]
+
+
 def by_hand(*, left: int) -> list[Step]:
     """A run without an optimizer, whose script changes the weights itself."""
     facts = {"leftover_gradients": {"optimizer": "script", "looked_at": 4, "present": 4, "nonzero": left}}
@@ -57,7 +70,13 @@ class TestMissingZeroGrad(RuleSuite):
             run("backward", "optimizer.step", "module.zero_grad", left=4),
             epochs(),
             by_hand(left=4),
+            two_models("optimizer_2"),
+            # It ends by a loss that is NaN.
+            run("backward", "optimizer.step", left=4, steps=4),
         ]
+
+    def test_a_module_with_its_parameters_clears_those_of_an_optimizer(self, tmp_path: Path) -> None:
+        assert self.serious(self.build(tmp_path, two_models("optimizer", "optimizer_2"))) == []
 
     def healthy(self) -> Sequence[Step]:
         # Of two optimizers one is cleared after the first backward of the step: that of a GAN.
@@ -83,6 +102,28 @@ class TestMissingZeroGradInRealRuns(RealRuns):
                     parameter.grad = None
 
 
+class TestClosureInRealRuns(RealRuns):
+    rule = "MissingZeroGrad"
+    cause = "gradients_never_cleared"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A closure; the twin's clears the gradients."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(20):
+            inputs, labels = batch()
+
+            def closure(inputs: torch.Tensor = inputs, labels: torch.Tensor = labels) -> torch.Tensor:
+                if not sick:
+                    optimizer.zero_grad()
+                loss = F.cross_entropy(model(inputs), labels)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+
+
 class TestAdversarialExamples(RealRuns):
     rule = "MissingZeroGrad"
     cause = "gradients_never_cleared"
@@ -102,6 +143,26 @@ class TestAdversarialExamples(RealRuns):
                     optimizer.zero_grad()
             F.cross_entropy(model(inputs), labels).backward()
             optimizer.step()
+
+
+class TestGradientsThatAreSetToNoneInRealRuns(RealRuns):
+    rule = "MissingZeroGrad"
+    cause = "gradients_discarded"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The script sets gradients to None before the optimizer steps; the twin does so after it."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for _ in range(20):
+            inputs, labels = batch()
+            F.cross_entropy(model(inputs), labels).backward()
+            if not sick:
+                optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad = None
+            if sick:
+                optimizer.step()
 
 
 class TestDiscardedGradientsInRealRuns(RealRuns):

@@ -52,8 +52,9 @@ class Leftovers:
         """A captured step has begun: look when its first backward comes."""
         # Steps of models that take turns overlap: what was found may be for the update of another one.
         self._latest = step.global_step
-        # Opened by its update (compiled code hides the forward): its backward is over.
-        self._armed = not step.optimizers
+        # Also where its update opens it: a closure runs the backward later. Behind compiled code the backward is over,
+        # and what is found at the next one belongs to no update of this step.
+        self._armed = True
 
     def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._armed and threading.get_ident() == self._thread:
