@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from watchglass.records import Mode
 from watchglass.tables import StepView
 
 #: Loss functions on classes, and on labels that are 0 or 1.
@@ -21,8 +22,10 @@ _MOST_CLASSES = 1024
 _ROWS_PER_CLASS = 20
 #: Loss of the best guess for each unit below which labels do not change.
 _KNOWN = 1e-3
-#: Sketches without a loss that belong to evaluations, after which a run is taken for one that acts and then learns.
+#: Evaluations without a loss, after which a run is taken for one that acts and then learns.
 _ACTS = 3
+#: Batch sizes of data loaders that are remembered.
+_MOST_LOADERS = 8
 
 Pool = dict[str, Any]
 
@@ -131,13 +134,39 @@ def planned(view: StepView) -> int | None:
     return steps if isinstance(steps, int) and steps > 0 and not view.several else None
 
 
-def acts(unjudged: int) -> bool:
-    """Whether the model is called to act, and a loss follows later, as in reinforcement learning.
+def follow_calls(calls: dict[str, Any], view: StepView) -> None:
+    """Note what :func:`acts` has to know: evaluations without a loss, rows of inputs, batch sizes of loaders.
 
     Args:
-        unjudged: Evaluations so far without a loss.
+        calls: Empty at first; plain JSON, so that it can be the state of a rule. Changed in place.
+        view: A step.
     """
-    return unjudged >= _ACTS
+    for stretch in view.stretches:
+        if stretch.mode is Mode.EVAL and "loss" not in stretch.means:
+            calls["unjudged"] = calls.get("unjudged", 0) + 1
+    for fact in view.facts("input_sketch")[:1]:
+        shape = fact.data.get("shape")
+        if shape:
+            mode = "trained" if view.mode is Mode.TRAIN else "evaluated"
+            calls[mode] = max(shape[0], calls.get(mode, 0))
+    for fact in view.facts("data_loader"):
+        size, sizes = fact.data.get("batch_size"), calls.setdefault("loaded", [])
+        if isinstance(size, int) and size not in sizes and len(sizes) < _MOST_LOADERS:
+            sizes.append(size)
+
+
+def acts(calls: Mapping[str, Any]) -> bool:
+    """Whether the model is called to act, and a loss follows later, as in reinforcement learning.
+
+    An evaluation that counts right answers has no loss either. But it has more rows than a batch of the training, or
+    its batches come from a data loader.
+
+    Args:
+        calls: Of :func:`follow_calls`.
+    """
+    rows = calls.get("evaluated", 0)
+    tests = rows > calls.get("trained", math.inf) or (rows > 1 and rows in calls.get("loaded", ()))
+    return calls.get("unjudged", 0) >= _ACTS and not tests
 
 
 def _shares(pool: Pool, columns: int) -> list[float] | None:

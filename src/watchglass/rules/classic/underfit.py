@@ -63,6 +63,7 @@ class Underfit(Rule):
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see whether weights move"),
         Needs(facts=("forward_graph",), optional=True, why="to find layers through which all values pass"),
         Needs(facts=("output_sketch", "target_sketch"), optional=True, why="to compare similar samples"),
+        Needs(facts=("input_sketch", "data_loader"), optional=True, why="to tell an evaluation from a model that acts"),
     )
 
     windows: int = parameter(8, help="windows before a plateau counts", unit="windows", ge=4)
@@ -87,14 +88,14 @@ class Underfit(Rule):
     pools: dict[str, dict[str, Any]] = state(dict)
     #: Whether the loss was the mean of its function wherever both are known.
     plain: bool = state(lambda: True)
-    acted: int = state(int)
+    calls: dict[str, Any] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Follow the run."""
         self._evaluations(view)
         loss = signals.loss(view)
+        guessing.follow_calls(self.calls, view)
         if view.mode is not Mode.TRAIN:
-            self.acted += loss is None
             return ()
         neighbours.remember(self.compared, view)
         learning_rates.remember_ratio(self.ratios, view)
@@ -115,6 +116,7 @@ class Underfit(Rule):
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The judgement."""
         self._evaluations(view)
+        guessing.follow_calls(self.calls, view)
         found = course.windows(self.course)
         if len(found) < self.windows or self.lowest <= 0 or not self._comparable(view):
             return
@@ -156,7 +158,7 @@ class Underfit(Rule):
 
     def _comparable(self, view: StepView) -> bool:
         """Whether nothing but the model can keep the loss where it is, as far as rates and updates show."""
-        if view.several or view.in_turns or signals.resumed(view) or guessing.acts(self.acted):
+        if view.several or view.in_turns or signals.resumed(view) or guessing.acts(self.calls):
             return False
         moves = self.moved >= 0 and self.moved >= _LONG * self.captured
         return moves and learning_rates.beyond_usual(view) == ""

@@ -54,10 +54,11 @@ class DataNotShuffled(Rule):
         same for inputs; the sampler of the data loader; hashes of the batches.
     Fires when: more than `share` of the variance of the targets is between batches of at least 4 rows. If each epoch
         has the same batches (the loader reads in order, or batches repeat), `fixed` is enough, and so is a share of
-        0.15 for inputs. The rule needs at least `min_sketches` sketches (6 for classes), and a share far above that of
-        random batches of this size. The rule skips data loaders that shuffle, targets for each position of a sequence
-        or an image, recurrent models whose targets are not classes, models that are trained in turns, and reinforcement
-        learning. If batches do not repeat, it also skips labels that differ between the losses of a step.
+        0.15 for inputs. The rule needs at least `min_sketches` sketches (6 for classes and for labels that are 0 or 1),
+        and a share far above that of random batches of this size. The rule skips data loaders that shuffle, targets for
+        each position of a sequence or an image, recurrent models with other targets than classes and labels, models
+        that are trained in turns, and reinforcement learning. If batches do not repeat, it also skips labels that
+        differ between the losses of a step.
     Usual causes: a data loader without `shuffle=True`, an index that walks through sorted files, one file per class.
     What to try: shuffle=True in the data loader, or shuffle the file list before each epoch.
     Costs: a copy of at most 32,768 elements of the targets at about 80 of 5,000 steps.
@@ -76,6 +77,8 @@ class DataNotShuffled(Rule):
     fixed: float = parameter(0.05, help="the same, for batches that repeat in each epoch", gt=0, lt=1)
     min_sketches: int = parameter(10, help="sketches before batches are compared", ge=2)
 
+    #: Whether all targets are labels that are 0 or 1; None before the first.
+    labels: bool | None = state(lambda: None)
     #: Of targets and of inputs, see :func:`_add`.
     targets: dict[str, Any] = state(dict)
     inputs: dict[str, Any] = state(dict)
@@ -88,14 +91,14 @@ class DataNotShuffled(Rule):
     hashes: list[str] = state(list)
     again: int = state(int)
     rows: int = state(int)
-    unjudged: int = state(int)
+    calls: dict[str, Any] = state(dict)
     several: bool = state(bool)
     #: The loss that is looked at.
     key: str = state(str)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a sketched step."""
-        self.unjudged += sum(stretch.mode is Mode.EVAL and "loss" not in stretch.means for stretch in view.stretches)
+        guessing.follow_calls(self.calls, view)
         for fact in view.facts("data_loader"):
             if len(self.loaders) < 32:
                 self.loaders[str(fact.data.get("loader"))] = [fact.data.get("sampler"), fact.data.get("batch_size")]
@@ -143,6 +146,8 @@ class DataNotShuffled(Rule):
             shares = {int(label): number / rows for label, number in counts or ()}
             _add(self.targets, {label: (share, share * (1 - share)) for label, share in shares.items()}, rows, {})
             return
+        # One batch of zeros and ones does not make labels of values.
+        self.labels = data.get("kind") in ("labels", "one_hot") and self.labels is not False
         units = data.get("units")
         if data.get("columns") == 1 and "variance" in data:
             units = {"mean": [data["mean"]], "std": [math.sqrt(data["variance"])]}
@@ -152,13 +157,13 @@ class DataNotShuffled(Rule):
 
     def _judge(self, view: StepView) -> Iterable[Finding]:
         samplers = self.samplers if self.samplers else [str(sampler) for sampler, _ in self.loaders.values()]
-        if any(sampler in _RANDOM for sampler in samplers) or guessing.acts(self.unjudged):
+        if any(sampler in _RANDOM for sampler in samplers) or guessing.acts(self.calls):
             return
         in_order = bool(self.samplers) and all(sampler == "SequentialSampler" for sampler in self.samplers or ())
         fixed = in_order or self.again >= _AGAIN
         if self.several and not fixed:
             return
-        classes = bool(self.targets.get("classes"))
+        classes = bool(self.targets.get("classes")) or self.labels is True
         recurrent = any(kind == ModuleKind.RECURRENT.value for kind, _ in signals.modules(view).values())
         if recurrent and not classes:
             return

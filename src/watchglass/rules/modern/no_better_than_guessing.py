@@ -55,6 +55,7 @@ class NoBetterThanGuessing(Rule):
     needs = (
         Needs(facts=("target_sketch", "output_sketch"), why="to know what a guess reaches"),
         Needs(scalars=("loss",), why="to compare it"),
+        Needs(facts=("input_sketch", "data_loader"), optional=True, why="to tell an evaluation from a model that acts"),
     )
 
     share: float = parameter(0.98, help="share of a guess's loss from which a loss is no better", gt=0, le=1)
@@ -76,7 +77,7 @@ class NoBetterThanGuessing(Rule):
     captured: dict[str, int] = state(dict)
     #: Of evaluations: loss and accuracy, -1 for none.
     judged: list[list[float]] = state(list)
-    unjudged: int = state(int)
+    calls: dict[str, Any] = state(dict)
     #: See :mod:`watchglass.rules.neighbours`.
     compared: list[list[float]] = state(list)
     steps: int = state(int)
@@ -85,6 +86,7 @@ class NoBetterThanGuessing(Rule):
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding from half of the planned steps on."""
         self._stretches(view.stretches)
+        guessing.follow_calls(self.calls, view)
         if view.mode is Mode.EVAL:
             for fact in view.facts("target_sketch"):
                 guessing.add_targets(guessing.pool_of(self.evaluated, fact.data), fact.data)
@@ -116,6 +118,7 @@ class NoBetterThanGuessing(Rule):
     def finish(self, view: StepView) -> Iterable[Finding]:
         """Findings of the whole run."""
         self._stretches(view.stretches)
+        guessing.follow_calls(self.calls, view)
         found = list(self._training(view, at_end=True))
         yield from found or self._evaluation(view)
 
@@ -127,8 +130,6 @@ class NoBetterThanGuessing(Rule):
             loss = stretch.means.get(f"loss/{pool['function']}", stretch.means.get("loss")) if pool else None
             if loss is not None and math.isfinite(loss):
                 self.judged.append([loss, stretch.means.get("accuracy", -1.0)])
-            elif "loss" not in stretch.means:
-                self.unjudged += 1
 
     def _pool(self) -> dict[str, Any] | None:
         """The targets of the only loss; None if there are several."""
@@ -143,7 +144,7 @@ class NoBetterThanGuessing(Rule):
 
     def _training(self, view: StepView, *, at_end: bool) -> Iterable[Finding]:
         pool = self._pool()
-        if pool is None or self.masked or view.in_turns or guessing.acts(self.unjudged):
+        if pool is None or self.masked or view.in_turns or guessing.acts(self.calls):
             return
         # Few training steps may be captured, and an evaluation has the same classes.
         more = next(iter(self.evaluated.values()), pool)

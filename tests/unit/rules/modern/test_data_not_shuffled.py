@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from real_runs import RealRuns, Watch, batch, classifier, update
-from sketches_of import Batch, steps
+from sketches_of import Batch, given, steps
+from watchglass.records import Mode
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
@@ -99,8 +102,32 @@ class TestDataNotShuffled(RuleSuite):
         assert not self.serious(self.build(tmp_path / "new", made))
         assert self.serious(self.build(tmp_path / "again", in_epochs(made, 8)))
 
+    @pytest.mark.parametrize(("rows", "found"), [(128, True), (1, False)])
+    def test_evaluations_without_a_loss_have_more_rows_than_a_model_that_acts(
+        self, tmp_path: Path, rows: int, found: bool
+    ) -> None:
+        """Right answers are counted, or a model acts and learns from what follows."""
+        made = steps(30, sorted_by_class, inputs=lambda step, random: random.normal(size=(32, 4)))
+        called = Step(facts=given(np.zeros((rows, 4))), mode=Mode.EVAL)
+        turns = [each for step in made for each in (step, called)]
+        assert bool(self.serious(self.build(tmp_path, turns))) is found
+
     def test_targets_that_grow_with_the_steps_are_no_order_of_the_data(self, tmp_path: Path) -> None:
         assert not self.serious(self.build(tmp_path / "run", steps(30, series(jumps=False), "mse_loss")))
+
+    @pytest.mark.parametrize("labels", [True, False])
+    def test_labels_of_a_recurrent_model_count_and_values_do_not(self, tmp_path: Path, labels: bool) -> None:
+        """A series that is read in order has such values."""
+
+        def made(step: int, random: np.random.Generator) -> tuple[Any, Any]:
+            value = step // 10 % 2 if labels else 10 * math.sin(step)
+            return random.normal(size=(32, 1)), np.full((32, 1), value) + (not labels) * random.normal(size=(32, 1))
+
+        function = "binary_cross_entropy_with_logits" if labels else "mse_loss"
+        walk = steps(40, made, function)
+        kinds = {"module_kinds": {"rnn": "recurrent"}, "module_types": {"rnn": "LSTM"}}
+        walk[0] = Step(scalars=walk[0].scalars, facts={**walk[0].facts, "model": kinds})
+        assert bool(self.serious(self.build(tmp_path / "run", walk))) is labels
 
     def test_a_loader_that_shuffles_decides(self, tmp_path: Path) -> None:
         made = steps(30, sorted_by_class)
