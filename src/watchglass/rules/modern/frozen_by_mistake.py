@@ -9,13 +9,15 @@ from typing import Any
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity, TensorInfo
 from watchglass.rules import signals
-from watchglass.rules.fresh_weights import initialization_of
+from watchglass.rules.fresh_weights import OF_EMBEDDINGS, initialization_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Statistics, StepView
 
 #: Of a weight that is trained, or was: it is never taken for a fresh one again.
 _TRAINED: list[Any] = [[], -1, "", 0]
+#: Captures with the same values that are enough where a run ends.
+_FEWEST = 2
 
 
 class FrozenByMistake(Rule):
@@ -23,12 +25,13 @@ class FrozenByMistake(Rule):
 
     Looks at: weights with two or more axes that do not require a gradient: minimum, maximum and spread against what
         the usual initialisations give for their size.
-    Fires when: such a weight has not changed in `patience` captures, half of the run is over (or the run ends), other
-        weights are trained, and the values of this weight fill the range of a uniform initialisation (PyTorch's
-        default, Xavier, Kaiming) to its edges with the spread of a uniform distribution. Pretrained weights do not look
-        like this. For two or more weights, the spread and range of a normal distribution are enough. Pretrained
-        backbones that are frozen, copies of trained weights (targets of self-supervised learning), fixed tables of
-        positions, and weights that are unfrozen later are not reported.
+    Fires when: such a weight has not changed in `patience` captures and half of the run is over, or in two and the run
+        ends, other weights are trained, and the values of this weight fill the range of a uniform initialisation
+        (PyTorch's default, Xavier, Kaiming) to its edges with the spread of a uniform distribution. Pretrained weights
+        do not look like this. For two or more weights, and for an embedding with PyTorch's default spread of 1, the
+        spread and range of a normal distribution are enough. Pretrained backbones that are frozen, copies of trained
+        weights (targets of self-supervised learning), fixed tables of positions, and weights that are unfrozen later
+        are not reported.
     Usual causes: a loop over parameters that freezes too much, a backbone whose pretrained weights were not loaded.
     What to try: set requires_grad=True for these layers, and give them to the optimizer; or load their weights.
     Costs: statistics of weights outside the optimizer, twice in each doubling of captured steps.
@@ -91,11 +94,11 @@ class FrozenByMistake(Rule):
         planned = view.latest_fact("planned_steps")
         steps = planned.data.get("steps") if planned is not None else None
         if isinstance(steps, int) and 2 * view.model_step >= steps:
-            yield from self._judge(view)
+            yield from self._judge(view, self.patience)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
-        """The last judgement."""
-        yield from self._judge(view)
+        """The last judgement; a slow run has few captures."""
+        yield from self._judge(view, min(self.patience, _FEWEST))
 
     def _frozen(self, weights: Statistics) -> tuple[list[int], dict[str, list[Any]], int]:
         """Rows of frozen weights; the trained ones as :attr:`fresh` has them, and how many of these are layers'."""
@@ -108,14 +111,14 @@ class FrozenByMistake(Rule):
         # An image that is optimised is no layer.
         return rows, dict.fromkeys((info.name for info in trained), _TRAINED), sum(bool(i.module) for i in trained)
 
-    def _judge(self, view: StepView) -> Iterable[Finding]:
+    def _judge(self, view: StepView, patience: int) -> Iterable[Finding]:
         # A weight that has been unfrozen shows by its values where it is captured. Short runs have few late captures.
-        rows = {name: row for name, row in self.fresh.items() if row[1] >= self.patience and row[3] >= self.thawed}
+        rows = {name: row for name, row in self.fresh.items() if row[1] >= patience and row[3] >= self.thawed}
         still = {name: row[2] for name, row in rows.items() if row[2]}
-        uniform = [name for name, fits in still.items() if "uniform" in fits]
-        if not self.trained or not still or not (uniform or len(still) > 1):
+        certain = [name for name, fits in still.items() if "uniform" in fits or fits == OF_EMBEDDINGS]
+        if not self.trained or not still or not (certain or len(still) > 1):
             return
-        names = uniform or list(still)
+        names = certain or list(still)
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield self.finding(
             view,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from real_runs import RealRuns, Watch, batch, classifier, update
 from watchglass.rules import find_rule
@@ -106,3 +107,20 @@ class TestFrozenByMistakeInRealRuns(RealRuns):
         watch(model)
         for _ in range(40):
             update(model, optimizer, *batch())
+
+
+class TestFrozenEmbeddingInRealRuns(RealRuns):
+    rule = "FrozenByMistake"
+    cause = "frozen_by_mistake"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A frozen embedding; the twin's vectors have another spread, as pretrained ones do."""
+        model = nn.Sequential(nn.Embedding(100, 16), nn.Flatten(), nn.Linear(32, 4))
+        if not sick:
+            nn.init.normal_(model[0].weight, std=0.4)
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(model[2].parameters(), lr=0.05)
+        watch(model)
+        for _ in range(40):
+            tokens = torch.randint(100, (32, 2))
+            update(model, optimizer, tokens, tokens.sum(1) // 50)
