@@ -29,12 +29,14 @@ class RepeatedBatch(Rule):
         batch size of these inputs. Without a known loader: whether the inputs are a part of a larger tensor, and
         whether each step creates them again.
     Fires when: a share of `share` of at least `min_captures` captured steps had the same inputs, and the loader has
-        more than one batch. This is an `error`. Or `repeats` batches were repeated within one epoch, with others in
-        between (the same batch several times in a row is an inner loop). The rule is silent if each step trains on the
-        whole data set. If the size of the data set is unknown, the same inputs are a `warning` if each step restarts
-        the loader, or takes less than half of a larger tensor again. They are also a `warning` at the end of the run if
-        only one of these holds (a part of a larger tensor, or created again at each step), evaluations have more rows,
-        and the evaluation loss is above twice the training loss. Otherwise they are an `info`.
+        more than one batch. This is an `error`. So is a loader that reads in order and is begun again at each step, if
+        inputs differ by an augmentation and `min_captures` sketches of targets in a row are the same. Or `repeats`
+        batches were repeated within one epoch, with others in between (the same batch several times in a row is an
+        inner loop). The rule is silent if each step trains on the whole data set. If the size of the data set is
+        unknown, the same inputs are a `warning` if each step restarts the loader, or takes less than half of a larger
+        tensor again. They are also a `warning` at the end of the run if only one of these holds (a part of a larger
+        tensor, or created again at each step), evaluations have more rows, and the evaluation loss is above twice the
+        training loss. Otherwise they are an `info`.
     Usual causes: next(iter(loader)) inside or before the loop, a variable of another loop, a sampler that draws the
         same indices.
     What to try: iterate over the loader: for batch in loader.
@@ -47,6 +49,7 @@ class RepeatedBatch(Rule):
         Needs(facts=("batch",), why="to compare the inputs of steps"),
         Needs(facts=("data_loader",), optional=True, why="to know how many batches there are"),
         Needs(scalars=("loss",), optional=True, why="to know whether a batch was memorised"),
+        Needs(facts=("target_sketch",), optional=True, why="to recognise a batch whose inputs are augmented"),
     )
 
     min_captures: int = parameter(8, help="captured steps before a constant batch is reported", ge=2)
@@ -70,6 +73,9 @@ class RepeatedBatch(Rule):
     rows: int = state(int)
     evaluated: int = state(int)
     evaluation: float | None = state(lambda: None)
+    #: Of steps that begin a loader again which reads in order: the latest targets, and sketches with these in a row.
+    targets: str = state(str)
+    alike: int = state(int)
 
     #: The loaders that may have given the latest batch.
     latest: dict[str, dict[str, Any]] = state(dict)
@@ -77,14 +83,14 @@ class RepeatedBatch(Rule):
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of a captured step."""
         for fact in view.facts("data_loader"):
-            kept = {name: fact.data.get(name) for name in ("batch_size", "batches")}
+            kept = {name: fact.data.get(name) for name in ("batch_size", "batches", "sampler")}
             # A script may make a loader for each epoch.
             self.loaders = dict([*self.loaders.items(), (str(fact.data.get("loader")), kept)][-_MOST_LOADERS:])
         # Those of the beginning of an epoch have a list of workers.
         given = [fact.data for fact in view.facts("batch") if "iterations" in fact.data]
         self._stretches(view)
         if view.mode is not Mode.TRAIN:
-            self.evaluated = max([self.evaluated, *map(_rows, given)])
+            self.evaluated = max([self.evaluated, *map(self._evaluated_rows, given)])
             return
         if not given:
             return
@@ -103,6 +109,8 @@ class RepeatedBatch(Rule):
             self.batches[key] = {"steps": 0, "step": view.model_step, "iterations": now}
         if known is not None and key != self.last and now and known["iterations"] == now:
             yield from self._again(view, given[0], loaders, view.model_step - known["step"])
+        if key != self.last:
+            yield from self._first_batches(view, given[0])
         self.last = key
         if key in self.batches:
             seen = self.batches[key]
@@ -120,6 +128,11 @@ class RepeatedBatch(Rule):
             losses = [mean for name, mean in stretch.means.items() if name == "loss" or name.startswith("loss/")]
             if stretch.mode is Mode.EVAL and losses:
                 self.evaluation = losses[0] if math.isfinite(losses[0]) else None
+
+    def _evaluated_rows(self, data: Any) -> int:
+        """Rows of the evaluation that has this batch: of all batches of its loader, where one is known."""
+        rows = _rows(data)
+        return max([rows, *(rows * (each.get("batches") or 1) for each in self._loaders(data).values())])
 
     def _loaders(self, data: Any) -> dict[str, dict[str, Any]]:
         """The loaders that may have given a batch: iterated over, and of its size."""
@@ -150,6 +163,33 @@ class RepeatedBatch(Rule):
             f"{has or 'which is right for a whole data set'}",
             symptoms=("same_batch",) if has else (),
             evidence={"captures": self.captures, "steps": steps, **({"batches": batches} if certain else {})},
+        )
+
+    def _first_batches(self, view: StepView, data: Any) -> Iterable[Finding]:
+        """A finding where each step begins a loader again that reads in order; inputs may be augmented."""
+        loaders = self._loaders(data)
+        if not loaders or any(each.get("sampler") != "SequentialSampler" for each in loaders.values()):
+            return
+        restarts = all(data["iterations"][name] > view.model_step > 0 for name in loaders)
+        batches = min(each.get("batches") or 0 for each in loaders.values())
+        if not restarts or batches < 2:
+            return
+        for fact in view.facts("target_sketch")[:1]:
+            targets = repr([fact.data.get(name) for name in ("shape", "counts", "mean", "variance", "units")])
+            self.alike = self.alike + 1 if targets == self.targets else 1
+            self.targets = targets
+        if self.alike < self.min_captures:
+            return
+        yield self.finding(
+            view,
+            severity=Severity.ERROR,
+            subject="first batch",
+            value=float(self.alike),
+            limit=float(self.min_captures),
+            message=f"each step begins the data loader again, which reads in order and has {batches} batches; "
+            f"{self.alike} sketched steps had the same targets, up to step {view.mode_step}",
+            symptoms=("same_batch",),
+            evidence={"captures": self.captures, "steps": self.alike, "batches": batches},
         )
 
     def _restarts(self, key: str, loaders: dict[str, dict[str, Any]]) -> bool:

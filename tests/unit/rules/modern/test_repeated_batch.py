@@ -118,6 +118,12 @@ def of_columns(number: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield table[:, :16], labels
 
 
+def augmented(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The first batch of a loader at each step, with other inputs each time."""
+    for inputs, labels in first_each_time(loader):
+        yield inputs + 0.1 * torch.randn_like(inputs), labels
+
+
 class Endless(IterableDataset[Any]):
     """Samples without end, the same in each iteration."""
 
@@ -159,6 +165,9 @@ def of_two_loaders(first: DataLoader[Any], second: DataLoader[Any]) -> Iterator[
         (lambda: of_columns(64), [Severity.INFO]),
         (lambda: first_each_time(DataLoader(Endless(), 32)), [Severity.WARNING]),
         (lambda: epochs(DataLoader(Endless(), 32)), []),
+        (lambda: augmented(data(256)), [Severity.ERROR]),
+        (lambda: augmented(data(256, shuffle=True)), []),
+        (lambda: augmented(data(32)), []),
         (lambda: with_validation(data(96), data(96), classifier()), []),
     ],
 )
@@ -187,6 +196,22 @@ def test_rows_that_were_drawn_once_are_reported_where_they_are_memorised(
             evaluate(model, scale * held_out, truth)
     found = [finding.severity for finding in replay(str(run_path), [RuleSpec(RULE)]).findings]
     assert found[-1] is (Severity.WARNING if memorized and scale == 1 else Severity.INFO)
+
+
+def test_an_evaluation_has_all_rows_of_its_loader(run_path: Path) -> None:
+    """A batch of the training is memorised, and the batches of the evaluation have fewer rows than it."""
+    torch.manual_seed(0)
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    (inputs, labels), rows, held_out = batch(640), torch.randperm(640)[:32], data(256, 16)
+    with watchglass.watch(model, run=run_path, strict=True, save_interval=1):
+        for _ in range(4):
+            for _ in range(12):
+                update(model, optimizer, inputs[rows], labels[rows])
+            for each in held_out:
+                evaluate(model, *each)
+    found = [finding.severity for finding in replay(str(run_path), [RuleSpec(RULE)]).findings]
+    assert found[-1] is Severity.WARNING
 
 
 def test_micro_batches_and_closures_are_no_repeats(run_path: Path) -> None:
