@@ -19,8 +19,8 @@ import watchglass
 from watchglass import Mode, open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.records import PHASE_NAMES
 from watchglass.run import Phases, Run
-from watchglass.run.step_phases import PHASE_NAMES
 
 STEPS = 40
 #: Sizes of the loads, in seconds.

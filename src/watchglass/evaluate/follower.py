@@ -283,6 +283,7 @@ class FollowedWorker:
             reductions=self.tables.reductions(number),
             raw=RawTensors(self.store, raw, f"global step {number}") if raw else None,
             readable=readable,
+            phases=self.tables.phases(number),
         )
         if self._models is None:
             self._models = ModelViews(run_id, self.attempt, self.worker)

@@ -55,6 +55,7 @@ from watchglass.records.training import (
     FORMAT_VERSION as FORMAT_VERSION,
     HISTOGRAM_MANTISSA_BITS as HISTOGRAM_MANTISSA_BITS,
     MOST_MODELS as MOST_MODELS,
+    PHASE_NAMES as PHASE_NAMES,
     STATISTIC_FIELDS as STATISTIC_FIELDS,
     Fact as Fact,
     Mode as Mode,

@@ -195,6 +195,10 @@ class StepPhase(IntEnum):
     OTHER = 5
 
 
+#: Names of the phases, in their order.
+PHASE_NAMES = tuple(phase.name.lower() for phase in StepPhase)
+
+
 @dataclass(frozen=True)
 class StepEnd:
     """A worker finished a step and wrote all its records.

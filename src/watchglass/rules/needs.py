@@ -89,6 +89,9 @@ class Needs:
             an evaluator the rule does not apply and is never called.
         raw: Whole tensors are needed, which :meth:`StepView.value` reads. They are recorded at captured steps and cost
             their size on the disk each time: ask for a role, or for names, that are small.
+        phases: The phases of steps are needed, see :attr:`StepView.phases`.
+        metrics: Names of system metrics, any of which will do: a need of its own, of a rule whose :attr:`Rule.streams`
+            hold ``samples``. A machine that has none of them makes the rule not applicable.
         optional: The rule also works without it, with fewer findings.
         why: Half a sentence, for the reason that a starving rule gives: ``"to compare layers"``.
 
@@ -108,12 +111,19 @@ class Needs:
     collection: str | None = parameter(None)
     observations: tuple[str, ...] = parameter((), choices=_OBSERVATIONS)
     raw: bool = parameter(False)
+    phases: bool = parameter(False)
+    metrics: tuple[str, ...] = parameter(())
     optional: bool = parameter(False)
     why: str = parameter("")
 
     def __post_init__(self) -> None:
         validate(self)
         Selection(regex=self.name_regex)  # refuses what does not compile
+        if self.metrics and (self.of_tensors or self.facts or self.scalars or self.observations or self.phases):
+            raise InvalidValueError(
+                f"metrics of Needs must stand alone, because steps have none, but got {self!r:.200}; "
+                "declare a second Needs for the rest"
+            )
 
     def wants(self, info: TensorInfo) -> bool:
         """Whether this tensor is one of those needed."""
@@ -151,6 +161,10 @@ class Needs:
             parts.append(f"the state of workers ({' or '.join(self.observations)})")
         if self.facts:
             parts.append(f"the fact {' or '.join(self.facts)}")
+        if self.phases:
+            parts.append("the phases of steps")
+        if self.metrics:
+            parts.append(f"samples of {' or '.join(self.metrics)}")
         return " and ".join(parts) + modes
 
 

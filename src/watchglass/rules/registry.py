@@ -176,6 +176,12 @@ def _check_declared(rule: Rule, name: str) -> None:
             f"streams of {name} must be Windows, for check_window, but is {streams!r:.80}; "
             'write streams = Windows(kinds=("samples",), length_s=60)'
         )
+    measured = any(need.metrics for need in rule.needs)
+    if measured and (not isinstance(streams, Windows) or "samples" not in streams.kinds):
+        raise PluginFileError(
+            f"streams of {name} must hold samples, because its needs name metrics, but is {streams!r:.80}; "
+            'write streams = Windows(kinds=("samples",), length_s=60)'
+        )
     compares: object = rule.compares
     parameters = [info.name for info in describe(type(rule))]
     if not isinstance(compares, (tuple, list)) or not all(each in parameters for each in compares):

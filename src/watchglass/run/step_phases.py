@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import PHASES, Mode, StepPhase
+from watchglass.records import PHASE_NAMES, PHASES, Mode
 from watchglass.run.table import needed
 from watchglass.run.worker import Worker
 
 if TYPE_CHECKING:
     import pandas
-
-#: Names of the phases, in the order of columns.
-PHASE_NAMES = tuple(phase.name.lower() for phase in StepPhase)
 
 
 @dataclass(frozen=True, eq=False)

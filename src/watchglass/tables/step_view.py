@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.records import (
+    PHASE_NAMES,
     Fact,
     Mode,
     ModuleKind,
@@ -49,6 +50,8 @@ class StepRecords:
         reductions: Exact reductions by tensor id and reduction.
         raw: The tensors that were recorded whole; None for none.
         readable: Which columns there are, and which of them a rule may read.
+        phases: Seconds of each phase, in the order of :class:`~watchglass.records.StepPhase`; None where they were not
+            recorded, or are shown with another model.
     """
 
     end: StepEnd
@@ -60,6 +63,7 @@ class StepRecords:
     reductions: Mapping[tuple[int, Reduction], float] = field(default_factory=dict)
     raw: RawTensors | None = None
     readable: Readable = field(default_factory=Readable)
+    phases: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -296,6 +300,16 @@ class StepView:
     def facts(self, kind: str | None = None) -> list[Fact]:
         """Facts of this step; facts of the run come with the first step after them."""
         return [fact for fact in self.records.facts if kind is None or fact.kind == kind]
+
+    @property
+    def phases(self) -> Mapping[str, float] | None:
+        """Seconds of each phase of this step by name: ``data``, ``prepare``, ``forward``, ``backward`` and so on.
+
+        Together they are the time since the end of the worker's step before, by the clock of the host. None where they
+        were not recorded, and where another model leads the step.
+        """
+        seconds = self.records.phases
+        return None if seconds is None else dict(zip(PHASE_NAMES, seconds, strict=True))
 
     def observations(self, kind: str | None = None) -> list[Observation]:
         """Observations of the evaluator since the step before: ``"worker_lost"``, ``"worker_returned"``."""

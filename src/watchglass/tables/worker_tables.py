@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError
 from watchglass.records import (
     FACTS,
+    PHASES,
     RAW,
     REDUCTIONS,
     ROW_KINDS,
@@ -228,6 +229,11 @@ class WorkerTables:
         return [
             (tensor_id, _UNIT_KINDS[kind], flags) for _, tensor_id, kind, flags in rows.values() if kind in _UNIT_KINDS
         ]
+
+    def phases(self, global_step: int) -> tuple[float, ...] | None:
+        """Seconds of each phase of a step, in the order of :class:`~watchglass.records.StepPhase`; None without."""
+        rows = self.log(PHASES).at(global_step)
+        return tuple(rows[-1].tolist()[1:]) if len(rows) else None
 
     def facts(self, global_step: int | None = None, *, since: int = 0) -> list[Fact]:
         """Facts of a step, of the run (-1), or all of them in the order of steps (None).

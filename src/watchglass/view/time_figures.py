@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import Finding, Mode
-from watchglass.run import PHASE_NAMES, Phases
+from watchglass.records import PHASE_NAMES, Finding, Mode
+from watchglass.run import Phases
 from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
 from watchglass.view.text import duration, quantity
 

@@ -13,6 +13,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from numpy.typing import NDArray
+
 from watchglass.config import RuleSpec, values
 from watchglass.errors import CompactedError, PluginFileError, WatchglassError
 from watchglass.evaluate.engine.folding import Folded, Folding
@@ -33,9 +35,19 @@ from watchglass.evaluate.engine.unmet_needs import NeedSeen
 from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog
 from watchglass.evaluate.engine.windowing import Cutting
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
-from watchglass.rules import Rule, build_rule, built_in_knowledge, readable_statistics
+from watchglass.rules import Needs, Rule, build_rule, built_in_knowledge, readable_statistics
 from watchglass.store import decode_finding, encode_record, scan
-from watchglass.tables import MOST_RAW_BYTES, Between, JointStep, RawTensors, Readable, StepView, Window, Written
+from watchglass.tables import (
+    MOST_RAW_BYTES,
+    Between,
+    JointStep,
+    RawTensors,
+    Readable,
+    StepView,
+    Window,
+    Written,
+    series_of,
+)
 
 _T = TypeVar("_T")
 #: The argument of a call of an instance.
@@ -144,7 +156,12 @@ class RuleRunner:
         # stay as they are installed, and to find the code of all takes longer than to evaluate a short run.
         if not cls.__module__.startswith("watchglass."):
             self._fingerprint()
-        self._all_needs = prototype.needs
+        # Steps show whether the other needs are met; metrics belong to machines.
+        self._all_needs = tuple(need for need in prototype.needs if not need.metrics)
+        of_metrics = [need for need in prototype.needs if need.metrics]
+        self._metrics = [need for need in of_metrics if not need.optional]
+        self._without_streams = bool(of_metrics) and not self._metrics
+        self._measured: set[str] = set()
         self._raw_bytes = MOST_RAW_BYTES if any(need.raw for need in prototype.needs) else 0
         self._needs: dict[tuple[str, int], list[NeedSeen]] = {}
         self._in_order: list[tuple[str, int]] = []
@@ -208,6 +225,7 @@ class RuleRunner:
         Raises:
             StoreError, CompactedError: See :meth:`step`.
         """
+        self._look_for_metrics(written.rows.get("samples"))
         windows = [] if self.cutting is None or self.not_applicable else self.cutting.cut(written)
         if not self._checks_windows:
             return []
@@ -365,12 +383,26 @@ class RuleRunner:
                 yield best(row[number].met for row in rows)
         yield from self._of_windows()
 
+    def _look_for_metrics(self, rows: NDArray[Any] | None) -> None:
+        """Notes which needed metrics have a value."""
+        if rows is not None and not all(map(self._is_measured, self._metrics)):
+            wanted = [name for need in self._metrics for name in need.metrics if name not in self._measured]
+            self._measured.update(name for name in wanted if len(series_of(rows, name).time_ns))
+
+    def _is_measured(self, need: Needs) -> bool:
+        return not self._measured.isdisjoint(need.metrics)
+
     def _of_windows(self) -> tuple[Met, ...]:
-        """Whether rows for windows came, for a rule that takes windows; rows that have not come may be late."""
-        if self.cutting is None:
+        """Whether rows and metrics for windows came, for a rule that takes windows; what has not come may be late."""
+        if self.cutting is None or self._without_streams:
             return ()
         reason = f"no stream of this run has rows of the kind {' or '.join(self.cutting.windows.kinds)}"
-        return (Met(self.cutting.seen, "" if self.cutting.seen else reason, certain=False),)
+        rows = [Met(self.cutting.seen, "" if self.cutting.seen else reason, certain=False)]
+        for need in self._metrics:
+            why = f" (needed {need.why})" if need.why else ""
+            lacks = "" if self._is_measured(need) else f"the machine of this run gave no {need.describe()}{why}"
+            rows.append(Met(not lacks, lacks, certain=False, absent=bool(lacks)))
+        return tuple(rows)
 
     def _unseen(self) -> list[NeedSeen]:
         return [NeedSeen(need) for need in self._all_needs]

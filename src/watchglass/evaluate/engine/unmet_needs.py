@@ -27,6 +27,7 @@ _MANY_STEPS = 64
 
 #: Scalars that every step has.
 _EVERY_STEP = frozenset({"loss", "learning_rate", "learning_rate/0"})
+_CURE_OF_PHASES = "; PyTorch scripts record them under watchglass run, or with watch(model, profiler=True)"
 _MODE_NAMES = {Mode.TRAIN: "train", Mode.EVAL: "eval", Mode.PREDICT: "predict"}
 _IN_MODE = {Mode.TRAIN: "", Mode.EVAL: " in evaluation", Mode.PREDICT: " in prediction"}
 #: Roles of tensors in a collection that selects by structure alone.
@@ -174,7 +175,8 @@ class NeedSeen:
         why = f" (needed {needs.why})" if needs.why else ""
         if not self.satisfied:
             not_planned = self._not_planned()
-            return not_planned or f"{needs.describe()} never came{why}", bool(not_planned)
+            cure = _CURE_OF_PHASES if needs.phases else ""
+            return not_planned or f"{needs.describe()} never came{why}{cure}", bool(not_planned)
         if most is not None and max(self._gap, self._since) > most:
             late = f"last came more than {count(most, 'step')} ago"
             often = f"came every {count(self._gap, 'step')}" if self._gap > most else late
@@ -260,6 +262,8 @@ class NeedSeen:
             )
             if not len(rows):
                 return False
+        if needs.phases and view.phases is None:
+            return False
         if needs.scalars and all(view.scalar(name) is None for name in needs.scalars):
             return False
         return not needs.facts or any(view.latest_fact(kind) is not None for kind in needs.facts)
