@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import watchglass
+from watchglass.capture import Hook
+from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.config import RuleSpec
 from watchglass.diagnose import verdict
 from watchglass.evaluate import replay
@@ -87,6 +89,8 @@ class RealRuns(ABC):
     cause: ClassVar[str] = ""
     #: Why its needs are not all that it reads, so that nothing tests it; "" if they are.
     reads_more: ClassVar[str] = ""
+    #: Whether phases of steps are recorded, as under a launcher.
+    profiler: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if cls.reads_more:
@@ -101,7 +105,11 @@ class RealRuns(ABC):
         with ExitStack() as hooks:
 
             def watch(model: nn.Module) -> None:
-                hooks.enter_context(watchglass.watch(model, run=run, strict=True, **capture))
+                if not self.profiler:
+                    hooks.enter_context(watchglass.watch(model, run=run, strict=True, **capture))
+                    return
+                # Without the sampler's process, which `watch` would start.
+                PyTorchAdapter(hooks.enter_context(Hook(run, strict=True, profiler=True, **capture)), discover=True)
 
             torch.manual_seed(0)
             self.train(watch, sick=sick)

@@ -79,7 +79,7 @@ def _print_rules() -> None:
         console.print("\nRules of installed packages", style="bold")
         print_list(console, _summaries(offered))
     console.print("\nRule sets", style="bold")
-    print_list(console, ((each, f"{len(made.rules) or 'none yet'}: {made.help}") for each, made in RULE_SETS.items()))
+    print_list(console, ((each, f"{len(made.rules)}: {made.help}") for each, made in RULE_SETS.items()))
     print_hint(
         console,
         "Details of a rule: watchglass rules NAME. Without --rules, the rules of the set default are evaluated.",

@@ -107,6 +107,7 @@ BUILT_IN = {
     "Confusion": BuiltInRule("classic.confusion", "sagemaker vision tabular"),
     "CheckInputImages": BuiltInRule("classic.check_input_images", "sagemaker vision"),
     "NLPSequenceRatio": BuiltInRule("classic.nlp_sequence_ratio", "sagemaker llm"),
+    "InputBound": BuiltInRule("system.input_bound", "system"),
 }
 
 

@@ -55,7 +55,7 @@ _HELP = {
     "vision": "convolutional networks with ReLUs",
     "tabular": "networks whose samples are rows of a table",
     "trees": "boosted trees",
-    "system": "use of processors, memory, disks and GPUs",
+    "system": "time of steps, and use of processors, memory, disks and GPUs",
 }
 
 #: Sets by name.
@@ -230,21 +230,8 @@ def _docstring(cls: type[Rule]) -> tuple[str, dict[str, str]]:
 
 
 def rules_of_set(name: str) -> tuple[str, ...]:
-    """Names of the rules of a set, in the order in which they are evaluated.
-
-    Args:
-        name: A key of :data:`RULE_SETS`.
-
-    Raises:
-        InvalidValueError: It is empty in this release.
-    """
-    found = RULE_SETS[name].rules
-    if not found:
-        full = ", ".join(known for known, each in RULE_SETS.items() if each.rules)
-        raise InvalidValueError(
-            f'the rule set "{name}" ({RULE_SETS[name].help}) is empty in this release; sets with rules are {full}'
-        )
-    return found
+    """Names of the rules of a set, a key of :data:`RULE_SETS`, in the order in which they are evaluated."""
+    return RULE_SETS[name].rules
 
 
 def expand(specs: Iterable[RuleSpec]) -> tuple[RuleSpec, ...]:
@@ -255,7 +242,7 @@ def expand(specs: Iterable[RuleSpec]) -> tuple[RuleSpec, ...]:
     refuses it.
 
     Raises:
-        InvalidValueError: A set with parameters, or an empty set.
+        InvalidValueError: A set with parameters.
     """
     specs = tuple(specs)
     named = {spec.name: spec for spec in specs if spec.name not in RULE_SETS}

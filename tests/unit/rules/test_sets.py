@@ -62,11 +62,6 @@ def test_a_rule_that_is_named_twice_stays_for_the_engine_to_refuse() -> None:
     assert names("Overfit,trees,Overfit:patience=2").count("Overfit") == 2
 
 
-def test_a_set_without_rules_is_one_clear_line() -> None:
-    with pytest.raises(InvalidValueError, match=r'rule set "system" .* is empty in this release'):
-        names("llm,system")
-
-
 def test_a_set_has_no_parameters() -> None:
     with pytest.raises(InvalidValueError, match=r'"llm" is a rule set .* but got window; .* llm,RULE:window=VALUE'):
         names("llm:window=3")
@@ -77,7 +72,7 @@ def test_a_script_names_sets_as_the_command_line_does() -> None:
     assert [spec.name for spec in rule_specs(["trees", "DeadRelu:window=16"])] == names("trees,DeadRelu")
     assert rule_specs("DeadRelu:window=16")[0].parameters == {"window": "16"}
     assert rule_specs([]) == ()
-    for wrong, message in (("llm:window=1", "is a rule set"), ("default,system", "is empty in"), ([3], "but got 3")):
+    for wrong, message in (("llm:window=1", "is a rule set"), ([3], "but got 3")):
         with pytest.raises(InvalidValueError, match=message):
             rule_specs(wrong)
     with pytest.raises(InvalidValueError, match="calibration must be one of default, sagemaker but got 'sagemakr'"):

@@ -1,0 +1,147 @@
+"""InputBound: steps wait for data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity, count
+from watchglass.rules.needs import Needs, Windows
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import JointStep
+
+#: First steps, which start workers and fill caches.
+_FIRST = 8
+#: Steps that are enough at the end of a short run.
+_ENOUGH = 16
+
+
+class InputBound(Rule):
+    """Training steps wait for the data loader.
+
+    Looks at: the phases of training steps, the settings of the data loaders, the cores that the run may use.
+    Fires when: in each of the last two windows of `window` steps, at least `high` percent of the time of the steps was
+        a wait for a `DataLoader`: `warning`; `moderate` percent: `info`. A run that is too short for two windows is
+        judged at its end. The gain is an upper bound: steps without any wait, and all else as it was. On a GPU, which
+        computes while the script waits, less may be gained.
+    Usual causes: a loader without worker processes; samples that are decoded or augmented on the way; slow storage.
+    What to try: worker processes, `num_workers`; samples that are prepared once and stored; larger reads.
+    Costs: nothing in addition to the phases of steps, which are recorded under a launcher.
+    Source: 5 and 20 percent: XProf, input-pipeline analyzer (tensorflow.org/guide/profiler); house: the windows, and
+        half of the cores of a rank as the number of workers to try first.
+    """
+
+    needs = (
+        Needs(phases=True, why="to see how long steps wait for data"),
+        Needs(facts=("data_loader",), optional=True),
+        Needs(metrics=("cpu.limit",), optional=True),
+    )
+    streams = Windows(kinds=("samples",), length_s=1)
+
+    moderate: float = parameter(5.0, help="wait that is an info", unit="%", gt=0, le=100)
+    high: float = parameter(20.0, help="wait that is a warning", unit="%", gt=0, le=100)
+    window: int = parameter(32, help="steps of a window", unit="steps", ge=1)
+
+    #: Steps that were seen, and how many of them the present window has; number of whole windows.
+    seen: int = state(int)
+    inside: int = state(int)
+    windows: int = state(int)
+    #: Whether any step waited at all.
+    reads: bool = state(bool)
+    #: Seconds of wait, and seconds of all phases, in the present window and in the one before.
+    spent: list[float] = state(lambda: [0.0, 0.0])
+    before: list[float] = state(list)
+    #: Number of workers and of batches of each loader.
+    loaders: dict[str, list[int]] = state(dict)
+
+    def check_step(self, step: JointStep) -> Iterable[Finding]:
+        """A finding after windows with long waits."""
+        self._note_loaders(step)
+        phases = [view.phases for view in step.views if view.phases is not None]
+        if step.mode is not Mode.TRAIN or not phases:
+            return
+        self.seen += 1
+        if self.seen <= _FIRST:
+            return
+        self.reads = self.reads or any(each["data"] > 0 for each in phases)
+        self.spent[0] += sum(each["data"] for each in phases)
+        self.spent[1] += sum(sum(each.values()) for each in phases)
+        self.inside += 1
+        if self.inside < self.window:
+            return
+        last, self.before, self.spent, self.inside = self.before, self.spent, [0.0, 0.0], 0
+        self.windows += 1
+        if self.windows > 1:
+            yield from self._judged(step, last, self.before)
+
+    def finish(self, step: JointStep) -> Iterable[Finding]:
+        """The judgement of a short run."""
+        whole = [self.before] if self.windows == 1 else []
+        rest = [self.spent] if self.inside >= min(_ENOUGH, self.window) else []
+        if self.windows < 2 and (whole or rest):
+            yield from self._judged(step, *whole, *rest)
+
+    def applicable(self, step: JointStep) -> str:
+        """Not for runs that are too short, or that read no loader."""
+        enough = min(_ENOUGH, self.window)
+        if self.seen and not self.windows and self.inside < enough:
+            return f"the run has {count(self.seen, 'training step')}; {_FIRST + enough} are needed"
+        return "no training step read a DataLoader" if self.seen and not self.reads else ""
+
+    def _judged(self, step: JointStep, *windows: list[float]) -> Iterable[Finding]:
+        waited, whole = (sum(column) for column in zip(*windows, strict=True))
+        least = min(100 * wait / max(time, 1e-9) for wait, time in windows)
+        if least < self.moderate or waited >= whole:
+            return
+        severe = least >= self.high
+        percent, gain = 100 * waited / whole, whole / (whole - waited)
+        workers, cores = self._workers(), _cores(step)
+        of_rank = cores / len({view.worker for view in step.views})
+        more = _workers_to_try(workers, of_rank)
+        known = {"loader_workers": workers, "cores": cores or None, "try_workers": more}
+        yield self.finding(
+            step,
+            severity=Severity.WARNING if severe else Severity.INFO,
+            subject="waits for data",
+            value=percent,
+            limit=self.high if severe else self.moderate,
+            message=f"{percent:.0f} % of each training step waits for data{_loading(workers, cores, more)}; without "
+            f"these waits steps are at most {gain:.1f} times as fast",
+            symptoms=("waits_without_workers" if workers == 0 else "waits_for_workers",) if severe else (),
+            evidence={"gain": gain, **{name: number for name, number in known.items() if number is not None}},
+        )
+
+    def _note_loaders(self, step: JointStep) -> None:
+        for fact in (fact for view in step.views for fact in view.facts("data_loader")):
+            name, workers, batches = (fact.data.get(key) for key in ("loader", "num_workers", "batches"))
+            if isinstance(name, str) and type(workers) is int and len(self.loaders) < 64:
+                self.loaders[name] = [workers, batches if type(batches) is int else 0]
+
+    def _workers(self) -> int | None:
+        """The number of workers of the loader with the most batches, which is that of the training data; or None."""
+        return max(self.loaders.values(), key=lambda each: each[1])[0] if self.loaders else None
+
+
+def _cores(step: JointStep) -> float:
+    """Cores that the run may use on one machine; 0 where no sample says it."""
+    for window in step.streams:
+        values = window.samples("cpu.limit").values
+        if len(values):
+            return float(values[-1].max())
+    return 0.0
+
+
+def _workers_to_try(workers: int | None, cores: float) -> int | None:
+    """A larger number of workers for which a rank has cores; None where there is none."""
+    if workers is None or cores < 2:
+        return None
+    more = max(int(cores / 2), min(2 * workers, int(cores)))
+    return more if more > workers else None
+
+
+def _loading(workers: int | None, cores: float, more: int | None) -> str:
+    if workers is None:
+        return ""
+    on = f" on {cores:g} core{'s' * (cores != 1)}" if cores else ""
+    attempt = f"; try num_workers={more}" if more else ""
+    return f": {workers} loader worker{'s' * (workers != 1)}{on}{attempt}"

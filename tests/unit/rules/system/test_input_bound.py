@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from phased_steps import loader, phased
+from real_runs import RealRuns, Watch, batch, classifier, update
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Finding, Mode, Severity, Status
+from watchglass.rules import find_rule
+from watchglass.testing import Batch, Step, build_run
+from watchglass.testing.rule_suite import RuleSuite
+
+
+def steps(count: int, data_s: float, workers: int = 0) -> list[Step]:
+    first = phased(facts=loader(workers), data_s=1.0, forward_s=0.1)  # the start of a loader is not judged
+    return [first, *[phased(data_s=data_s, forward_s=0.04, backward_s=0.06)] * (count - 1)]
+
+
+def cores(number: float) -> Batch:
+    return Batch(metrics={"cpu.limit": [number] * 4}, seconds=2)
+
+
+def found(path: Path, run: Sequence[Step | Batch], workers: int = 1) -> list[Finding]:
+    return list(replay(build_run(path, run, workers=workers), [RuleSpec("InputBound")]).findings)
+
+
+class TestInputBound(RuleSuite):
+    rule = find_rule("InputBound")
+
+    def sick(self) -> Sequence[Step]:
+        return steps(80, 0.06)
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return (steps(40, 0.06), steps(80, 0.06, workers=4), [each for each in steps(80, 1.0) if not each.facts])
+
+    def healthy(self) -> Sequence[Step]:
+        # An evaluation that waits for its own loader, and some slow batches.
+        evaluation = [phased(Mode.EVAL, data_s=1.0, forward_s=0.01)] * 4
+        slow = [phased(data_s=0.5, forward_s=0.1), *steps(31, 0.001)[1:]]
+        return [*steps(80, 0.02), *evaluation, *steps(80, 0.001)[1:], *slow]
+
+
+@pytest.mark.parametrize(
+    ("data_s", "workers", "of", "message"),
+    [
+        (
+            0.06, 0, 16,
+            "38 % of each training step waits for data: 0 loader workers on 16 cores; try num_workers=8; without these "
+            "waits steps are at most 1.6 times as fast",
+        ),
+        (
+            0.1, 1, 1,
+            "50 % of each training step waits for data: 1 loader worker on 1 core; without these waits steps are at "
+            "most 2.0 times as fast",
+        ),
+        (
+            0.3, 12, 16,
+            "75 % of each training step waits for data: 12 loader workers on 16 cores; try num_workers=16; without "
+            "these waits steps are at most 4.0 times as fast",
+        ),
+        (
+            0.3, 0, None,
+            "75 % of each training step waits for data: 0 loader workers; without these waits steps are at most 4.0 "
+            "times as fast",
+        ),
+    ],
+)  # fmt: skip
+def test_the_message_has_figure_cure_and_gain(
+    run_path: Path, data_s: float, workers: int, of: int | None, message: str
+) -> None:
+    run = [*([] if of is None else [cores(of)]), *steps(80, data_s, workers)]
+    (finding,) = found(run_path, run)
+    assert finding.message == message
+    assert finding.evidence["gain"] == pytest.approx((0.1 + data_s) / 0.1, rel=1e-6)
+    assert finding.value == pytest.approx(100 * data_s / (0.1 + data_s), rel=1e-6)
+
+
+def test_cores_are_shared_by_ranks(run_path: Path) -> None:
+    (finding,) = found(run_path, [cores(16), *steps(80, 0.1)], workers=4)
+    assert "on 16 cores; try num_workers=2;" in finding.message
+
+
+@pytest.mark.parametrize(("data_s", "severity"), [(0.005, None), (0.01, Severity.INFO), (0.03, Severity.WARNING)])
+def test_the_limits_are_those_of_the_parameters(run_path: Path, data_s: float, severity: Severity | None) -> None:
+    assert [each.severity for each in found(run_path, steps(80, data_s))] == ([] if severity is None else [severity])
+
+
+def test_one_window_with_waits_is_no_finding(run_path: Path) -> None:
+    calm, waits = phased(forward_s=0.1), phased(data_s=0.2, forward_s=0.1)
+    assert found(run_path, [*[calm] * 8, *[calm] * 32, *[waits] * 32, *[calm] * 32]) == []
+    (finding,) = found(run_path.with_name("two"), [*[calm] * 8, *[calm] * 32, *[waits] * 64])
+    assert finding.step == 8 + 96 - 1
+
+
+def test_the_loader_with_the_most_batches_is_that_of_training(run_path: Path) -> None:
+    facts = [loader(2, 10, "loader"), loader(6, 500, "loader_2"), loader(1, 20, "loader_3")]
+    first = [phased(Mode.EVAL, facts=each, forward_s=0.1) for each in facts]
+    (finding,) = found(run_path, [*first, *[phased(data_s=0.1, forward_s=0.1)] * 80])
+    assert "6 loader workers" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (steps(20, 0.2), "the run has 20 training steps; 24 are needed"),
+        ([phased(forward_s=0.1)] * 80, "no training step read a DataLoader"),
+        (steps(24, 0.001), ""),
+    ],
+)
+def test_a_run_that_cannot_be_judged_is_not_healthy(run_path: Path, run: list[Step], reason: str) -> None:
+    (status,) = replay(build_run(run_path, run), [RuleSpec("InputBound")]).statuses
+    assert (status.status, status.reason) == (Status.NOT_APPLICABLE if reason else Status.NO_ISSUES_FOUND, reason)
+
+
+class Sleeping(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Batches, each of which takes a while to load."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self.batches, self.seconds = [batch() for _ in range(count)], seconds
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.seconds:  # to sleep for no time yields the processor
+            time.sleep(self.seconds)
+        return self.batches[index]
+
+
+class TestInputBoundInRealRuns(RealRuns):
+    rule = "InputBound"
+    cause = "loader_without_workers"
+    profiler = True
+    reads_more = "no two runs take the same times"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        watch(model)
+        for inputs, labels in DataLoader(Sleeping(25, 0.05 if sick else 0.0), batch_size=None):
+            update(model, optimizer, inputs, labels)
