@@ -108,6 +108,7 @@ BUILT_IN = {
     "CheckInputImages": BuiltInRule("classic.check_input_images", "sagemaker vision"),
     "NLPSequenceRatio": BuiltInRule("classic.nlp_sequence_ratio", "sagemaker llm"),
     "InputBound": BuiltInRule("system.input_bound", "system"),
+    "StepOutlier": BuiltInRule("system.step_outlier", "system"),
 }
 
 

@@ -1,0 +1,128 @@
+"""StepOutlier: single steps take far longer than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.rules.sagemaker.step_outlier import StepOutlier as Documented
+from watchglass.tables import StepView
+
+#: First steps, which compile, allocate and fill caches; steps of the median; steps after which it is computed again.
+_FIRST, _RECENT, _AGAIN = 16, 64, 16
+#: Numbers of outliers that are kept.
+_KEPT = 16
+_SYMPTOMS = {"data": "outliers_wait_for_data", "other": "outliers_between_steps"}
+_WHERE = {
+    "data": "waiting for data", "prepare": "between the arrival of a batch and the call of the model",
+    "forward": "in the forward", "backward": "in the backward", "update": "in the update",
+    "other": "between an update and the next batch",
+}  # fmt: skip
+
+
+class StepOutlier(Rule):
+    """Single training steps take far longer than the others and cost much of the time.
+
+    Looks at: the phases of training steps, and evaluations before them.
+    Fires when: more than `n_outliers` times a step took more than `factor` times the median of the last steps, and
+        `least` seconds more than it, and together these steps cost at least `cost` percent of the time of all steps.
+        Outliers in a row count once. The phase that grew most in them is named, and whether they come at equal
+        distances or after evaluations. The gain is an upper bound: outliers as fast as the median.
+    Usual causes: checkpoints, logging or evaluations by hand between steps; a loader that starts its workers again in
+        each epoch; garbage collection; code that compiles for new shapes; other programs on the machine.
+    What to try: `persistent_workers=True`; checkpoints less often, or in another thread; `gc.freeze()` after the
+        start.
+    Costs: nothing in addition to the phases of steps, which are recorded under a launcher.
+    Source: house. SageMaker Debugger compares with the mean and the standard deviation, which outliers move: its
+        condition is that of calibration `sagemaker`.
+    """
+
+    needs = (Needs(phases=True, why="to see where the time of a long step goes"),)
+    calibrations: ClassVar = {"sagemaker": Documented}
+
+    factor: float = parameter(5.0, help="how many times the median an outlier takes", unit="ratio", gt=1)
+    least: float = parameter(0.05, help="how much more than the median it takes", unit="s", ge=0)
+    n_outliers: int = parameter(3, help="outliers without a finding", unit="steps", ge=0)
+    cost: float = parameter(10.0, help="least share of the time of all steps that they cost", unit="%", ge=0, le=100)
+
+    seen: int = state(int)
+    #: Seconds by phase of the last steps, and their medians with that of the whole step.
+    recent: list[list[float]] = state(list)
+    usual: list[float] = state(list)
+    #: Seconds of all steps that were compared, and what outliers took beyond the median, by phase.
+    whole: float = state(float)
+    beyond: list[float] = state(lambda: [0.0] * len(PHASE_NAMES))
+    #: Number of outliers, of those after an evaluation, and the last of their steps; whether the last step was one.
+    count: int = state(int)
+    evaluated: int = state(int)
+    steps: list[int] = state(list)
+    inside: bool = state(bool)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """A finding at an outlier."""
+        if view.mode is not Mode.TRAIN or view.phases is None:
+            return
+        seconds = list(view.phases.values())
+        self.seen += 1
+        if self.seen <= _FIRST:
+            return
+        outlier = self._is_outlier(sum(seconds))
+        if self.usual:
+            self.whole += sum(seconds)
+        if outlier:
+            self.beyond = [
+                so_far + max(0.0, s - usual) for so_far, s, usual in zip(self.beyond, seconds, self.usual, strict=False)
+            ]
+            if not self.inside:
+                self._count(view)
+                yield from self._judged(view)
+        self.inside = outlier
+        self.recent = [*self.recent[1 - _RECENT :], seconds]
+        if self.seen % _AGAIN == 0:
+            rows = np.array(self.recent)
+            self.usual = [*np.median(rows, axis=0).tolist(), float(np.median(rows.sum(1)))]
+
+    def applicable(self, view: StepView) -> str:
+        """Not for runs that are too short for a median."""
+        few = self.seen and not self.usual
+        return f"the run has {count(self.seen, 'training step')}; {_FIRST + _AGAIN} are needed" if few else ""
+
+    def _is_outlier(self, seconds: float) -> bool:
+        return bool(self.usual) and seconds > max(self.factor * self.usual[-1], self.usual[-1] + self.least)
+
+    def _count(self, view: StepView) -> None:
+        self.count += 1
+        self.evaluated += any(stretch.mode is Mode.EVAL for stretch in view.stretches)
+        self.steps = [*self.steps[1 - _KEPT :], view.model_step]
+
+    def _judged(self, view: StepView) -> Iterable[Finding]:
+        lost = sum(self.beyond)
+        if self.count <= self.n_outliers or 100 * lost < self.cost * self.whole or lost >= self.whole:
+            return
+        percent, gain = 100 * lost / self.whole, self.whole / (self.whole - lost)
+        phase = PHASE_NAMES[int(np.argmax(self.beyond))]
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject=phase,
+            value=percent,
+            limit=self.cost,
+            message=f"{self.count} training steps took more than {self.factor:g} times the median of "
+            f"{1000 * self.usual[-1]:.3g} ms, mostly {_WHERE[phase]}{self._rhythm()}; they cost {percent:.0f} % of the "
+            f"time, so without them steps are at most {gain:.1f} times as fast",
+            symptoms=(_SYMPTOMS.get(phase, "outliers_in_steps"),),
+            evidence={"gain": gain, "phase": phase, "steps": self.steps, "after_evaluation": self.evaluated},
+        )
+
+    def _rhythm(self) -> str:
+        """When outliers come, where that is known."""
+        if 2 * self.evaluated > self.count:
+            return ", after evaluations"
+        distances = set(np.diff(self.steps).tolist())
+        return f", every {distances.pop()} steps" if len(distances) == 1 and len(self.steps) > 2 else ""

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from phased_steps import phased
+from real_runs import RealRuns, Watch, batch, classifier, update
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Finding, Mode, Status
+from watchglass.rules import find_rule
+from watchglass.testing import Step, build_run
+from watchglass.testing.rule_suite import RuleSuite
+
+STEP = phased(data_s=0.01, forward_s=0.03, backward_s=0.06)
+
+
+def steps(count: int, every: int = 0, **longer: float) -> list[Step]:
+    """Steps of 100 ms, of which each ``every``-th takes longer in the given phases, from step 40 on."""
+    slow = phased(**{"data_s": 0.01, "forward_s": 0.03, "backward_s": 0.06, **longer})
+    return [slow if every and n >= 40 and n % every == 0 else STEP for n in range(count)]
+
+
+def found(path: Path, run: Sequence[Step], calibration: str = "default", **parameters: object) -> list[Finding]:
+    rules = [RuleSpec("StepOutlier", parameters)]
+    return list(replay(build_run(path, run), rules, calibration=calibration).findings)
+
+
+class TestStepOutlier(RuleSuite):
+    rule = find_rule("StepOutlier")
+
+    def sick(self) -> Sequence[Step]:
+        return steps(120, every=20, other_s=2.0)
+
+    def also_sick(self) -> Sequence[Sequence[Step]]:
+        return (steps(120, every=10, data_s=2.0), steps(120, every=15, backward_s=3.0))
+
+    def healthy(self) -> Sequence[Step]:
+        # Slow first steps, some noise, steps that become slower for good, and one long pause.
+        slower = [phased(forward_s=0.9)] * 80
+        noisy = [phased(forward_s=0.09 + 0.01 * (n % 7)) for n in range(80)]
+        return [phased(forward_s=9.0), *noisy, phased(forward_s=0.1, other_s=60.0), *slower]
+
+
+def test_the_message_says_where_and_when(run_path: Path) -> None:
+    (finding,) = found(run_path, steps(101, every=20, other_s=2.0))
+    assert finding.message == (
+        "4 training steps took more than 5 times the median of 100 ms, mostly between an update and the next batch, "
+        "every 20 steps; they cost 54 % of the time, so without them steps are at most 2.2 times as fast"
+    )
+    # 69 steps of 100 ms from step 32 on, and four times 2 s.
+    assert finding.evidence["gain"] == pytest.approx((6.9 + 8) / 6.9, rel=1e-5)
+    assert finding.step == 100
+    assert finding.evidence["steps"] == [40, 60, 80, 100]
+
+
+def test_outliers_after_evaluations_are_told_from_others(run_path: Path) -> None:
+    evaluation = Step(mode=Mode.EVAL, scalars={"loss": 1.0}, seconds=0.1)
+    run = [each for n, step in enumerate(steps(120, every=16, other_s=2.0))
+           for each in ([evaluation, step] if n % 16 == 0 else [step])]  # fmt: skip
+    (finding,) = found(run_path, run)
+    assert "mostly between an update and the next batch, after evaluations; they cost" in finding.message
+
+
+@pytest.mark.parametrize(("data_s", "count"), [(0.35, 0), (0.45, 1)])
+def test_an_outlier_is_beyond_the_factor(run_path: Path, data_s: float, count: int) -> None:
+    assert len(found(run_path, steps(120, every=10, data_s=data_s))) == count
+
+
+def test_outliers_that_cost_little_are_no_finding(run_path: Path) -> None:
+    assert found(run_path, steps(400, every=100, other_s=0.6)) == []
+
+
+def test_short_steps_are_compared_in_milliseconds(run_path: Path) -> None:
+    """Ten times a millisecond is what a scheduler of processes takes now and then."""
+    run = [phased(forward_s=0.01 if n % 10 == 0 else 0.001) for n in range(200)]
+    assert found(run_path, run) == []
+    assert len(found(run_path.with_name("strict"), run, least=0.005)) == 1
+
+
+@pytest.mark.parametrize(("count", "status"), [(31, Status.NOT_APPLICABLE), (32, Status.NO_ISSUES_FOUND)])
+def test_a_short_run_is_not_judged(run_path: Path, count: int, status: Status) -> None:
+    (found_status,) = replay(build_run(run_path, steps(count)), [RuleSpec("StepOutlier")]).statuses
+    assert found_status.status is status
+    assert ("the run has 31 training steps" in found_status.reason) is (count == 31)
+
+
+class TestTheDocumentedStepOutlier:
+    def run(self, outliers: int) -> list[Step]:
+        return [*[Step(seconds=0.1, mode=Mode.EVAL)] * 20, *steps(1000), *[Step(seconds=5.0)] * outliers]
+
+    @pytest.mark.parametrize(("outliers", "count"), [(10, 0), (11, 1)])
+    def test_it_allows_a_number_of_outliers(self, run_path: Path, outliers: int, count: int) -> None:
+        findings = found(run_path, self.run(outliers), "sagemaker")
+        assert len(findings) == count
+        assert all("more than 10 steps took longer than" in each.message for each in findings)
+
+    def test_it_looks_once_in_an_interval(self, run_path: Path) -> None:
+        findings = found(run_path, [*self.run(12), *steps(700)], "sagemaker")
+        assert [(each.step, each.count) for each in findings] == [(1211, 2)]
+
+    def test_it_counts_the_steps_of_a_mode(self, run_path: Path) -> None:
+        assert found(run_path, self.run(12), "sagemaker", mode="EVAL") == []
+        assert found(run_path.with_name("train"), self.run(12), "sagemaker", mode="TRAIN")
+        assert found(run_path.with_name("few"), self.run(12), "sagemaker", n_outliers=12) == []
+
+
+class TestStepOutlierInRealRuns(RealRuns):
+    rule = "StepOutlier"
+    cause = "pauses_between_steps"
+    profiler = True
+    reads_more = "no two runs take the same times"
+
+    def rules(self) -> list[RuleSpec]:
+        # A machine with other work interrupts steps, but hardly for so long.
+        return [RuleSpec(self.rule, {"least": 0.25, "n_outliers": 2})]
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        watch(model)
+        for step in range(45):
+            update(model, optimizer, *batch())
+            if sick and step in (34, 38, 42):
+                time.sleep(0.5)  # a checkpoint
