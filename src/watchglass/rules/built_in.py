@@ -109,6 +109,7 @@ BUILT_IN = {
     "NLPSequenceRatio": BuiltInRule("classic.nlp_sequence_ratio", "sagemaker llm"),
     "InputBound": BuiltInRule("system.input_bound", "system"),
     "StepOutlier": BuiltInRule("system.step_outlier", "system"),
+    "MemoryLeak": BuiltInRule("system.memory_leak", "system"),
 }
 
 

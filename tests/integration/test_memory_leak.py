@@ -1,0 +1,153 @@
+"""MemoryLeak in numbers, and in a run that keeps the graph of each step, evaluated while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from processes import Processes, ended
+from real_runs import RealRuns, Watch
+from waiting import until
+from watchglass.config import RuleSpec
+from watchglass.errors import UnknownNameError
+from watchglass.evaluate import replay
+from watchglass.records import Finding, Status
+from watchglass.rules import find_rule
+from watchglass.run import open_run
+from watchglass.testing import Batch, Step, build_run
+from watchglass.testing.rule_suite import RuleSuite
+
+MB = 1e6
+
+SCRIPT = """
+import os, sys, time
+import torch
+from torch import nn
+torch.set_num_threads(1)
+model = nn.Linear(64, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+losses = []
+while not os.path.exists(sys.argv[2]):
+    loss = model(torch.randn(4096, 64)).pow(2).mean()  # its graph holds a megabyte
+    optimizer.zero_grad()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    losses.append(loss if sys.argv[1] == "sick" else loss.item())
+    time.sleep(0.02)
+"""
+
+
+def minutes(memory: Sequence[float], **more: Any) -> list[Step | Batch]:
+    """For each number of bytes a minute in which every sixth sample is that, and the others are more, and six steps."""
+    found: list[Step | Batch] = [Step(scalars={"loss": 1.0})]
+    for least in memory:
+        samples = [least + 300 * MB * (n % 6 > 0) for n in range(12)]
+        found += [
+            *[Step(scalars={"loss": 1.0}, seconds=10.0)] * 6,
+            Batch(metrics={"processes.memory": samples, **more}),
+        ]
+    return found
+
+
+def growing(count: int, by: float = 100 * MB, begin: float = 1e9) -> list[float]:
+    return [begin + by * n for n in range(count)]
+
+
+def found(path: Path, run: Sequence[Step | Batch], **parameters: object) -> list[Finding]:
+    return list(replay(build_run(path, run), [RuleSpec("MemoryLeak", parameters)]).findings)
+
+
+class TestMemoryLeak(RuleSuite):
+    rule = find_rule("MemoryLeak")
+
+    def sick(self) -> Sequence[Step | Batch]:
+        return minutes(growing(10))
+
+    def also_sick(self) -> Sequence[Sequence[Step | Batch]]:
+        late = [*[1e9] * 80, *growing(20)]
+        slow = growing(80, by=4 * MB)  # too little in each four minutes
+        return minutes(late), minutes(slow)
+
+    def healthy(self) -> Sequence[Step | Batch]:
+        # It grows to a level, saw-teeth, one jump, and noise.
+        level = [1e9 + 500 * MB * (1 - 0.5**n) for n in range(30)]
+        teeth = [1.5e9 + 300 * MB * (n % 3) for n in range(30)]
+        noise = (2.5e9 + 20 * MB * np.random.default_rng(0).normal(size=30)).tolist()
+        return minutes([*level, *teeth, *[1.6e9] * 10, *[2.5e9] * 10, *noise])
+
+
+def test_the_message_has_rate_and_time_left(run_path: Path) -> None:
+    run = minutes(growing(8), **{"memory.limit": [16e9] * 12})
+    (finding,) = found(run_path, run)
+    assert finding.message == (
+        "the memory of the run's processes grew from 1.10 GB to 1.40 GB in 3 minutes, 16.7 MB for each training step, "
+        "and did not level off; at this rate the limit of 16.00 GB is reached in 2 hours"
+    )
+    assert finding.evidence["bytes_per_second"] == pytest.approx(100 * MB / 60, rel=1e-3)
+
+
+@pytest.mark.parametrize(("by", "begin", "count"), [(34, 1e9, 1), (32, 1e9, 0), (120, 7e9, 1), (115, 7e9, 0)])
+def test_growth_is_absolute_and_relative(run_path: Path, by: float, begin: float, count: int) -> None:
+    """Over three of the four windows at least 100 MB and 5 percent."""
+    assert len(found(run_path, minutes(growing(6, by=by * MB, begin=begin)))) == count
+
+
+def test_memory_before_the_first_step_does_not_count(run_path: Path) -> None:
+    loading = [Batch(metrics={"processes.memory": growing(60, by=20 * MB)}) for _ in range(5)]
+    assert found(run_path, [*loading, *minutes([3e9] * 3)[1:]]) == []
+
+
+def test_a_run_without_samples_is_not_judged(run_path: Path) -> None:
+    (status,) = replay(build_run(run_path, [Step(scalars={"loss": 1.0})]), [RuleSpec("MemoryLeak")]).statuses
+    assert status.status is Status.STARVED
+
+
+def test_a_short_run_is_not_judged(run_path: Path) -> None:
+    (status,) = replay(build_run(run_path, minutes([1e9] * 4)), [RuleSpec("MemoryLeak")]).statuses
+    assert (status.status, status.reason) == (
+        Status.NOT_APPLICABLE, "the run was sampled for less than 5 windows of 60 s",
+    )  # fmt: skip
+    (status,) = replay(build_run(run_path.with_name("long"), minutes([1e9] * 7)), [RuleSpec("MemoryLeak")]).statuses
+    assert status.status is Status.NO_ISSUES_FOUND
+
+
+# Not with a preloaded interpreter: its processes are not those of the launcher, so nobody would sample them.
+@pytest.mark.slow
+class TestMemoryLeakInRealRuns(RealRuns):
+    rule = "MemoryLeak"
+    cause = "results_kept"
+    reads_more = "no two runs have the same samples"
+
+    def rules(self) -> list[RuleSpec]:
+        return [RuleSpec(self.rule, {"window_s": 1.0})]
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        raise NotImplementedError
+
+    def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
+        script, end = run.parent / "train.py", run.parent / f"{run.name}.end"
+        script.write_text(SCRIPT)
+        options = ["--run", str(run), "--rules", "MemoryLeak:window_s=1", "--sample-interval", "0.1"]
+        processes = Processes()
+        try:
+            which = "sick" if sick else "healthy"
+            launcher = processes.start("-m", "watchglass", "run", *options, script, which, end, cwd=run.parent)
+            # The sick run goes on until it is found, and the other one until there is as much to compare.
+            until(lambda: self.found(open_run(run).journal.findings) if sick else _has_samples(run), pause_s=0.2,
+                  despite=(UnknownNameError, OSError))  # fmt: skip
+            end.touch()
+            status, _, errors = ended(launcher)
+        finally:
+            processes.close()
+        assert status == 0, errors
+        assert bool(self.found(open_run(run).journal.findings)) is sick, "found while it trained"
+
+
+def _has_samples(run: Path) -> bool:
+    """Whether there are samples of eight seconds."""
+    times = open_run(run).samples("processes.memory").time_ns
+    return len(times) > 8 and (times[-1] - times[0]) / 1e9 > 8
