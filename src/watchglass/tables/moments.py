@@ -109,7 +109,7 @@ class Between:
         attempt: Attempt of the run.
         worker: ``""`` for the ranks of a training run, else the worker that trains separately.
         last: The step that this instance of a rule saw last, a :class:`StepView` or a :class:`JointStep`; None before
-            the first.
+            the first. An instance that sees all windows of an attempt has the newest step of any worker.
         number: How many of its kind this instance saw before.
     """
 

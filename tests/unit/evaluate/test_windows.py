@@ -91,6 +91,30 @@ class Raises(Rule):
 '''
 
 
+ENDS = '''
+from watchglass.records import Severity
+from watchglass.rules import Rule, Windows, state
+
+class Ends(Rule):
+    """Says at its end how many windows it saw."""
+    streams = Windows(kinds=("readings",), length_s=10)
+    seen: int = state(int)
+    def check_window(self, window):
+        self.seen += 1
+        return ()
+    def finish(self, step):
+        message = f"{self.seen} windows, {len(step.views)} workers"
+        yield self.finding(step, severity=Severity.INFO, message=message)
+
+class Never(Ends):
+    """Does not apply."""
+    def finish(self, step):
+        return ()
+    def applicable(self, step):
+        return f"never after {len(step.views)} workers"
+'''
+
+
 @pytest.fixture(autouse=True)
 def declared() -> Iterator[None]:
     """Two kinds by time, of which this release declares none."""
@@ -262,7 +286,9 @@ def test_a_worker_that_trains_by_itself_sees_rows_up_to_the_watermark_noted_befo
     assert rows_at_steps(case) == {
         "worker_0": ["[]", "[]", first, second], "worker_1": [first, second], "worker_2": [second],
     }  # fmt: skip
-    assert case.messages("Busy") == ["system 0 to 10: [1.0] None", "system 10 to 20: [2.0] None"]
+    # A window is shown once, with the newest step of all of them.
+    last, then = (f"JointStep(TRAIN step {number} of 1 views)" for number in (1, 2))
+    assert case.messages("Busy") == [f"system 0 to 10: [1.0] {last}", f"system 10 to 20: [2.0] {then}"]
     case.end()
     seen = open_run(run_path).journal.observations
     places: dict[str, int] = {}
@@ -309,7 +335,8 @@ def test_workers_that_train_by_themselves_see_rows_in_the_order_of_the_clocks_wi
             *[("worker_0", second)] * 3,
         ]  # fmt: skip
         assert [each.message for each in whole if each.rule == "Busy"] == [
-            "system 0 to 10: [0.0] None", "system 10 to 20: [1.0] None",
+            "system 0 to 10: [0.0] JointStep(TRAIN step 0 of 1 views)",
+            "system 10 to 20: [1.0] JointStep(TRAIN step 2 of 1 views)",
         ]  # fmt: skip
         follower = Follower(LocalStore(path))
         engine = Engine(rules("Views", "Busy"), run_id=follower.run_id)
@@ -556,3 +583,19 @@ def test_observations_of_streams_are_plain_json(run_path: Path, rules: Any) -> N
     case.end()
     seen = [each for each in open_run(run_path).journal.observations if each.kind == "watermark"]
     assert json.loads(json.dumps(seen[0].data)) == {"stream": "system", "clock": 0, "time_ns": 11 * SECOND}
+
+
+def test_an_instance_of_windows_ends_with_its_attempt_although_workers_train_by_themselves(
+    run_path: Path, tmp_path: Path
+) -> None:
+    """With their last steps; a rule that does not apply says so for all of them."""
+    path = tmp_path / "ends.py"
+    path.write_text(ENDS)
+    run = alone(run_path, *steps(3), samples((1, 1)), samples((1, 2)))
+    evaluation = replay(run, (RuleSpec(f"{path}:Ends"), RuleSpec(f"{path}:Never")))
+    assert [(each.rule, each.worker, each.message) for each in evaluation.findings] == [
+        ("Ends", "", "2 windows, 2 workers")
+    ]
+    assert [(each.status, each.reason) for each in evaluation.statuses] == [
+        (Status.NO_ISSUES_FOUND, ""), (Status.NOT_APPLICABLE, "never after 2 workers"),
+    ]  # fmt: skip

@@ -196,12 +196,17 @@ class Engine:
     def _end(self, attempt: int | None) -> list[Finding]:
         if attempt is None:
             self._ended = True
-        new = []
+        new: list[Finding] = []
+        separate: dict[int, list[StepView]] = {}
         for key in sorted(key for key in self._last if attempt in (None, key[0])):
             last = self._last.pop(key)
             places = sorted(last, key=lambda place: (layout.worker_order(place[0]), place[1]))
             views = tuple(last[place].finished() for place in places)
             new += [found for runner in self._runners for found in runner.finish(JointStep(views, key[1]))]
+            separate.setdefault(key[0], []).extend(views)
+        # The instances of windows belong to no single worker; those that ended with the ranks of the run are left out.
+        for all_views in separate.values():
+            new += [found for runner in self._runners for found in runner.finish(JointStep(tuple(all_views)))]
         if attempt is None:
             self.close()
         else:

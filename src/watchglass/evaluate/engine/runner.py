@@ -146,6 +146,8 @@ class RuleRunner:
         self._steps = cls.check_step is not Rule.check_step
         #: Whether an instance sees all workers that train together.
         self.joint = self._steps or cls.check is Rule.check
+        #: Whether one instance sees the windows of an attempt, whatever its workers do.
+        self._of_attempt = self.joint and not self._steps and not self.ticks
         #: Why it is never called, "" where it is.
         self.not_applicable = ""
         #: The present call: its method, its instance and its argument.
@@ -196,10 +198,11 @@ class RuleRunner:
             step = step.showing(self.cutting.recent(step.attempt))
         new: list[Finding] = []
         for key, part in self._parts(step):
-            seat = self._seats.get(key) or self._seated(key, step.worker, part)
+            seat = self._seats.get(key) or self._seated(key, "" if self._of_attempt else step.worker, part)
             for view in part.views if isinstance(part, JointStep) else (part,):
                 self._look(seat, view)
-            seat.last = part
+            if seat.last is None or _newness(part) >= _newness(seat.last):
+                seat.last = part
             if seat.rule is not None and (self._steps or not self.joint):
                 method = getattr(seat.rule, "check_step" if self._steps else "check")
                 new += self._found(seat, self._with_observed(seat, part), "check", method)
@@ -255,9 +258,13 @@ class RuleRunner:
         """
         new: list[Finding] = []
         for key, part in self._parts(last):
+            if key[1] != part.worker:
+                continue  # it ends with the last of the workers
             seat = self._seats.get(key)
             if seat is None or seat.ended:
                 continue
+            if self._of_attempt:
+                seat.last = part
             if seat.rule is not None:
                 new += self._found(seat, self._with_observed(seat, part), "finish", seat.rule.finish)
             if not any(finding.severity is not Severity.INFO for _, finding in seat.folding.findings()):
@@ -333,7 +340,7 @@ class RuleRunner:
         parts: Iterable[StepView | JointStep] = step.by_model if self._steps else (step,) if self.joint else step.views
         for part in parts:
             model = part.model if self._steps or not self.joint else 0
-            yield (step.attempt, part.worker, model), part
+            yield (step.attempt, "" if self._of_attempt else part.worker, model), part
 
     def _seated(self, key: SeatKey, group: str, about: About) -> _Seat:
         seat = self._seats[key] = _Seat(key, group)
@@ -476,6 +483,11 @@ def _raw_of(about: About) -> list[RawTensors]:
     """The readers of whole tensors in the argument of a call."""
     views = about.views if isinstance(about, JointStep) else () if isinstance(about, Between) else (about,)
     return [view.records.raw for view in views if view.records.raw is not None]
+
+
+def _newness(about: StepView | JointStep) -> tuple[Any, ...]:
+    """Steps of workers that train separately come in any order between two windows: the newest one is the last."""
+    return about.order, about.worker
 
 
 def _number(about: About) -> int:
