@@ -30,10 +30,11 @@ class LossNotDecreasing(Rule):
     Fires when: the last third of the windows lies less than `diff_percent` below the start of the loss, and the noise
         of the windows rules out twice that decrease. The windows must also have stopped falling. The rule judges after
         `patience` windows, or at the end of the run after at least `least` steps. Steps of a warm-up do not count. It
-        is silent for a loss that changes its sign (policy gradients, critics), for a sum over a number of elements that
-        grows at some steps (episodes), for several models (a teacher, a target network), for a model that acts
-        between its updates (reinforcement learning), and in a resumed attempt. It is also silent if the accuracy is
-        above guessing by more than 15 points from the beginning, because such a model was trained before.
+        is silent for a loss that changes its sign or ends at zero from below (policy gradients, critics), for a sum
+        over a number of elements that grows at some steps (episodes), for several models (a teacher, a target network),
+        for a model that acts between its updates (reinforcement learning), and in a resumed attempt. It is also silent
+        if the accuracy is above guessing by more than 15 points from the beginning, because such a model was trained
+        before.
     Usual causes: labels that do not belong to the inputs, a learning rate that is too high or too low, no gradient in
         the first layers.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.
@@ -132,5 +133,5 @@ class LossNotDecreasing(Rule):
         """Whether a loss that stays may be as intended."""
         trained = len(self.accuracy) > 0 and float(np.median(self.accuracy)) > _ACCURATE
         acts = 2 * self.acted >= self.seen
-        no_level = self.lowest < 0 < self.highest or loss_terms.no_level(self.summed)
+        no_level = self.lowest < 0 <= self.highest or loss_terms.no_level(self.summed)
         return trained or acts or no_level or view.several or signals.resumed(view)

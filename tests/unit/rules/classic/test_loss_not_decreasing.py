@@ -68,6 +68,11 @@ def test_a_loss_that_falls_or_need_not_fall_is_silent(run_path: Path, loss: Call
     assert found(run_path, training(400, loss=loss, noise=0.002)) == []
 
 
+def test_a_loss_that_ends_at_zero_from_below_is_silent(run_path: Path) -> None:
+    """A policy gradient whose advantages vanish as every action is right."""
+    assert found(run_path, training(400, loss=lambda n: min(0.0, 0.005 * n - 0.5), noise=0.0)) == []
+
+
 def test_a_model_that_was_trained_before_is_silent(run_path: Path) -> None:
     steps = [Step(scalars={**step.scalars, "accuracy": 0.7}, statistics=step.statistics)
              for step in training(400, loss=constant_loss(1.0))]  # fmt: skip
