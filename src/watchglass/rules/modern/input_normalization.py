@@ -183,7 +183,8 @@ def _of_images(low: float, high: float, data: Mapping[str, Any], *, black: bool)
         data: The sketch.
         black: Whether the sketch before had the same least value.
     """
-    for means, stds in _OF_IMAGES:
+    # One of many minima of other data comes near to such a number by chance.
+    for means, stds in _OF_IMAGES if black else ():
         ends = [[((end - mean) / std - mean) / std for mean, std in zip(means, stds, strict=True)] for end in (0, 1)]
         least, most = min(ends[0]), max(ends[1])
         if abs(low / least - 1) < _ROUNDING and (high - low) / (most - least) > 0.5 and high < most + _ROUNDING:

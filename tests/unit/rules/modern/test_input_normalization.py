@@ -85,6 +85,16 @@ def test_sorted_samples_are_no_inputs_that_hardly_vary(run_path: Path) -> None:
     assert replay(build_run(run_path, steps), [RuleSpec(RULE)]).findings == ()
 
 
+def test_other_data_whose_minimum_is_that_of_pixels_by_chance_are_not_reported(run_path: Path) -> None:
+    """Of many batches of a series one has nearly such a minimum; pixels have the same one in each batch."""
+    black, steps = (0 - 0.2860) / 0.3530, []
+    for number, least in enumerate((-2.9, (black - 0.2860) / 0.3530, -3.3, -3.0)):
+        series = np.clip(np.random.default_rng(number).normal(size=(64, 64)), -2.5, 3.0)
+        series[0, 0] = least
+        steps += sketched(series, into=("recurrent",))[:1]
+    assert replay(build_run(run_path, steps), [RuleSpec(RULE)]).findings == ()
+
+
 def normal(*scales: float) -> Any:
     return np.random.default_rng(0).normal(size=(64, len(scales))) * np.array(scales)
 
