@@ -270,6 +270,22 @@ def test_saturating_layers_explain_a_spread_that_shrinks_over_the_depth() -> Non
     assert diagnose([of_weights, vanishes])[0].causes[0].cause.id == "poor_initialization_scale"
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "cause"),
+    [
+        # Momentum carries on where the next sorted batches pull back.
+        ("batches_sorted", "update_climbs_loss", "data_not_shuffled"),
+        # A loop that steps one optimizer twice, and another one never.
+        ("one_never_stepped", "gradients_left_over", "optimizer_never_steps"),
+    ],
+)
+def test_of_two_exact_symptoms_one_follows_from_the_other(first: str, then: str, cause: str) -> None:
+    findings = [finding("First", 9, (first,)), finding("Then", 40, (then,), severity=Severity.ERROR)]
+    (diagnosis,) = diagnose(findings)
+    assert diagnosis.causes[0].cause.id == cause
+    assert diagnosis.findings == ("First@9", "Then@40")
+
+
 def test_the_chain_is_earliest_first_also_among_consequences() -> None:
     findings = [
         finding("LossNotDecreasing", 2, ("loss_diverged",)),
