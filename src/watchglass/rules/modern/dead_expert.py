@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, UnitKind
+from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -81,18 +81,17 @@ class DeadExpert(Rule):
         gradients = view.statistics(Role.GRADIENT, min_dims=2)
         if not len(gradients):
             return
-        types = {path: kind for path, (_, kind) in signals.modules(view).items()}
-        parts = [path.rpartition(".") for path in types if "shared" not in path.lower()]
-        named = Counter(above for above, _, part in parts if "expert" in part.lower())
-        if not named and not any("Expert" in kind for kind in types.values()):
+        weights, model = view.statistics(Role.WEIGHT, min_dims=2), view.latest_fact("model")
+        # Steps have the same weights, and thousands of modules.
+        known_at = f"experts of the model described at step {model.global_step if model is not None else None}"
+        parts = weights.remembered(known_at, lambda: _experts(view, weights.tensors))
+        if not parts:
             return
         norms = dict(zip(gradients.names, gradients.l2.tolist(), strict=True))
         found: dict[str, dict[str, float]] = {}
-        for info in view.statistics(Role.WEIGHT, min_dims=2).tensors:
-            family, expert = _expert(info.module, types, named) if info.trainable else ("", "")
-            if expert:
-                experts = found.setdefault(family, {})
-                experts[expert] = max(experts.get(expert, 0.0), norms.get(f"gradient/{info.name}", 0.0))
+        for family, expert, name in parts:
+            experts = found.setdefault(family, {})
+            experts[expert] = max(experts.get(expert, 0.0), norms.get(f"gradient/{name}", 0.0))
         for family, experts in found.items():
             largest, known = max(experts.values()), self.idle.setdefault(family, {})
             for expert, norm in experts.items():
@@ -124,6 +123,17 @@ class DeadExpert(Rule):
             symptoms=("experts_without_tokens",) if serious else (),
             evidence={"module": module, "experts": experts},
         )
+
+
+def _experts(view: StepView, weights: Sequence[TensorInfo]) -> list[tuple[str, str, str]]:
+    """The list of experts, the expert and the name of each trainable weight that belongs to one."""
+    types = {path: kind for path, (_, kind) in signals.modules(view).items()}
+    split = [path.rpartition(".") for path in types if "shared" not in path.lower()]
+    named = Counter(above for above, _, part in split if "expert" in part.lower())
+    if not named and not any("Expert" in kind for kind in types.values()):
+        return []
+    parts = [(*_expert(info.module, types, named), info.name) for info in weights if info.trainable]
+    return [part for part in parts if part[1]]
 
 
 def _expert(path: str, types: dict[str, str], named: Counter[str]) -> tuple[str, str]:
