@@ -12,6 +12,8 @@ from watchglass.rules import Knowledge, built_in_knowledge
 _MOST_CAUSES = 3
 #: A cause with a lower score is omitted if there is a likelier one.
 _LEAST_SCORE = 0.1
+#: A cause with a lower score is only listed; the headline does not state it.
+_LIKELY = 0.5
 _MOST_ADVICE = 5
 #: Most sentences for a cause, and against it; further ones are only counted.
 _MOST_EVIDENCE = 12
@@ -169,7 +171,7 @@ class _Diagnosing:
             ),
         )  # fmt: skip
         chain = sorted([*group, *consequences], key=_order)
-        title = causes[0].cause.title if causes else f"{key.rule} has found something"
+        title = _title(causes) or f"{key.rule} has found something"
         return Diagnosis(
             causes=causes,
             findings=tuple(finding.id for finding in chain),
@@ -239,6 +241,13 @@ class _Diagnosing:
 
 def _unproven(diagnosis: Diagnosis, proven: frozenset[str]) -> bool:
     return not diagnosis.causes or diagnosis.causes[0].cause.id not in proven
+
+
+def _title(causes: Sequence[RankedCause]) -> str:
+    """What the headline may state as a fact; "" without a cause."""
+    if not causes:
+        return ""
+    return causes[0].cause.title if causes[0].score >= _LIKELY else "cause unclear"
 
 
 def _score(odds: float) -> float:

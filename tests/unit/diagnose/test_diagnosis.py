@@ -174,6 +174,15 @@ def test_info_alone_is_no_disease_but_supports_one() -> None:
     assert diagnosis.findings == ("WeightUpdateRatio@1", "LossNotDecreasing@2")
 
 
+def test_a_cause_that_is_less_likely_than_not_is_no_headline() -> None:
+    (unclear,) = diagnose([finding("LossNotDecreasing", 2, ("loss_flat",))])
+    assert unclear.causes[0].score < 0.5
+    assert unclear.headline == "Cause unclear: LossNotDecreasing at 2"
+    (likely,) = diagnose([finding("Overfit", 2, ("validation_rises",))])
+    assert likely.causes[0].score >= 0.5
+    assert likely.headline == "The model overfits its training data: Overfit at 2"
+
+
 def test_custom_rules_name_causes_of_their_own() -> None:
     mine = finding("Mine", 3, causes=("cold_coffee",), what_to_try=("Make new coffee",))
     (diagnosis,) = diagnose([mine])
