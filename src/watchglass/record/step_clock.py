@@ -181,11 +181,11 @@ class StepClock:
         step.unpause()
         return step
 
-    def end_update(self) -> None:
-        """An optimizer has changed parameters, or a scaler skipped it."""
+    def end_update(self, end_ns: int | None = None) -> None:
+        """An optimizer has changed parameters, or a scaler skipped it: at ``end_ns``; now if None."""
         if self.train is not None:
             self.train.updated = True
-            self.train.end_ns = self._now_ns()
+            self.train.end_ns = self._now_ns() if end_ns is None else end_ns
 
     def begin(self, mode: Mode) -> OpenStep:
         """Open a step manually, for loops that no adapter knows; close it with :meth:`end`."""

@@ -415,9 +415,12 @@ class UpdatePoint:
         self._capture.switch_off()
         for listener in current.events.each_step_updated:
             listener(step)
+        end_ns = None
         if current.phases is not None:
-            step.records.phases.append(current.phases.end()[1])
-        current.hook.clock.end_update()
+            # One time for both: the phases of a step add up to its whole time.
+            end_ns, phases = current.phases.end()
+            step.records.phases.append(phases)
+        current.hook.clock.end_update(end_ns)
         current.hook.updated(step)
         for forward in step.forwards:
             forward.state = None
