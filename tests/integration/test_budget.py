@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import watchglass
+from limited import watching_within
 from watchglass import open_run
-from watchglass.capture.limits import DEFAULT_LIMITS
+from watchglass.capture.budget import MAX_INTERVAL
+from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.diagnose import verdict
 from watchglass.records import Verdict
 from watchglass.view import Terms, json_document, render_report, verdict_text
@@ -26,10 +28,14 @@ from watchglass.view import Terms, json_document, render_report, verdict_text
 STEPS = 120
 
 
-def watched(run: Path, **settings: Any) -> Verdict:
+#: Of the start; it pays for captures on any machine.
+PLENTY = replace(DEFAULT_LIMITS, allowance_ns=10**15)
+
+
+def watched(run: Path, limits: CaptureLimits = DEFAULT_LIMITS, **settings: Any) -> Verdict:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watchglass.watch(model, run=run, strict=True, **settings):
+    with watching_within(limits, model, run, **settings):
         for _ in range(STEPS):
             optimizer.zero_grad()
             F.cross_entropy(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 0])).backward()
@@ -101,18 +107,23 @@ def test_what_captured_steps_show_is_reported_where_its_sign_is_certain(tmp_path
 
 
 def test_changes_of_the_interval_are_records(tmp_path: Path) -> None:
-    found = watched(tmp_path / "run", overhead_budget=1.0)
+    found = watched(tmp_path / "run", PLENTY, overhead_budget=1.0)
     changes = open_run(tmp_path / "run").facts("capture_interval")
     assert changes
-    assert changes[-1].data["interval"] == found.capture["interval"] < 64
+    assert changes[-1].data["interval"] == found.capture["interval"] < MAX_INTERVAL
     assert 1 <= changes[-1].data["captures_per_doubling"] <= 8
 
 
 def test_the_allowance_pays_for_captures_that_the_share_does_not(tmp_path: Path) -> None:
-    found = watched(tmp_path / "run", overhead_budget=1e-9)
-    captured = open_run(tmp_path / "run").tensor("0.weight").steps()
-    assert len(captured) == found.capture["captured_steps"] >= 8
-    assert set(captured) <= {*range(32), *range(32, 64, 4), *range(64, STEPS, 8)}
+    found = watched(tmp_path / "run", PLENTY, overhead_budget=1e-9)
+    captured = list(open_run(tmp_path / "run").tensor("0.weight").steps())
+    assert captured == [*range(32), *range(32, 64, 4), *range(64, STEPS, 8)]
+    assert found.capture["captured_steps"] == len(captured)
+
+
+def test_without_an_allowance_and_a_share_there_is_one_price_and_no_more_captures(tmp_path: Path) -> None:
+    watched(tmp_path / "run", replace(DEFAULT_LIMITS, allowance_ns=0), overhead_budget=1e-9)
+    assert list(open_run(tmp_path / "run").tensor("0.weight").steps()) == [0, 1]
 
 
 KILLED = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from watchglass.capture.limits import DEFAULT_LIMITS
 from watchglass.store import Store, open_store
 
 STEPS = 48
+#: Captures become rarer with the number of the step alone, however much time they take.
+UNLIMITED = replace(DEFAULT_LIMITS, allowance_ns=10**15)
+SHARE = 1e-9
 
 
 def train(path: Path, **settings: Any) -> tuple[Run, list[int]]:
@@ -32,14 +35,12 @@ def train(path: Path, **settings: Any) -> tuple[Run, list[int]]:
         assert over.wait(PATIENCE_S)
         return open_store(location)
 
-    settings = {"overhead_budget": 1.0, "facts": (), "open_store": late, **settings}
-    with watching_within(DEFAULT_LIMITS, model, path, **settings) as hook:
+    settings = {"overhead_budget": SHARE, "facts": (), "open_store": late, **settings}
+    with watching_within(UNLIMITED, model, path, **settings) as hook:
         for number in range(STEPS):
             optimizer.zero_grad()
             F.cross_entropy(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 0])).backward()
             optimizer.step()
-            # Far longer than a capture takes, so that the budget pays for every one.
-            time.sleep(0.02)
             intervals.append(hook.plan.budget.spacing(number + 1))
         over.set()
     return open_run(path), intervals
@@ -64,11 +65,11 @@ def test_captures_become_rarer_when_the_queue_is_full_and_before_anything_else_i
     assert run.tensor("0.weight").reductions("l2")[0].tolist() == list(range(pressed))
 
 
-def test_with_room_for_all_of_it_every_step_is_captured(tmp_path: Path) -> None:
+def test_with_room_for_all_of_it_captures_come_as_planned(tmp_path: Path) -> None:
     run, intervals = train(tmp_path / "run")
-    assert intervals == [1] * STEPS
-    assert [fact.data["interval"] for fact in run.facts("capture_interval")] == [1]
-    assert run.tensor("0.weight").reductions("l2")[0].tolist() == list(range(STEPS))
+    assert intervals == [1] * 31 + [4] * (STEPS - 31)
+    assert run.facts("capture_interval") == []
+    assert run.tensor("0.weight").reductions("l2")[0].tolist() == [*range(32), *range(32, STEPS, 4)]
 
 
 def test_a_fixed_interval_stays_and_only_statistics_are_lost(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections import deque
 from statistics import fmean, median
 
-#: Nanoseconds that watching may take in addition to its share of the run's time: most of the cost is at the start.
-ALLOWANCE_NS = 500_000_000
+from watchglass.capture.limits import DEFAULT_LIMITS
+
 #: Captures in each doubling of the step number, as a power of two.
 _DENSEST = 3
 #: A doubling of the step number may use one part in this number of the remaining budget.
@@ -59,7 +59,7 @@ class Budget:
         captures: TRAIN steps captured so far.
     """
 
-    def __init__(self, share: float, fixed: int | None = None, allowance_ns: int = ALLOWANCE_NS) -> None:
+    def __init__(self, share: float, fixed: int | None = None, allowance_ns: int = DEFAULT_LIMITS.allowance_ns) -> None:
         self.share = share
         self.fixed = fixed
         self.allowance_ns = allowance_ns

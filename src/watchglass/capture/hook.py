@@ -78,7 +78,7 @@ class Hook:
         self.limits = limits
         self.config = config or SessionConfig(run=os.fspath(run)).with_settings(settings)
         check_destination(self.config)
-        self.plan = Plan(self.config, lambda: self.rank() or 0)
+        self.plan = Plan(self.config, lambda: self.rank() or 0, limits.allowance_ns)
         self._plan_changed = True
         self.clock = StepClock(self._finished, self._due)
         self.alternating = AlternatingOptimizers(functools.partial(self.plan.due, Mode.TRAIN), self.plan.next_due)

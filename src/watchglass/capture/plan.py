@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.capture.budget import Budget
+from watchglass.capture.limits import DEFAULT_LIMITS
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.sketch_pace import sketch_spacing
 from watchglass.config import (
@@ -74,15 +75,21 @@ class Plan:
     Args:
         config: The collections and their schedules.
         rank: Returns this process's rank; called at the first training step if only one rank keeps tensors.
+        allowance_ns: See :attr:`~watchglass.capture.limits.CaptureLimits.allowance_ns`.
     """
 
-    def __init__(self, config: SessionConfig, rank: Callable[[], int] = environment.rank) -> None:
-        self._ask_rank = rank
+    def __init__(
+        self,
+        config: SessionConfig,
+        rank: Callable[[], int] = environment.rank,
+        allowance_ns: int = DEFAULT_LIMITS.allowance_ns,
+    ) -> None:
+        self._ask_rank, self._allowance_ns = rank, allowance_ns
         self.configure(config)
 
     def configure(self, config: SessionConfig) -> None:
         """Start over with another configuration, which holds from the next step on."""
-        self.budget = Budget(config.overhead_budget, config.train_interval)
+        self.budget = Budget(config.overhead_budget, config.train_interval, self._allowance_ns)
         #: Whether the budget chose the current TRAIN step, at least for some collections.
         self.chosen = False
         self._config = config

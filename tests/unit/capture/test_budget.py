@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from watchglass.capture.budget import ALLOWANCE_NS, MAX_INTERVAL, Budget
+from watchglass.capture.budget import MAX_INTERVAL, Budget
+from watchglass.capture.limits import DEFAULT_LIMITS
 
 US, MS = 1_000, 1_000_000
+ALLOWANCE_NS = DEFAULT_LIMITS.allowance_ns
 
 
 EACH_STEP, EACH_CAPTURE = (lambda step: 5 * MS), (lambda capture: MS)
