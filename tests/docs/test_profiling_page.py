@@ -15,18 +15,27 @@ from nvml import FakeNvml
 from watchglass.profile import open_sources
 from watchglass.profile.sources import NvidiaSource, NvidiaStateSource, ProcessTree
 
+#: Trains until the machine has been sampled a dozen times since its first steps.
 SCRIPT = """
 import time
 import torch
+import watchglass
 from torch import nn
 torch.set_num_threads(1)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
-end_s = time.monotonic() + 4
-while time.monotonic() < end_s:
-    loss = model(torch.ones(2, 4)).pow(2).mean()
-    optimizer.zero_grad(); loss.backward(); optimizer.step()
-    time.sleep(0.02)
+
+def samples_after(steps):
+    for _ in range(steps):
+        loss = model(torch.ones(2, 4)).pow(2).mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        time.sleep(0.02)
+    rows = watchglass.open_run("profiled").samples().to_arrow().to_pylist()
+    return sum(row["times"] for row in rows if row["metric"] == "cpu.utilization")
+
+before = samples_after(20)
+while samples_after(20) < before + 12:
+    pass
 """
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clocks import Now
+from waiting import PATIENCE_S
 from watchglass.config import EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.evaluate import Followed
 from watchglass.evaluate.live.evaluator import Evaluator
@@ -64,7 +65,7 @@ def following(folder: Path, heard: Heard, *, timing: EvaluatorTiming = IMPATIENT
 
 def turn_until(fleet: Fleet, condition: Callable[[], Any], now: Now | None = None) -> None:
     """Turns until it is so, by the real clock or by one that moves between two turns."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, "did not happen"
         pause_s = fleet.turn()

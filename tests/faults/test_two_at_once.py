@@ -81,10 +81,9 @@ def test_two_scripts_that_watch_themselves(processes: Processes, tmp_path: Path)
 
 
 SPAWNED = """
-import sys, time
 import torch.multiprocessing as mp
 
-def train(index):
+def train(index, together):
     import torch, watchglass
     torch.set_num_threads(1)
     model = torch.nn.Linear(4, 2)
@@ -92,12 +91,12 @@ def train(index):
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(10):
         optimizer.zero_grad(); model(torch.randn(3, 4)).square().mean().backward(); optimizer.step()
-        time.sleep(0.05)
-    time.sleep(0.5)
+    together.wait()  # none is over before all have begun
     hook.close()
 
 if __name__ == '__main__':
-    mp.spawn(train, nprocs=3)
+    together = mp.get_context('spawn').Barrier(3)
+    mp.spawn(train, (together,), nprocs=3)
 """
 
 

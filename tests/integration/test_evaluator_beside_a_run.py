@@ -224,7 +224,7 @@ def test_the_signal_to_end_is_no_error_of_a_rule(run_path: Path, tmp_path: Path)
         "    def check(self, view):\n        time.sleep(0.1)\n"
     )
     with RunBuilder(run_path) as builder:
-        for _ in range(10):
+        for _ in range(3000):  # five minutes, of which the signal leaves a moment
             builder.step(scalars={"loss": 1.0}, flush=False)
         builder.flush()
         with evaluator(config(run_path, rules=(RuleSpec(f"{tmp_path}/slow.py:Slow"),))) as process:

@@ -121,8 +121,7 @@ def test_a_real_prometheus_scrapes_and_answers(tmp_path: Path) -> None:
             with _prometheus(PROMETHEUS, target, tmp_path / "prometheus") as server:
                 query = 'max by (rule) (watchglass_findings{severity="error"}) > 0'
                 assert _answer(server, query) == [({"rule": "ExplodingTensor"}, 1.0)]
-                (found,) = _answer(server, "watchglass_train_step")
-                assert found[1] == 60
+                (found,) = _answer(server, "watchglass_train_step == 60")
                 assert found[0]["worker"] == "worker_0"
                 assert _answer(server, f'up{{instance="{target}"}}')[0][1] == 1
             builder.leave()

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from processes import Processes, ended
-from waiting import until
+from waiting import PATIENCE_S, until
 from watchglass.config import SamplerConfig
 from watchglass.run import Run, open_run
 from watchglass.store import LocalStore, create_attempt, create_run
@@ -121,10 +121,10 @@ def test_one_that_is_killed_is_started_again_once(processes: Processes, tmp_path
         until(lambda pid=sampler.pid: pid not in [each.pid for each in samplers(launcher.pid)])
         if count == 1:
             until(lambda: "restarted" in events(open_run(tmp_path / "run")))
+    assert launcher.stderr is not None
+    assert any("for the second time; this run has no more system metrics" in line for line in launcher.stderr)
     (tmp_path / "end").touch()
-    status, _, err = ended(launcher)
-    assert status == 0
-    assert "for the second time; this run has no more system metrics" in err
+    assert ended(launcher)[0] == 0
     notes = open_run(tmp_path / "run").table("notes").to_arrow().to_pylist()
     assert "was killed by SIGKILL" in next(each["message"] for each in notes if each["event"] == "restarted")
 
@@ -174,7 +174,7 @@ def test_of_several_on_a_machine_one_writes(processes: Processes, tmp_path: Path
         assert first.poll() is None
     finally:
         first.let_go()
-    assert first.wait(30) == 0
+    assert first.wait(PATIENCE_S) == 0
     assert {float(value) for value in open_run(tmp_path / "run").samples("processes.count").values} == {1.0}
 
 

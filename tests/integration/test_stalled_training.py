@@ -14,14 +14,17 @@ import pytest
 import watchglass
 from real_runs import RealRuns, Watch
 from synthetic_steps import training
+from waiting import PATIENCE_S
 from watchglass.config import RuleSpec
 from watchglass.rules import find_rule
 from watchglass.testing import Silence, Step
 from watchglass.testing.rule_suite import RuleSuite, shown
 
+#: Stands still, if it is given its run, until that is found.
 SCRIPT = """
 import sys, time, torch
 from torch import nn
+from watchglass import open_run
 torch.set_num_threads(1)
 model = nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -30,9 +33,13 @@ for step in range(30):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    if step == 25:
-        time.sleep(float(sys.argv[1]))
+    while step == 25 and sys.argv[1:] and not open_run(sys.argv[1]).journal.findings:
+        time.sleep(0.1)
 """
+
+
+#: Longer than a busy machine lets the healthy run wait between two steps.
+THRESHOLD_S = 8.0
 
 
 @pytest.mark.slow
@@ -43,7 +50,7 @@ class TestStalledTrainingInRealRuns(RealRuns):
     reads_more = "it reads ticks, which any capture has"
 
     def rules(self) -> list[RuleSpec]:
-        return [RuleSpec(self.rule, {"threshold": 2.0, "factor": 0.0, "pauses": 0.0})]
+        return [RuleSpec(self.rule, {"threshold": THRESHOLD_S, "factor": 0.0, "pauses": 0.0})]
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         raise NotImplementedError
@@ -51,9 +58,9 @@ class TestStalledTrainingInRealRuns(RealRuns):
     def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
         script = run.parent / "train.py"
         script.write_text(SCRIPT)
-        options = ["--run", str(run), "--rules", "StalledTraining:threshold=2,factor=0,pauses=0"]
-        command = [sys.executable, "-m", "watchglass", "run", *options, str(script), "7" if sick else "0"]
-        subprocess.run(command, check=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        options = ["--run", str(run), "--rules", f"StalledTraining:threshold={THRESHOLD_S:g},factor=0,pauses=0"]
+        command = [sys.executable, "-m", "watchglass", "run", *options, str(script), *[str(run)] * sick]
+        subprocess.run(command, check=True, timeout=PATIENCE_S, env={**os.environ, "OMP_NUM_THREADS": "1"})
         live = watchglass.open_run(run).journal.findings
         assert bool(live) is sick, "found while it trained"
 

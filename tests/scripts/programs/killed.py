@@ -27,5 +27,5 @@ for step in range(60):
     print(f"step {step} loss {loss.item():.6g}")
     optimizer.step()
     if step == 40:
-        time.sleep(0.3)
+        time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -23,5 +23,5 @@ for step in range(41):
     loss.backward()
     print(f"step {step} loss {loss.item():.6g}")
     optimizer.step()
-time.sleep(0.3)
+time.sleep(1)
 os._exit(3)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from waiting import PATIENCE_S, until
 from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog, wakeable
 
 _SHORT_S = 0.05
@@ -153,7 +154,7 @@ def test_one_that_nothing_ends_is_reported() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert stuck.wait(30)
+    assert stuck.wait(PATIENCE_S)
     thread.join()
     assert len(places) == 1
 
@@ -211,8 +212,5 @@ def test_no_thread_watches_where_there_is_nothing_to_watch() -> None:
     watchdog.call(object)
     assert any(thread.name == "watchglass-rule-watch" for thread in threading.enumerate())
     watchdog.close()
-    deadline_s = time.monotonic() + 10
-    while any(thread.name == "watchglass-rule-watch" for thread in threading.enumerate()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
+    until(lambda: all(thread.name != "watchglass-rule-watch" for thread in threading.enumerate()))
     watchdog.call(object)

@@ -256,9 +256,9 @@ def test_a_store_that_never_answers_blocks_no_end(
 
 def test_the_end_says_what_it_waits_for(remote: Remote, open_spool: Any, caplog: pytest.LogCaptureFixture) -> None:
     remote.unreachable = True
-    one = open_spool(timing=Timing(silent_end_s=0.05))
+    one = open_spool(timing=Timing(silent_end_s=0.0))
     one.write(segment(0), bytes(123))
-    one.close(0.3)
+    one.close(0.05)
     (message,) = [message for message in caplog.messages if "script has ended" in message]
     assert "123 bytes of worker_0" in message
     assert f"Ctrl-C leaves the rest in {one.folder}" in message
@@ -290,9 +290,26 @@ def test_without_threads_the_end_gives_up_in_time_too(remote: Remote, open_spool
     remote.unreachable = True
     one = open_spool(timing=Timing(upload_pauses_s=(0.05, 0.05)))
     one.write(segment(0), b"x")
-    one.close(1.0)
-    assert 1 < remote.tries < 100
+    one.close(0.2)
+    assert 1 <= remote.tries < 10
     assert spool_exists(one.folder)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_without_threads_the_end_tries_again(remote: Remote, open_spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = open_spool()
+    one.write(segment(0), b"x")
+    write = remote.write
+
+    def third_time(path: str, data: Any, *, replace: bool = False) -> None:
+        remote.unreachable = remote.tries < 2
+        write(path, data, replace=replace)
+
+    monkeypatch.setattr(remote, "write", third_time)
+    one.close()
+    assert remote.tries == 3
+    assert remote.written == [segment(0)]
+    assert not spool_exists(one.folder)
 
 
 def test_a_process_that_is_short_of_files_loses_none_that_waits(
