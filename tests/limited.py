@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from watchglass.capture import Hook, attach, framework
-from watchglass.capture.limits import CaptureLimits
+from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
+
+#: The allowance for the start pays for captures on any machine, so that their steps depend on the steps' numbers alone.
+PLENTY = replace(DEFAULT_LIMITS, allowance_ns=10**15)
 
 
 @contextmanager

@@ -80,7 +80,8 @@ def test_a_fault_in_any_callback_leaves_the_training_as_it_was(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, broken)
-    with caplog.at_level(logging.WARNING, "watchglass"), watchglass.watch(network_ := network(), run=tmp_path / "run"):
+    watching = watchglass.watch(network_ := network(), run=tmp_path / "run", save_interval=1)
+    with caplog.at_level(logging.WARNING, "watchglass"), watching:
         losses = train(network_)
     assert losses == expected
     if calls > after:

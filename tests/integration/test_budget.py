@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from limited import watching_within
+from limited import PLENTY, watching_within
 from watchglass import open_run
 from watchglass.capture.budget import MAX_INTERVAL
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
@@ -26,10 +26,6 @@ from watchglass.records import Verdict
 from watchglass.view import Terms, json_document, render_report, verdict_text
 
 STEPS = 120
-
-
-#: Of the start; it pays for captures on any machine.
-PLENTY = replace(DEFAULT_LIMITS, allowance_ns=10**15)
 
 
 def watched(run: Path, limits: CaptureLimits = DEFAULT_LIMITS, **settings: Any) -> Verdict:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
+from limited import PLENTY, watching_within
 from watchglass import Collection, Hook, Mode, Run, open_run
 from watchglass.config import MODE_NAMES
 
@@ -208,8 +209,7 @@ OTHER_MODES: dict[str, Callable[[Hook, nn.Module], None]] = {"eval": evaluate, "
 def steps_of(path: Path, collection: Collection, train_steps: int = STEPS, **settings: Any) -> dict[str, list[int]]:
     """Steps at which an output was kept, by mode: a prediction and an evaluation follow on each of twelve updates."""
     model, optimizer = made()
-    settings.setdefault("overhead_budget", 1.0)  # it pays for each step
-    with watchglass.watch(model, run=path, strict=True, collections=[collection], **settings) as hook:
+    with watching_within(PLENTY, model, path, collections=[collection], **settings) as hook:
         for number in range(train_steps):
             train(model, optimizer, number)
             for other in OTHER_MODES.values() if number < STEPS else ():
@@ -251,10 +251,9 @@ def test_a_setting_of_steps_for_no_mode_is_that_of_training_and_what_named_modes
 
 def test_listed_steps_are_kept_beside_those_that_the_budget_keeps(tmp_path: Path) -> None:
     collection = Collection("outputs", save_steps=(5, 21, 33))
-    # A budget that no capture fits into: what half a second at the start allows is every fourth step from 32 on.
-    found = steps_of(tmp_path / "run", collection, train_steps=40, overhead_budget=0.0001)
-    assert {0, 1, 5, 21, 33} <= set(found["train"])
-    assert {step for step in found["train"] if step > 32 and step % 4} == {33}
+    # A share that no capture fits into: what the allowance pays for is every fourth step from 32 on.
+    found = steps_of(tmp_path / "run", collection, train_steps=40, overhead_budget=1e-9)
+    assert found["train"] == [*range(34), 36]
 
 
 def test_a_collections_settings_come_before_those_of_the_run_one_by_one(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ def python(preloaded: Preloaded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(preloaded.importing("sklearn.datasets")))
 
 
-def train(script: Path, folder: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "watchglass", "run", "--run", str(folder), str(script), *arguments]
+def train(script: Path, folder: Path, *arguments: str, options: Sequence[str] = ()) -> None:
+    command = [sys.executable, "-m", "watchglass", "run", "--run", str(folder), *options, str(script), *arguments]
     environ = {**os.environ, "WATCHGLASS_STRICT": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
@@ -48,7 +49,9 @@ def check(folder: Path) -> tuple[int, dict[str, Any]]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_has_its_own_first_cause(tmp_path: Path, digits_script: Path, fault: str) -> None:
     cause, epochs = FAULTS[fault]
-    train(digits_script, tmp_path / "run", "--fault", fault, "--epochs", str(epochs))
+    # A fixed interval, as a time budget lets a slow machine capture too little.
+    options = ("--save-interval", "16")
+    train(digits_script, tmp_path / "run", "--fault", fault, "--epochs", str(epochs), options=options)
     run = open_run(tmp_path / "run")
     first = verdict(run).diagnoses[0]
     assert first.causes[0].cause.id == cause

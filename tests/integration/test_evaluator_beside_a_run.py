@@ -219,18 +219,21 @@ def test_a_rule_that_raises_is_observed(run_path: Path, tmp_path: Path) -> None:
 
 
 def test_the_signal_to_end_is_no_error_of_a_rule(run_path: Path, tmp_path: Path) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
     (tmp_path / "slow.py").write_text(
-        "import time\nfrom watchglass.rules import Rule\nclass Slow(Rule):\n    'Slow.'\n"
-        "    def check(self, view):\n        time.sleep(0.1)\n"
+        "import time\nfrom pathlib import Path\nfrom watchglass.rules import Rule\nclass Slow(Rule):\n    'Slow.'\n"
+        f"    def check(self, view):\n        Path({str(begun)!r}).touch()\n"
+        f"        while not Path({str(go_on)!r}).exists():\n            time.sleep(0.01)\n"
     )
     with RunBuilder(run_path) as builder:
-        for _ in range(3000):  # five minutes, of which the signal leaves a moment
+        for _ in range(10):
             builder.step(scalars={"loss": 1.0}, flush=False)
         builder.flush()
-        with evaluator(config(run_path, rules=(RuleSpec(f"{tmp_path}/slow.py:Slow"),))) as process:
-            until(lambda: open_run(run_path).journal.statuses)
-            time.sleep(0.3)
+        settings = config(run_path, rules=(RuleSpec(f"{tmp_path}/slow.py:Slow"),), rule_timeout_s=PATIENCE_S)
+        with evaluator(settings) as process:
+            until(begun.exists)
             process.terminate()
+            go_on.touch()
             _, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, errors) == (0, "")
         journal = open_run(run_path).journal

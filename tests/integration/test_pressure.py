@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from limited import watching_within
+from limited import PLENTY, watching_within
 from waiting import PATIENCE_S
 from watchglass import Run, open_run
-from watchglass.capture.limits import DEFAULT_LIMITS
 from watchglass.store import Store, open_store
 
 STEPS = 48
-#: Captures become rarer with the number of the step alone, however much time they take.
-UNLIMITED = replace(DEFAULT_LIMITS, allowance_ns=10**15)
-SHARE = 1e-9
 
 
 def train(path: Path, **settings: Any) -> tuple[Run, list[int]]:
@@ -35,8 +30,8 @@ def train(path: Path, **settings: Any) -> tuple[Run, list[int]]:
         assert over.wait(PATIENCE_S)
         return open_store(location)
 
-    settings = {"overhead_budget": SHARE, "facts": (), "open_store": late, **settings}
-    with watching_within(UNLIMITED, model, path, **settings) as hook:
+    settings = {"overhead_budget": 1e-9, "facts": (), "open_store": late, **settings}
+    with watching_within(PLENTY, model, path, **settings) as hook:
         for number in range(STEPS):
             optimizer.zero_grad()
             F.cross_entropy(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 0])).backward()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import watchglass
 from devices.fake_device import DEVICE, FakeDevice, move
+from limited import PLENTY, watching_within
 from watchglass import Hook, Mode
 from watchglass.capture.pytorch import update_counters
 from watchglass.capture.pytorch.models import Models
@@ -131,8 +132,8 @@ def attempt(
     training, found, kept = Training(make), [], {}
     if state is not None:
         training.load(state)
-    # Weights can be matched at captured steps only: the budget pays for each.
-    with watchglass.watch(training.model, run=run, overhead_budget=1.0, **settings) as hook:
+    # Weights can be matched at captured steps only.
+    with watching_within(PLENTY, training.model, run, **settings) as hook:
         if coming is not None:
             hook.resumption.settle_later(coming, "optimizer")
         for left in reversed(range(count)):

@@ -219,7 +219,9 @@ def test_boosted_trees_keep_their_importances_whatever_the_rules_are(place: Path
 
 def test_a_rule_reads_the_labels_that_it_has_asked_for(place: Path) -> None:
     one_class = TRAINING.replace("inputs[:, :4].argmax(1)", "torch.full((16,), int(step > 9))")
-    assert "all 16 labels are 0" in launch(place, "--rules", "rules.py:OneClass", training=one_class)
+    assert "all 16 labels are 0" in launch(
+        place, "--rules", "rules.py:OneClass", "--save-interval", "1", training=one_class
+    )
     (finding,) = open_run("run").journal.findings
     assert (finding.step, finding.count, finding.tensors) == (0, 30, ("label",))
     (replayed,) = replay("run", [RuleSpec("rules.py:OneClass")]).findings

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from clocks import Now
+from waiting import PATIENCE_S
 from watchglass.actions import Stopping
 from watchglass.control import WorkerProgress
 from watchglass.records import Finding, Mode, Severity
@@ -25,7 +26,7 @@ import json, sys, time
 from watchglass.store import LocalStore, Rings, this_process
 rings = Rings(LocalStore(sys.argv[1]), {"run": "r", "attempt": 0, "worker": "worker_0"})
 print(json.dumps({**this_process().to_json(), "rings": rings.names}), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -62,7 +63,7 @@ def test_the_process_that_holds_the_lock_gets_it(tmp_path: Path, started: Callab
         assert signal_owner(store, replace(claim, host="another machine"), LABEL, signal.SIGTERM)
         assert process.poll() is None
         assert signal_owner(store, claim, LABEL, signal.SIGTERM) == ""
-        assert process.wait(20) == -signal.SIGTERM
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
         assert signal_owner(store, claim, LABEL, signal.SIGTERM), "it has ended"
     finally:
         for name in claim.rings:
@@ -75,7 +76,7 @@ def test_another_process_that_a_claim_names_gets_none(
 ) -> None:
     store = LocalStore(tmp_path)
     _, claim = worker_of(store, started)
-    victim = started("sleep", "60")
+    victim = started("sleep", "600")
     start = int(Path(f"/proc/{victim.pid}/stat").read_text().rpartition(")")[2].split()[19])
     named = replace(claim, pid=victim.pid, process_start=start if start_known else 0, boot_id="")
     try:
@@ -93,7 +94,7 @@ def test_a_stop_signals_no_process_that_only_a_claim_names(
     store, now = LocalStore(tmp_path), Now()
     create_run(store, command=["train.py"])
     create_attempt(store, "")
-    victim = started("sleep", "60")
+    victim = started("sleep", "600")
     worker = WorkerProgress("worker_0", True, 7, 0.05, Claim(victim.pid, 0, "", this_process().host))
     stopping = Stopping(store, 0, grace_s=1.0, clock=now)
     stopping.found(
@@ -124,7 +125,7 @@ def test_a_file_that_another_program_has_locked_is_no_ring(
         rings.close(discard=True)
     script = (
         "import fcntl, sys, time; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print('', flush=True); "
-        "time.sleep(60)"
+        "time.sleep(600)"
     )
     victim = started(sys.executable, "-c", script, str(locked))
     victim.stdout.readline()
