@@ -7,9 +7,6 @@ from collections.abc import Sequence
 
 from watchglass.records import ModuleKind
 
-#: PyTorch's default for embeddings.
-OF_EMBEDDINGS = "normal, 1"
-
 
 def initialization_of(
     shape: Sequence[int], kind: ModuleKind, size: int, least: float, most: float, std: float, tolerance: float
@@ -56,5 +53,5 @@ def initialization_of(
         "Kaiming normal": 2 / fan_in, "Kaiming normal of the outputs": 2 / fan_out,
         "Xavier normal": 2 / (fan_in + fan_out), "LeCun normal": 1 / fan_in, "normal, 0.02": 0.0004,
     }  # fmt: skip
-    spreads |= {OF_EMBEDDINGS: 1.0} if kind is ModuleKind.EMBEDDING else {}
+    spreads |= {"normal, 1": 1.0} if kind is ModuleKind.EMBEDDING else {}
     return next((name for name, square in spreads.items() if abs(std / math.sqrt(square) - 1) < tolerance), "")

@@ -9,7 +9,7 @@ from typing import Any
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity, TensorInfo
 from watchglass.rules import signals
-from watchglass.rules.fresh_weights import OF_EMBEDDINGS, initialization_of
+from watchglass.rules.fresh_weights import initialization_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Statistics, StepView
@@ -28,10 +28,9 @@ class FrozenByMistake(Rule):
     Fires when: such a weight has not changed in `patience` captures and half of the run is over, or in two and the run
         ends, other weights are trained, and the values of this weight fill the range of a uniform initialisation
         (PyTorch's default, Xavier, Kaiming) to its edges with the spread of a uniform distribution. Pretrained weights
-        do not look like this. For two or more weights, and for an embedding with PyTorch's default spread of 1, the
-        spread and range of a normal distribution are enough. Pretrained backbones that are frozen, copies of trained
-        weights (targets of self-supervised learning), fixed tables of positions, and weights that are unfrozen later
-        are not reported.
+        do not look like this. For two or more weights, the spread and range of a normal distribution are enough.
+        Pretrained backbones that are frozen, copies of trained weights (targets of self-supervised learning), fixed
+        tables of positions, and weights that are unfrozen later are not reported.
     Usual causes: a loop over parameters that freezes too much, a backbone whose pretrained weights were not loaded.
     What to try: set requires_grad=True for these layers, and give them to the optimizer; or load their weights.
     Costs: statistics of weights outside the optimizer, twice in each doubling of captured steps.
@@ -115,10 +114,10 @@ class FrozenByMistake(Rule):
         # A weight that has been unfrozen shows by its values where it is captured. Short runs have few late captures.
         rows = {name: row for name, row in self.fresh.items() if row[1] >= patience and row[3] >= self.thawed}
         still = {name: row[2] for name, row in rows.items() if row[2]}
-        certain = [name for name, fits in still.items() if "uniform" in fits or fits == OF_EMBEDDINGS]
-        if not self.trained or not still or not (certain or len(still) > 1):
+        uniform = [name for name, fits in still.items() if "uniform" in fits]
+        if not self.trained or not still or not (uniform or len(still) > 1):
             return
-        names = certain or list(still)
+        names = uniform or list(still)
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield self.finding(
             view,

@@ -18,10 +18,10 @@ class OptimizerMissesParameter(Rule):
 
     Looks at: the parameters of the optimizers, statistics of weights, and the parameters that backwards reach.
     Fires when: an optimizer holds other parameters of the same model, and a parameter that has a gradient and that no
-        optimizer holds did not change in `patience` captures (in all, when the run ends), as far as it is captured. In
-        other modules in training mode: a parameter with the same values in `looks` readings of the graph, if most
-        weights of its module look freshly initialised. Frozen parameters, pretrained modules, models that only pass
-        gradients on (a discriminator, a perceptual loss), and weights that the script updates itself are not reported.
+        optimizer holds did not change in `patience` captures, as far as it is captured. In other modules in training
+        mode: a parameter with the same values in `looks` readings of the graph, if most weights of its module look
+        freshly initialised. Frozen parameters, pretrained modules, models that only pass gradients on (a discriminator,
+        a perceptual loss), and weights that the script updates itself are not reported.
     Usual causes: layers added after the optimizer was made, a plain list of modules instead of a ModuleList, a wrong
         filter, a second module or parameters of the loss that were forgotten.
     What to try: build the optimizer from model.parameters(), after the last change of the model; with
@@ -71,21 +71,13 @@ class OptimizerMissesParameter(Rule):
                 self.seen.pop(name)
                 continue
             self.seen[name] = [value, before[1] + 1 if before is not None else 1]
-        yield from self._judge(view, self.patience)
-
-    def finish(self, view: StepView) -> Iterable[Finding]:
-        """The last judgement, for which one capture is enough: a slow run has few."""
-        yield from self._judge(view, 1)
-
-    def _judge(self, view: StepView, patience: int) -> Iterable[Finding]:
         known = {name: seen for name, seen in self.seen.items() if seen[0] is not None or not self.moved}
-        missed = [name for name in self.names if name in known and known[name][1] >= patience]
+        missed = [name for name in self.names if name in known and known[name][1] >= self.patience]
         if not missed:
             return
         total = self.total - len(self.moved)
         value, captures = self.seen[missed[0]]
-        unchanged = f": unchanged in {captures} captures up to step {view.mode_step}"
-        unchanged = "" if value is None or captures == 1 else unchanged
+        unchanged = "" if value is None else f": unchanged in {captures} captures up to step {view.mode_step}"
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
             view,
