@@ -279,6 +279,12 @@ def test_saturating_layers_explain_a_spread_that_shrinks_over_the_depth() -> Non
     assert diagnose([of_weights, vanishes])[0].causes[0].cause.id == "poor_initialization_scale"
 
 
+def test_the_only_batch_of_a_run_is_a_further_cause_of_overfitting() -> None:
+    same = finding("RepeatedBatch", 9, ("same_inputs",), severity=Severity.INFO)
+    (diagnosis,) = diagnose([finding("Overfit", 40, ("validation_rises",)), same])
+    assert [ranked.cause.id for ranked in diagnosis.causes] == ["overfitting", "batch_repeated"]
+
+
 @pytest.mark.parametrize(
     ("first", "then", "cause"),
     [

@@ -36,7 +36,7 @@ class RepeatedBatch(Rule):
         unknown, the same inputs are a `warning` if each step restarts the loader, or takes less than half of a larger
         tensor again. They are also a `warning` at the end of the run if only one of these holds (a part of a larger
         tensor, or created again at each step), evaluations have more rows, and the evaluation loss is above twice the
-        training loss. Otherwise they are an `info`.
+        training loss. Otherwise they are an `info`, which adds a cause to overfitting if evaluations have more rows.
     Usual causes: next(iter(loader)) inside or before the loop, a variable of another loop, a sampler that draws the
         same indices.
     What to try: iterate over the loader: for batch in loader.
@@ -161,7 +161,7 @@ class RepeatedBatch(Rule):
             limit=self.share,
             message=f"{steps} of {self.captures} captured steps had the same inputs, "
             f"{has or 'which is right for a whole data set'}",
-            symptoms=("same_batch",) if has else (),
+            symptoms=("same_batch",) if has else ("same_inputs",) if self.evaluated > self.rows else (),
             evidence={"captures": self.captures, "steps": steps, **({"batches": batches} if certain else {})},
         )
 

@@ -178,6 +178,24 @@ def test_only_batches_that_stand_in_for_others_are_reported(
     assert found_in(run_path, batches()) == found
 
 
+@pytest.mark.parametrize(("rows", "symptoms"), [(256, ("same_inputs",)), (32, ())])
+def test_one_tensor_of_fewer_rows_than_an_evaluation_may_be_a_batch(
+    run_path: Path, rows: int, symptoms: tuple[str, ...]
+) -> None:
+    """A batch that was drawn before the loop, or a small data set, which overfits as well."""
+    torch.manual_seed(0)
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    (inputs, labels), held_out = batch(32), batch(rows)
+    with watchglass.watch(model, run=run_path, strict=True, save_interval=1):
+        for _ in range(4):
+            evaluate(model, *held_out)
+            for _ in range(12):
+                update(model, optimizer, inputs, labels)
+    (found,) = replay(str(run_path), [RuleSpec(RULE)]).findings
+    assert (found.severity, found.symptoms) == (Severity.INFO, symptoms)
+
+
 @pytest.mark.parametrize("memorized", [True, False])
 @pytest.mark.parametrize("scale", [1.0, float("nan")])
 def test_rows_that_were_drawn_once_are_reported_where_they_are_memorised(
