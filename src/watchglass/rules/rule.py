@@ -112,8 +112,8 @@ class Rule(Plugin):
         """Findings at the end of the attempt.
 
         Args:
-            view: The last step with the last stretches, again: a :class:`StepView` for a rule with :meth:`check`, else
-                a :class:`JointStep` of the last steps of all workers.
+            view: The last training step (without one, the last step) with the last stretches, again: a
+                :class:`StepView` for a rule with :meth:`check`, else a :class:`JointStep` of those of all workers.
         """
         return ()
 

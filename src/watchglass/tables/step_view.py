@@ -128,7 +128,7 @@ class StepView:
         return cls(run_id, attempt, worker, records, history, stretches, model=model)
 
     def finished(self) -> StepView:
-        """This last step of a run again, with the stretches that ended with the run; for :meth:`Rule.finish`."""
+        """This last training step of a run again, with the stretches that ended with the run; for `Rule.finish`."""
         return replace(self, stretches=self.history.stretches.finish())
 
     def __repr__(self) -> str:

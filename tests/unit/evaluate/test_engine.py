@@ -146,6 +146,15 @@ def test_the_last_step_is_one_of_the_mode_of_the_first(run_path: Path, rules) ->
     assert (finding.mode, finding.step, finding.last_step, finding.count) == (Mode.TRAIN, 0, 4, 7)
 
 
+def test_a_finding_at_the_end_has_the_last_training_step_although_an_evaluation_followed(run_path: Path, rules) -> None:
+    steps = [*losses(5), *(Step(mode=Mode.EVAL, scalars={"loss": 1.0}) for _ in range(3))]
+    findings = replay(build_run(run_path, steps), rules("AtTheEnd")).findings
+    # The stretches of both modes are there.
+    assert {(f.evidence["subject"], f.mode, f.step) for f in findings} == {("EVAL", Mode.TRAIN, 4)}
+    (finding,) = replay(build_run(run_path.with_name("only"), steps[5:]), rules("AtTheEnd")).findings
+    assert (finding.mode, finding.step) == (Mode.EVAL, 2)
+
+
 def test_findings_are_plain_whatever_a_rule_puts_into_them(run_path: Path, rules) -> None:
     (finding,) = replay(build_run(run_path, losses(3)), rules("Numbers")).findings
     assert (finding.value, finding.limit, finding.count) == (0.5, 3.0, 3)

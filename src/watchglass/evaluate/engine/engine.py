@@ -81,6 +81,7 @@ class Engine:
         compared = [run for runner in self._runners for run in runner.compares.values() if run]
         self._others = {location: ReferenceRun(location, self.readable) for location in compared}
         self._pins: list[Observation] = []
+        #: What :meth:`Rule.finish` is shown: the last training step, so that findings have its number.
         self._last: dict[tuple[int, str], dict[tuple[str, int], StepView]] = {}
         self._findings: list[tuple[tuple[Any, ...], Folded]] = []
         self._newest = -1
@@ -182,7 +183,9 @@ class Engine:
         last = self._last.setdefault((step.attempt, step.worker), {})
         self._newest = max(self._newest, step.attempt)
         for view in step.views:
-            last[view.worker, view.model] = view
+            place = view.worker, view.model
+            if view.mode is Mode.TRAIN or place not in last or last[place].mode is not Mode.TRAIN:
+                last[place] = view
             if view.mode is Mode.TRAIN and view.leads:
                 key = (view.attempt, view.worker)
                 self.train_steps[key] = self.train_steps.get(key, 0) + 1
