@@ -41,7 +41,7 @@ class DeadRelu(Rule):
 
     default = True
     needs = (
-        Needs(units=(UnitKind.INACTIVE,), max_interval=1024, why="to see units that are zero on every batch"),
+        Needs(units=(UnitKind.INACTIVE,), why="to see units that are zero on every batch"),
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
         Needs(role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which layers follow a convolution"),
     )
