@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
-from watchglass.rules import learning_rates, signals
+from watchglass.rules import guessing, learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
 from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
@@ -24,6 +25,8 @@ _DEEP = 8
 _BEGINNING = 3
 #: Fall of the loss below which nothing was learned; multiples of `ratio` that explain it, and a loss that falls little.
 _NOTHING, _EXPLAINS_NOTHING, _EXPLAINS_LITTLE = 0.1, 20.0, 3.0
+#: Steps after which a run that learns anything shows it, and accuracy above guessing of a model trained before (house).
+_LONG, _TRAINED = 64, 0.15
 
 
 class _Depth(NamedTuple):
@@ -49,11 +52,15 @@ class VanishingGradient(Rule):
         is enough. 20 times is enough if the loss has fallen by less than a tenth, and saturating activations or many
         layers without shortcuts and normalisation explain it.
         * The means of all layers are below `threshold`.
+        * At the end of a run of 64 steps or more the loss has fallen by less than a tenth, the learning rate is usual,
+        and at least 8 layers follow each other without shortcuts and normalisation. Weights that keep the size of
+        gradients over such a depth still make the outputs for different inputs alike. The rule then skips several
+        models, models that act, resumed runs, and models that are accurate from the start.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
     Costs: statistics of gradients and weights at captured steps, and which units of ReLUs are zero.
     Source: ratio 1e-3: AutoTrainer (ICSE 2021); 1e-6 over 5 captures: TheDeepChecker; 1e-7: SageMaker Debugger
-        documentation.
+        documentation; Schoenholz et al., Deep Information Propagation, ICLR 2017: inputs become alike over the depth.
     """
 
     default = True
@@ -84,12 +91,22 @@ class VanishingGradient(Rule):
     #: shrinks gradients by its structure.
     share: float = state(float)
     structure: dict[str, Any] = state(dict)
+    #: Training steps, evaluations without a loss, the lowest loss, and accuracy above guessing in the first steps.
+    steps: int = state(int)
+    acted: int = state(int)
+    lowest: float = state(lambda: math.inf)
+    accuracy: list[float] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings at a TRAIN step with captured gradients."""
+        loss = signals.loss(view)
         if view.mode is not Mode.TRAIN:
+            self.acted += loss is None
             return
-        signals.remember_start(self.start, signals.loss(view))
+        self.steps += 1
+        self.lowest = min(self.lowest, math.inf if loss is None else loss)
+        signals.remember_start(self.start, loss)
+        signals.remember_start(self.accuracy, signals.above_guessing(view))
         if not view.captured or signals.skipped(view) or signals.clipped_to_zero(view):
             return
         gradients = signals.weight_gradients(view)
@@ -135,12 +152,35 @@ class VanishingGradient(Rule):
         known = {"saturating_modules_between", "deep_and_plain"} & set(self.structure.get("symptoms", ()))
         if known and fallen <= self.unless_progress and self.ratio <= self.share < explains * self.ratio:
             yield self.finding(view, severity=Severity.WARNING, **{**self.structure, "limit": explains * self.ratio})
+        elif not self.last and fallen < _NOTHING:
+            yield from self._too_deep(view, fallen)
 
     def applicable(self, view: StepView) -> str:
         """Not without a layer of weights."""
         catalog = view.catalog
         has_weights = any(catalog.select(Selection(role, min_dims=2)) for role in (Role.WEIGHT, Role.GRADIENT))
         return "" if has_weights or not len(catalog) else "the model has no layer with a weight matrix"
+
+    def _too_deep(self, view: StepView, fallen: float) -> Iterable[Finding]:
+        """A finding where nothing but the depth of the model is known to keep the loss where it was."""
+        trained = bool(self.accuracy) and float(np.median(self.accuracy)) > _TRAINED
+        acts = guessing.acts(self.acted, self.steps)
+        unclear = view.several or view.in_turns or signals.resumed(view) or acts or trained
+        if unclear or self.steps < _LONG or self.lowest <= 0 or learning_rates.beyond_usual(view):
+            return
+        if plain := _plain_depth(view):
+            yield self.finding(
+                view,
+                severity=Severity.WARNING,
+                subject="structure",
+                tensors=[signals.loss_name(view) or "loss"],
+                value=float(plain),
+                limit=float(_DEEP),
+                message=f"{plain} layers follow each other without a shortcut or normalisation, and the loss has "
+                + (f"fallen by only {100 * fallen:.2g} %" if fallen > 0 else "not fallen")
+                + f" in {self.steps} steps",
+                symptoms=("deep_and_plain",),
+            )
 
     @staticmethod
     def _depth(view: StepView, gradients: Statistics) -> _Depth | None:

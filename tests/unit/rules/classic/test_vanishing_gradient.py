@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -41,6 +41,19 @@ class TestVanishingGradientInRealRuns(RealRuns):
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         fit(classifier(nn.Sigmoid if sick else nn.ReLU, depth=8), watch, rate=0.01, optimizer=torch.optim.Adam)
+
+
+class TestDepthInRealRuns(RealRuns):
+    rule = "VanishingGradient"
+    cause = "vanishing_over_depth"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Weights of Kaiming's scheme keep the size of gradients, but not the differences between inputs."""
+        model = classifier(depth=24 if sick else 3)
+        for layer in model[:-1:2]:
+            nn.init.kaiming_normal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        fit(model, watch, rate=0.02 if sick else 0.1, steps=72)
 
 
 def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:
@@ -188,3 +201,26 @@ def test_saturating_activations_count_if_gradients_must_pass_several(
         each for each in replay(run, [RuleSpec("VanishingGradient")]).findings if "depth" in str(each.evidence)
     ]
     assert finding.evidence.get("saturating", "") == kinds
+
+
+@pytest.mark.parametrize(
+    ("graph", "loss", "facts", "found"),
+    [
+        ({"depth": 12}, 2.3, {}, True),
+        ({"depth": 4}, 2.3, {}, False),
+        ({"depth": 12, "residuals": 5}, 2.3, {}, False),
+        ({"depth": 12, "normalizations": 12}, 2.3, {}, False),
+        ({"depth": 12}, 1.6, {}, False),
+        # A rate at which nothing learns.
+        ({"depth": 12}, 2.3, {"optimizer": {"type": "Adam", "groups": [{"lr": 1e-8, "eps": 1e-8}]}}, False),
+    ],
+)
+def test_a_deep_model_that_learns_nothing_is_too_deep_although_gradients_reach_its_first_layers(
+    run_path: Path, graph: dict[str, int], loss: float, facts: dict[str, Any], found: bool
+) -> None:
+    whole = {"forward_graph": {"residuals": 0, "normalizations": 0, **graph}, **facts}
+    rate = facts["optimizer"]["groups"][0]["lr"] if facts else 0.1
+    steps = training(80, loss=lambda n: max(loss, 2.3 - 0.02 * n), noise=0.01, facts={0: whole}, rate=lambda n: rate)
+    modules = dict.fromkeys(("stem", "middle", "readout"), ModuleKind.LINEAR)
+    findings = replay(build_run(run_path, steps, modules=modules), [RuleSpec("VanishingGradient")]).findings
+    assert [finding.evidence["symptoms"] for finding in findings] == ([["deep_and_plain"]] if found else [])
