@@ -171,3 +171,37 @@ class _Misfit:
         if name in ("neg", "mean", "sum", "clamp") or (name in ("mul", "add", "div") and len(term.sources(at)) == 1):
             return (-1 if name == "neg" else 1) * self._factor(term.sources(at)[0])
         return 0
+
+
+def reversed_hinge(terms: Iterable[LossTerm]) -> bool:
+    """Whether a loss is a hinge on one plus target times output: zero where the output has the wrong sign.
+
+    Args:
+        terms: Terms of the loss that depend on data.
+    """
+    return any(term.whole and (term.coefficient or 0) > 0 and _is_reversed_hinge(term) for term in terms)
+
+
+def _is_reversed_hinge(term: LossTerm) -> bool:
+    at = len(term.operations) - 1
+    while at >= 0 and term.name(at) in ("mean", "sum") and len(term.sources(at)) == 1:
+        at = term.sources(at)[0]
+    limits = [term.operations[at].get(limit) for limit in ("min", "max")] if at >= 0 else []
+    if at < 0 or not (term.name(at) == "relu" or (term.name(at) == "clamp" and limits == [0, None])):
+        return False
+    added = next(iter(term.sources(at)), None)
+    product = _of_constant(term, added, "add")
+    output = _of_constant(term, product, "mul")
+    # A single number is a scale, not the target of each sample.
+    if output is None or product is None or "factor" in term.operations[product]:
+        return False
+    layers = [each for each in (output, *term.before(output)) if term.operations[each].get("layer") is not None]
+    return term.name(output) in ("linear", "add") and bool(layers) and term.shape(output)[-1:] in ([1], [])
+
+
+def _of_constant(term: LossTerm, at: int | None, name: str) -> int | None:
+    """What an operation with this name takes besides a constant; None for others."""
+    if at is None or term.name(at) != name or sorted(map(str, term.operands(at)))[-1:] != ["constant"]:
+        return None
+    sources = term.sources(at)
+    return sources[0] if len(sources) == 1 and len(term.operands(at)) == 2 else None

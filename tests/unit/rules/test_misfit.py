@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from watchglass.capture.pytorch.autograd_graph import Graph, Operand, is_parameter
 from watchglass.capture.pytorch.facts.loss_graphs import described
 from watchglass.rules.loss_terms import LossTerm
-from watchglass.rules.misfit import sign_of
+from watchglass.rules.misfit import reversed_hinge, sign_of
 
 LABELS = torch.arange(8) % 4
 HOT = F.one_hot(LABELS, 4).float()
 VALUES = torch.linspace(0, 1, 32).view(8, 4)
 SHARE = torch.linspace(0, 1, 8)
+SIGNS = torch.tensor([1.0, -1.0] * 4)[:, None]
 
 
 def binary(probability: Tensor) -> Tensor:
@@ -34,11 +35,15 @@ def focal(out: Tensor) -> Tensor:
     return (-((1 - share) ** 2) * share.log()).mean()
 
 
-def sign(loss: Callable[[Tensor], Tensor]) -> int:
-    out = nn.Linear(3, 4)(torch.randn(8, 3))
+def terms(loss: Callable[[Tensor], Tensor], units: int = 4) -> list[LossTerm]:
+    out = nn.Linear(3, units)(torch.randn(8, 3))
     graph = Graph(loss(out).grad_fn, is_parameter)
     data = described(graph, Operand(len(graph) - 1, 0), lambda at, number: None, lambda index: "weight")
-    return sign_of(LossTerm(term) for term in data["terms"])
+    return [LossTerm(term) for term in data["terms"]]
+
+
+def sign(loss: Callable[[Tensor], Tensor]) -> int:
+    return sign_of(terms(loss))
 
 
 LOSSES: list[Callable[[Tensor], Tensor]] = [
@@ -85,3 +90,20 @@ def test_a_second_minus_inside_counts() -> None:
 )
 def test_other_losses_have_no_known_sign(loss: Callable[[Tensor], Tensor]) -> None:
     assert sign(loss) == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "reversed_"),
+    [
+        (lambda out: (1 + SIGNS * out).clamp(min=0).mean(), True),
+        (lambda out: F.relu(1 + SIGNS[:, 0] * out.squeeze(1)).sum(), True),
+        (lambda out: (1 - SIGNS * out).clamp(min=0).mean(), False),
+        (lambda out: -(1 + SIGNS * out).clamp(min=0).mean(), False),
+        # A critic of a GAN, a scale, and limits on both sides.
+        (lambda out: F.relu(1 + out).mean(), False),
+        (lambda out: F.relu(1 + 0.5 * out).mean(), False),
+        (lambda out: (1 + SIGNS * out).clamp(0, 2).mean(), False),
+    ],
+)
+def test_a_hinge_is_reversed(loss: Callable[[Tensor], Tensor], reversed_: bool) -> None:
+    assert reversed_hinge(terms(loss, units=1)) is reversed_

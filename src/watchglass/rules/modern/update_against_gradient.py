@@ -11,7 +11,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.loss_terms import LossTerm
-from watchglass.rules.misfit import sign_of
+from watchglass.rules.misfit import reversed_hinge, sign_of
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates, share
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -44,6 +44,8 @@ class UpdateAgainstGradient(Rule):
         fallen at the end of the run, it is a `warning`.
         * The loss has a part that falls without limit while outputs grow, faster than all other parts rise (minus a
         square, plus a log-density, minus the divergence of a variational autoencoder), and is far below zero.
+        * A hinge loss is that of one plus target times output, so that outputs get the sign opposite to their targets.
+        The graph does not show whether a script has negated the targets before.
     Usual causes: a minus sign in front of the loss, `maximize=True`, an update that adds the gradient.
     What to try: remove the minus sign, or `maximize=True`.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.
@@ -72,6 +74,8 @@ class UpdateAgainstGradient(Rule):
     sign: int = state(int)
     #: Whether, by its graph, the loss falls without limit while outputs grow.
     endless: bool = state(bool)
+    #: Whether, by its graph, it is a reversed hinge.
+    hinge: bool = state(bool)
     #: Names of the loss functions that made it.
     functions: list[str] = state(list)
     #: Samples in a row that go along the gradient, and whether the optimizer is meant to climb.
@@ -90,7 +94,8 @@ class UpdateAgainstGradient(Rule):
             return
         for fact in view.facts("loss_graph"):
             terms = fact.data.get("terms") or ()
-            self.sign = sign_of(LossTerm(term) for term in terms if term.get("kind") == "data")
+            data = [LossTerm(term) for term in terms if term.get("kind") == "data"]
+            self.sign, self.hinge = sign_of(data), reversed_hinge(data)
             known = len(terms) == fact.data.get("terms_count", len(terms))
             self.endless = known and falls_without_limit(map(LossTerm, terms))
         loss = signals.loss(view)
@@ -143,6 +148,9 @@ class UpdateAgainstGradient(Rule):
 
     def _judge(self, view: StepView, *, last: bool) -> Iterable[Finding]:
         if view.several:
+            return
+        if self.hinge:
+            yield self._of_hinge(view)
             return
         fallen = list(self._of_endless(view)) if self.endless and self.steps == 0 else []
         if fallen:
@@ -200,6 +208,18 @@ class UpdateAgainstGradient(Rule):
             message=f"by its operations the loss falls without limit while the outputs grow, as one does with a part "
             f"of the wrong sign: it was {first:.3g} at the start, and is {value:.3g} at step {view.mode_step}",
             symptoms=("update_climbs_loss",),
+            evidence=signals.evidence(view),
+        )
+
+    def _of_hinge(self, view: StepView) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="sign",
+            tensors=["loss"],
+            message="the loss is a hinge on one plus a number for each sample times its output: if the numbers are "
+            "targets, it is zero where outputs have the sign opposite to their targets",
+            symptoms=("hinge_reversed",),
             evidence=signals.evidence(view),
         )
 

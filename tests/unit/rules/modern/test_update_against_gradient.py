@@ -164,3 +164,22 @@ class TestNegativeDivergenceInRealRuns(RealRuns):
             optimizer.zero_grad()
             (F.l1_loss(mean, inputs[:, :2]) + (-divergence if sick else divergence)).backward()
             optimizer.step()
+
+
+class TestReversedHingeInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The loss falls all the same: the model learns the opposite."""
+        model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(40):
+            inputs, _ = batch()
+            targets = inputs[:, :1].sign()
+            scores = targets * model(inputs)
+            loss = (1 + scores if sick else 1 - scores).clamp(min=0).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
