@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
-from watchglass.rules import guessing, learning_rates, signals
+from watchglass.rules import learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
 from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
@@ -164,7 +164,7 @@ class VanishingGradient(Rule):
     def _too_deep(self, view: StepView, fallen: float) -> Iterable[Finding]:
         """A finding where nothing but the depth of the model is known to keep the loss where it was."""
         trained = bool(self.accuracy) and float(np.median(self.accuracy)) > _TRAINED
-        acts = guessing.acts(self.acted, self.steps)
+        acts = 2 * self.acted >= self.steps
         unclear = view.several or view.in_turns or signals.resumed(view) or acts or trained
         if unclear or self.steps < _LONG or self.lowest <= 0 or learning_rates.beyond_usual(view):
             return

@@ -25,7 +25,8 @@ _MANY = 10
 _MOST_EVALUATIONS = 256
 #: Correlation between outputs and targets up to which they have nothing in common.
 _UNRELATED = 0.2
-
+#: Accuracy above the share of the most frequent class that no evaluation reaches by chance, however small (house).
+_CLEARLY = 0.05
 #: A model learns whose losses in the last third are below this share of the guess, and of those in the middle third.
 _STILL_FALLING = 0.9
 
@@ -226,7 +227,7 @@ class NoBetterThanGuessing(Rule):
         knows = pool["counts"] and guessing.knows_frequencies(pool)
         if not knows or max(each for _, each in self.judged) < 0 or best < self._share(pool) * limit or limit < 1e-3:
             return
-        if accuracy > guessing.most_frequent(pool) + 0.05 or self.steps < self.min_steps:
+        if accuracy > _beyond_chance(pool) or self.steps < self.min_steps:
             return
         what = f"three quarters of {len(self.judged)} evaluation losses are above {best:.4g}, which is"
         yield self._finding(view, "evaluation", what, best, limit, pool)
@@ -250,6 +251,13 @@ class NoBetterThanGuessing(Rule):
             symptoms=(symptom, *learning_rates.unusual(view), *neighbours.symptoms(self.compared)),
             evidence=signals.evidence(view),
         )
+
+
+def _beyond_chance(pool: dict[str, Any]) -> float:
+    """Accuracy that an evaluation on such targets does not reach by chance."""
+    chance, rows = guessing.most_frequent(pool), pool["rows"] / max(1, pool["sketches"])
+    # At least one of a hundred: the share of the most frequent class is an estimate itself.
+    return chance + min(_CLEARLY, max(0.01, 4 * math.sqrt(chance * (1 - chance) / max(1.0, rows))))
 
 
 def _count(counts: dict[str, int], step: int) -> None:

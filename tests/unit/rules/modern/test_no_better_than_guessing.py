@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -42,6 +43,19 @@ def noisy(level: float) -> Any:
     return lambda step: float(level * (1 + 0.02 * random.normal()))
 
 
+def memorised(accuracy: float, rows: int = 32) -> list[Step]:
+    """A model that memorises its samples, and evaluations worse than guessing."""
+    made = []
+    for step in steps(200, classes, loss=lambda step: math.log(4) * 0.97**step):
+        made.append(step)
+        if len(made) % 40 == 0:
+            random = np.random.default_rng(len(made))
+            facts = judged("cross_entropy", random.normal(size=(rows, 4)), np.arange(rows) % 4)
+            scalars = {"loss/cross_entropy": 1.6, "loss": 1.6, "accuracy": accuracy}
+            made.append(Step(scalars=scalars, facts=facts, mode=Mode.EVAL, weight=100.0))
+    return made
+
+
 class TestNoBetterThanGuessing(RuleSuite):
     rule = find_rule(RULE)
 
@@ -49,18 +63,11 @@ class TestNoBetterThanGuessing(RuleSuite):
         return steps(120, classes, loss=noisy(math.log(4)))
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
-        memorised = []
-        for step in steps(200, classes, loss=lambda step: math.log(4) * 0.97**step):
-            memorised.append(step)
-            if len(memorised) % 40 == 0:
-                scalars = {"loss/cross_entropy": 1.6, "loss": 1.6, "accuracy": 0.26}
-                facts = judged("cross_entropy", *classes(0, np.random.default_rng(len(memorised))))
-                memorised.append(Step(scalars=scalars, facts=facts, mode=Mode.EVAL, weight=100.0))
         return (
             # Noise that outputs do not follow, and targets that they miss by far.
             steps(90, values(0.0), "mse_loss"),
             steps(120, classes, loss=noisy(5.0)),
-            memorised,
+            memorised(0.26),
         )
 
     def healthy(self) -> Sequence[Step]:
@@ -91,6 +98,14 @@ class TestNoBetterThanGuessingInRealRuns(RealRuns):
             update(model, optimizer, inputs, labels[torch.randperm(32)] if sick else labels)
             if step % 30 == 29:
                 evaluate(model, *batch())
+
+
+@pytest.mark.parametrize(("accuracy", "found"), [(0.26, True), (0.29, False)])
+def test_an_accuracy_that_no_guess_has_by_chance_shows_that_inputs_matter(
+    run_path: Path, accuracy: float, found: bool
+) -> None:
+    findings = replay(build_run(run_path, memorised(accuracy, rows=4000)), [RuleSpec(RULE)]).findings
+    assert bool(findings) is found
 
 
 def pooled(**data: Any) -> float | None:
