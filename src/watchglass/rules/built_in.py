@@ -42,7 +42,7 @@ BUILT_IN = {
     "Underfit": BuiltInRule("classic.underfit", "default vision tabular"),
     "ZeroLoss": BuiltInRule("classic.zero_loss", "default llm vision tabular"),
     "LossOscillating": BuiltInRule("classic.loss_oscillating", "llm vision tabular trees"),
-    "SaturatedActivation": BuiltInRule("classic.saturated_activation", "sagemaker tabular"),
+    "SaturatedActivation": BuiltInRule("classic.saturated_activation", "default sagemaker tabular"),
     "AllZero": BuiltInRule("classic.all_zero", "sagemaker llm vision tabular"),
     "TensorVariance": BuiltInRule("classic.tensor_variance", "sagemaker"),
     "StalledTraining": BuiltInRule("classic.stalled_training", "sagemaker llm"),

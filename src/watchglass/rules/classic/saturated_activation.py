@@ -12,19 +12,23 @@ import numpy.typing as npt
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import signals
+from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Selection, Statistics, StepView
 
 _SATURATING = (ModuleKind.SATURATING,)
 _INPUTS = ("tanh_input", "sigmoid_input")
+_WEIGHTED = (ModuleKind.LINEAR, ModuleKind.CONVOLUTION)
+#: Integral over its input of the derivative of a function, as a share of the largest derivative.
+_INTEGRALS = {"tanh": 2.0, "sigmoid": 4.0}
 
 
 class SaturatedActivation(Rule):
     """Hidden tanh or sigmoid units are saturated, so they pass almost no gradient.
 
-    Looks at: outputs of saturating activations between layers; where recorded, inputs of tanh and sigmoid, also of
-        functions without a module.
+    Looks at: outputs of saturating activations between layers; for functions without a module, the outputs of the
+        layers before them, by the fact forward_graph; where recorded, inputs of tanh and sigmoid.
     Fires when: in `window` captures in a row the mean derivative of an activation is below `derivative` of the largest
         possible one. Of tanh it is 1 - mean(y^2), of a sigmoid 4 (mean(y) - mean(y^2)); of a function without a module
         it follows from mean and deviation of its inputs. Or more than `threshold_layer` percent of its units have 99 %
@@ -33,16 +37,22 @@ class SaturatedActivation(Rule):
         `info`.
     Usual causes: initial weights or inputs that are too large, a learning rate that is too high.
     What to try: normalise the inputs; Xavier initialisation; ReLU, GELU or SiLU.
-    Costs: nothing for modules beyond the outputs that are captured by default; inputs of tanh and sigmoid are read once
-        at captured steps.
+    Costs: nothing beyond the outputs that are captured by default; inputs of tanh and sigmoid are read once at captured
+        steps if their collections are captured.
     Source: limits, 1 and 50 percent: SageMaker Debugger documentation; house: the derivative and the window.
     """
 
+    default = True
     needs = (
         Needs(
             role=Role.OUTPUT, module_kinds=_SATURATING, statistics=("mean", "rms", "min", "max"), optional=True,
             why="to see how steep they are",
         ),
+        Needs(
+            role=Role.OUTPUT, module_kinds=_WEIGHTED, statistics=("mean", "std"), optional=True,
+            why="to see what goes into functions",
+        ),
+        Needs(facts=("forward_graph",), optional=True, why="to find functions without a module"),
         Needs(role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which activation is the last"),
         Needs(collection="tanh_input", statistics=("mean", "std"), optional=True, why="to see inputs of tanh"),
         Needs(collection="sigmoid_input", statistics=("mean", "std"), optional=True, why="to see inputs of sigmoid"),
@@ -68,10 +78,9 @@ class SaturatedActivation(Rule):
         if view.mode is not Mode.TRAIN:
             return
         signals.remember_start(self.start, signals.loss(view))
-        flat, units = self._flat(view), self._beyond(view)
-        if flat is None and not units:
-            return
-        self.seen = True
+        flat = self._flat(view)
+        units = self._beyond(view, [name for name, words in (flat or {}).items() if words])
+        self.seen |= (flat is not None and self.derivative > 0) or any(True for _ in view.units(UnitKind.SATURATED))
         now = {**(flat or {}), **units}
         sick = {name: value for name, value in now.items() if value is not None}
         self.captures = {
@@ -87,6 +96,8 @@ class SaturatedActivation(Rule):
         kinds = [kind for kind, _ in signals.modules(view).values()]
         if kinds and ModuleKind.SATURATING not in kinds and not self.seen:
             return "the model has no tanh or sigmoid between its layers, as far as its modules show"
+        if kinds and not self.seen:
+            return "no values of a tanh or sigmoid between layers were captured"
         return signals.without_layers(view)
 
     def _flat(self, view: StepView) -> dict[str, str | None] | None:
@@ -98,15 +109,18 @@ class SaturatedActivation(Rule):
         with np.errstate(all="ignore"):
             steep = np.where(tanh, 1 - outputs.rms**2, 4 * (outputs.mean - outputs.rms**2))
         self._judge(view, found, outputs, steep, tanh | sigmoid)
-        for name, largest in zip(_INPUTS, (2.0, 4.0), strict=True):
+        for name, function in zip(_INPUTS, _INTEGRALS, strict=True):
             inputs = view.statistics(collection=name)
             of_functions = np.array(
                 [info.module_kind is not ModuleKind.SATURATING for info in inputs.tensors], np.bool_
             )
-            with np.errstate(all="ignore"):
-                # A normal density at zero, where the derivative is; its integral is `largest`.
-                density = np.exp(-0.5 * (inputs.mean / inputs.std) ** 2) / (inputs.std * math.sqrt(2 * math.pi))
-            self._judge(view, found, inputs, np.minimum(largest * density, 1), of_functions)
+            self._judge(view, found, inputs, _steepness(inputs, function), of_functions)
+        functions = _functions(view)
+        if functions and not found:
+            layers = view.statistics(Role.OUTPUT, module_kinds=_WEIGHTED)
+            for function in _INTEGRALS:
+                before = np.array([functions.get(info.module) == function for info in layers.tensors], np.bool_)
+                self._judge(view, found, layers, _steepness(layers, function), before)
         return found or None
 
     def _judge(
@@ -120,11 +134,12 @@ class SaturatedActivation(Rule):
                 words = f"the mean derivative of {_named(info)} is {100 * share:.2g} % of the largest"
                 found[info.name] = words if share < self.derivative else None
 
-    def _beyond(self, view: StepView) -> dict[str, str | None]:
-        """The same by units whose inputs lie beyond the limits."""
+    def _beyond(self, view: StepView, flat: list[str]) -> dict[str, str | None]:
+        """The same by units whose inputs lie beyond the limits, of other activations than those that are found flat."""
         found: dict[str, str | None] = {}
+        known = {info.module for info in map(view.catalog.by_name, flat) if info is not None}
         for info, beyond in view.units(UnitKind.SATURATED):
-            if len(beyond) and self._counts(view, info):
+            if len(beyond) and info.module not in known and self._counts(view, info):
                 percent = 100.0 * np.count_nonzero(beyond) / len(beyond)
                 if percent > self.threshold_layer:
                     found[info.name] = f"{percent:.0f} % of the units that go into {_named(info)} are beyond its limits"
@@ -147,6 +162,27 @@ class SaturatedActivation(Rule):
             symptoms=("activations_saturated",),
             evidence=signals.evidence(view),
         )
+
+
+def _steepness(inputs: Statistics, function: str) -> npt.NDArray[np.float64]:
+    """Mean derivative of a function of inputs with a normal distribution, as a share of the largest, float64[n]."""
+    with np.errstate(all="ignore"):
+        # Their density at zero, where the derivative is.
+        density = np.exp(-0.5 * (inputs.mean / inputs.std) ** 2) / (inputs.std * math.sqrt(2 * math.pi))
+    return np.asarray(np.minimum(_INTEGRALS[function] * density, 1))
+
+
+def _functions(view: StepView) -> dict[str, str]:
+    """By module, the saturating function that is all between this layer and the next ones."""
+    fact = view.latest_fact("forward_graph")
+    graph = ForwardGraph(fact.data) if fact is not None else None
+    if graph is None or not graph.whole:
+        return {}
+    found: dict[str, set[frozenset[str]]] = {}
+    for pair in graph.pairs:
+        found.setdefault(graph.layers[pair.first].module, set()).add(pair.between)
+    alone = {module: [*next(iter(ways))] for module, ways in found.items() if len(ways) == 1}
+    return {module: names[0] for module, names in alone.items() if len(names) == 1 and names[0] in _INTEGRALS}
 
 
 def _last_layer(view: StepView) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from torch import nn
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, fit, update
 from synthetic_steps import MODULES, constant_loss, training
-from watchglass.config import RuleSpec
+from watchglass.config import DEFAULT_COLLECTIONS, Collection, RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import ModuleKind, Severity, UnitKind
+from watchglass.records import ModuleKind, Severity, Status, UnitKind
 from watchglass.rules import capture_for, find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
@@ -46,6 +47,11 @@ class TestSaturatedActivation(RuleSuite):
 class TestSaturatedActivationInRealRuns(RealRuns):
     rule = "SaturatedActivation"
     cause = "activation_saturated"
+
+    def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
+        """With the inputs of tanh, which the sagemaker calibration judges and the default capture lacks."""
+        collections = capture.get("collections", (*DEFAULT_COLLECTIONS, Collection("tanh_input")))
+        super().record(run, {**capture, "collections": collections}, sick=sick)
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         model = classifier(nn.Tanh, depth=1)
@@ -81,6 +87,21 @@ def test_functions_without_a_module_are_judged_by_their_inputs(tmp_path: Path, m
     assert bool(replay(str(tmp_path / "run"), [RuleSpec(RULE)]).findings) is found
 
 
+@pytest.mark.parametrize(("bias", "found"), [(20.0, True), (0.0, False)])
+def test_by_default_a_function_is_judged_by_the_layer_before_it(tmp_path: Path, bias: float, found: bool) -> None:
+    torch.manual_seed(0)
+    model = _Functional(1.0)
+    model.first.bias.data += bias
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with watchglass.watch(model, run=tmp_path / "run", strict=True, save_interval=1):
+        for _ in range(12):
+            update(model, optimizer, *batch())
+    findings = replay(str(tmp_path / "run"), [RuleSpec(RULE)]).findings
+    assert [each.message.partition(" is ")[0] for each in findings] == (
+        ["the mean derivative of first (the function after Linear)"] if found else []
+    )
+
+
 def test_units_beyond_the_documented_limits(tmp_path: Path) -> None:
     model = classifier(nn.Tanh, depth=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -92,3 +113,13 @@ def test_units_beyond_the_documented_limits(tmp_path: Path) -> None:
     (finding,) = replay(str(tmp_path / "run"), [RuleSpec(RULE)], calibration="sagemaker").findings
     assert (finding.severity, finding.step) == (Severity.WARNING, 0)
     assert finding.message.startswith("56 % of the units that go into 1 (Tanh) are beyond its limits at step 0")
+
+
+def test_without_inputs_of_tanh_the_documented_limits_judge_nothing(tmp_path: Path) -> None:
+    with watchglass.watch(model := classifier(nn.Tanh, depth=1), run=tmp_path / "run", strict=True, save_interval=1):
+        fit(model, lambda model: None, steps=12)
+    statuses = {
+        calibration: replay(str(tmp_path / "run"), [RuleSpec(RULE)], calibration=calibration).statuses[0].status
+        for calibration in ("default", "sagemaker")
+    }
+    assert statuses == {"default": Status.NO_ISSUES_FOUND, "sagemaker": Status.NOT_APPLICABLE}
