@@ -17,7 +17,8 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Selection, Statistics, StepView
 
-_SATURATING = (ModuleKind.SATURATING,)
+#: A recurrent module gives results of tanh, perhaps times a gate.
+_SATURATING = (ModuleKind.SATURATING, ModuleKind.RECURRENT)
 _INPUTS = ("tanh_input", "sigmoid_input")
 _WEIGHTED = (ModuleKind.LINEAR, ModuleKind.CONVOLUTION)
 #: Integral over its input of the derivative of a function, as a share of the largest derivative.
@@ -27,8 +28,9 @@ _INTEGRALS = {"tanh": 2.0, "sigmoid": 4.0}
 class SaturatedActivation(Rule):
     """Hidden tanh or sigmoid units are saturated, so they pass almost no gradient.
 
-    Looks at: outputs of saturating activations between layers; for functions without a module, the outputs of the
-        layers before them, by the fact forward_graph; where recorded, inputs of tanh and sigmoid.
+    Looks at: outputs of saturating activations between layers, and of recurrent modules; for functions without a
+        module, the outputs of the layers before them, by the fact forward_graph; where recorded, inputs of tanh and
+        sigmoid.
     Fires when: in `window` captures in a row the mean derivative of an activation is below `derivative` of the largest
         possible one. Of tanh it is 1 - mean(y^2), of a sigmoid 4 (mean(y) - mean(y^2)); of a function without a module
         it follows from mean and deviation of its inputs. Or more than `threshold_layer` percent of its units have 99 %
@@ -94,7 +96,7 @@ class SaturatedActivation(Rule):
     def applicable(self, view: StepView) -> str:
         """Not for models without such activations."""
         kinds = [kind for kind, _ in signals.modules(view).values()]
-        if kinds and ModuleKind.SATURATING not in kinds and not self.seen:
+        if kinds and not self.seen and set(_SATURATING).isdisjoint(kinds):
             return "the model has no tanh or sigmoid between its layers, as far as its modules show"
         if kinds and not self.seen:
             return "no values of a tanh or sigmoid between layers were captured"
@@ -105,7 +107,8 @@ class SaturatedActivation(Rule):
         found: dict[str, str | None] = {}
         outputs = view.statistics(Role.OUTPUT, module_kinds=_SATURATING)
         tanh = (outputs.min < 0) & (outputs.min >= -1) & (outputs.max <= 1)
-        sigmoid = (outputs.min >= 0) & (outputs.max <= 1)
+        bends = np.array([info.module_kind is ModuleKind.SATURATING for info in outputs.tensors], np.bool_)
+        sigmoid = bends & (outputs.min >= 0) & (outputs.max <= 1)
         with np.errstate(all="ignore"):
             steep = np.where(tanh, 1 - outputs.rms**2, 4 * (outputs.mean - outputs.rms**2))
         self._judge(view, found, outputs, steep, tanh | sigmoid)
@@ -191,5 +194,5 @@ def _last_layer(view: StepView) -> int:
 
 
 def _named(info: TensorInfo) -> str:
-    kind = info.module_type if info.module_kind is ModuleKind.SATURATING else f"the function after {info.module_type}"
+    kind = info.module_type if info.module_kind in _SATURATING else f"the function after {info.module_type}"
     return f"{info.module or info.name} ({kind})"
