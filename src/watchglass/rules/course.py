@@ -66,6 +66,18 @@ def windows(course: dict[str, Any]) -> list[Level]:
     return [*found, _level(course["blocks"])] if len(course["blocks"]) >= _ENOUGH else found
 
 
+def settled_at(course: dict[str, Any], within: float) -> int:
+    """Number of values before the windows that all lie at most a share above the level of the last one.
+
+    Args:
+        course: The course.
+        within: The share.
+    """
+    found = windows(course)
+    high = [at for at, each in enumerate(found) if each.value > (1 + within) * found[-1].value + 2 * each.error]
+    return (high[-1] + 1 if high else 0) * _BLOCKS * int(course["width"])
+
+
 def thirds(found: list[Level]) -> tuple[Level, Level]:
     """The levels of the first and of the last third of windows, at least one."""
     third = max(1, len(found) // 3)

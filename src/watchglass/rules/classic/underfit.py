@@ -26,6 +26,8 @@ _CHANNELS = 4
 _UNSOLVED = 0.15
 #: Share of the training loss below which a validation loss shows that something but the model raises the former.
 _TRAINED = 0.8
+#: Share above its last level from which on the loss has settled, so that errors are those of the trained model.
+_SETTLED = 0.1
 
 
 class Underfit(Rule):
@@ -42,10 +44,11 @@ class Underfit(Rule):
         has one or two units), and is above the loss of predicting the target of the most similar sample of the same
         batch.
         * The training loss has fallen by less than `slow` over the second half and is not low, and the errors of
-        samples with similar inputs are alike: the inputs contain more than the model uses.
-        * All values pass through one or two units to four or more classes. The loss is between `high` and `learned`
-        times its start, and has fallen by less than `slow` over the second half. If samples have no similar inputs
-        (tokens), only this condition can hold.
+        samples with similar inputs are alike since the loss is near its last level: the inputs contain more than the
+        model uses.
+        * All values pass through one or two units to four or more classes, or through one to as many values. The loss
+        is between `high` and `learned` times its start, and has fallen by less than `slow` over the second half. If
+        samples have no similar inputs (tokens), only this condition can hold.
     Usual causes: layers that are too narrow, a bottleneck between them, a linear model of what is not linear.
     What to try: wider layers, or more of them.
     Costs: nothing in addition to losses, the shapes of weights, and the facts output_sketch, target_sketch and
@@ -141,8 +144,8 @@ class Underfit(Rule):
             words = f", and the errors of samples with similar inputs are still alike ({alike:.2f} of 1)"
             yield self._finding(view, now.value, (1 - alike**2) * now.value, words, widest, narrowest)
             return
-        many = (signals.classes(view) or 0) >= _CLASSES
-        if widest and tiny and many and learns and falls < self.slow * start and now.value > self.high * start:
+        settled = learns and falls < self.slow * start and now.value > self.high * start
+        if widest and settled and self._more_than_fits(view, min(widest, narrowest)):
             words = f", after {start:.3g} at the start"
             yield self._finding(view, now.value, self.high * start, words, widest, narrowest)
 
@@ -168,13 +171,25 @@ class Underfit(Rule):
         pool = next(iter(self.pools.values())) if len(self.pools) == 1 else None
         return neighbours.loss_of_lookup(self.compared, pool) if pool is not None and self.plain else None
 
+    def _more_than_fits(self, view: StepView, units: float) -> bool:
+        """Whether the results are too many for the units that all values pass through.
+
+        Two units for several values are what people plot, as of an autoencoder; a single one is not.
+        """
+        pool = next(iter(self.pools.values())) if len(self.pools) == 1 else {}
+        columns, by_class = int(pool.get("columns") or 0), pool.get("function") in guessing.OF_CLASSES
+        classes = max(signals.classes(view) or 0, columns if by_class else 0)
+        return (units <= _NO_MORE and classes >= _CLASSES) or (units <= 1 and columns >= _CLASSES)
+
     def _alike(self, view: StepView) -> float | None:
-        """How alike the errors of similar samples are in the second half; None where that is not known for certain."""
+        """How alike the errors of similar samples are once the loss has settled; None where that is not certain."""
         pool = next(iter(self.pools.values())) if len(self.pools) == 1 else None
         # Smoothed labels leave the same error on every sample that is right.
         if pool is None or pool.get("smoothing"):
             return None
-        return neighbours.errors_agree(self.compared, view.model_step // 2)
+        # In a short run most captures are at its beginning.
+        since = min(view.model_step // 2, course.settled_at(self.course, _SETTLED))
+        return neighbours.errors_agree(self.compared, since)
 
     def _finding(
         self, view: StepView, loss: float, limit: float, words: str, widest: float, narrowest: float
