@@ -145,6 +145,18 @@ class ForwardGraph:
         narrow = sorted(zip(widths, inner, strict=True))
         return next((width for width, at in narrow if not self._around(at, first, after)), math.inf)
 
+    def shortest(self) -> int:
+        """Layers on the shortest way from a first layer to a last one; 0 without layers."""
+        after: list[list[int]] = [[] for _ in self.layers]
+        for pair in self.pairs:
+            after[pair.first].append(pair.second)
+        here = set(range(len(self.layers))) - {pair.second for pair in self.pairs}
+        for length in range(1, len(self.layers) + 1):
+            if any(not after[at] for at in here):
+                return length
+            here = {taker for at in here for taker in after[at]}
+        return 0
+
     def _width(self, at: int, takers: list[int]) -> float:
         """Units by which the takers of a layer see it; infinite for a convolution that another one takes."""
         seen = [self.layers[taker] for taker in takers]

@@ -25,6 +25,8 @@ _DEEP = 8
 _BEGINNING = 3
 #: Fall of the loss below which nothing was learned; multiples of `ratio` that explain it, and a loss that falls little.
 _NOTHING, _EXPLAINS_NOTHING, _EXPLAINS_LITTLE = 0.1, 20.0, 3.0
+#: Layers on the shortest way through a model on which no signal is kept, whatever the initial weights (house).
+_TOO_DEEP = 16
 #: Steps after which a run that learns anything shows it, and accuracy above guessing of a model trained before (house).
 _LONG, _TRAINED = 64, 0.15
 
@@ -55,7 +57,8 @@ class VanishingGradient(Rule):
         * At the end of a run of 64 steps or more the loss has fallen by less than a tenth, the learning rate is usual,
         and at least 8 layers follow each other without shortcuts and normalisation. Weights that keep the size of
         gradients over such a depth still make the outputs for different inputs alike. The rule then skips several
-        models, models that act, resumed runs, and models that are accurate from the start.
+        models, models that act, resumed runs, and models that are accurate from the start. If the shortest way through
+        the model has at least 16 layers, a loss that has fallen by less than `unless_progress` is enough.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
     Costs: statistics of gradients and weights at captured steps, and which units of ReLUs are zero.
@@ -152,7 +155,7 @@ class VanishingGradient(Rule):
         known = {"saturating_modules_between", "deep_and_plain"} & set(self.structure.get("symptoms", ()))
         if known and fallen <= self.unless_progress and self.ratio <= self.share < explains * self.ratio:
             yield self.finding(view, severity=Severity.WARNING, **{**self.structure, "limit": explains * self.ratio})
-        elif not self.last and fallen < _NOTHING:
+        elif not self.last and fallen < (self.unless_progress if _shortest(view) >= _TOO_DEEP else _NOTHING):
             yield from self._too_deep(view, fallen)
 
     def applicable(self, view: StepView) -> str:
@@ -269,6 +272,13 @@ def _plain_depth(view: StepView) -> int:
         return 0
     depth = fact.data.get("depth", 0)
     return depth if depth >= _DEEP else 0
+
+
+def _shortest(view: StepView) -> int:
+    """Layers on the shortest way through the model; 0 where it is not known."""
+    fact = view.latest_fact("forward_graph")
+    graph = ForwardGraph(fact.data) if fact is not None else None
+    return graph.shortest() if graph is not None and graph.whole else 0
 
 
 def _branches(graph: dict[str, Any]) -> bool:

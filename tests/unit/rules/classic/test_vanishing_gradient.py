@@ -19,6 +19,7 @@ from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
 from watchglass.rules import find_rule
+from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
@@ -224,3 +225,31 @@ def test_a_deep_model_that_learns_nothing_is_too_deep_although_gradients_reach_i
     modules = dict.fromkeys(("stem", "middle", "readout"), ModuleKind.LINEAR)
     findings = replay(build_run(run_path, steps, modules=modules), [RuleSpec("VanishingGradient")]).findings
     assert [finding.evidence["symptoms"] for finding in findings] == ([["deep_and_plain"]] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("ways", "length"),
+    [
+        ([(at, at + 1) for at in range(19)], 20),
+        # A concatenation with the result of the second layer leads around the others.
+        ([*((at, at + 1) for at in range(19)), (1, 18)], 4),
+    ],
+)
+def test_a_very_deep_model_is_too_deep_unless_it_learns_well(
+    run_path: Path, ways: list[tuple[int, int]], length: int
+) -> None:
+    layers = [[f"{at}.weight", "linear", 16, 16] for at in range(20)]
+    graph = {
+        "layers": layers, "layers_count": 20, "pairs": [[*way, "relu"] for way in ways], "pairs_count": len(ways),
+        "complete": True, "depth": 20, "residuals": 0, "normalizations": 0,
+    }  # fmt: skip
+    assert ForwardGraph(graph).shortest() == length
+    modules = dict.fromkeys(("stem", "middle", "readout"), ModuleKind.LINEAR)
+    found = []
+    for lowest in (1.6, 0.9):
+        steps = training(
+            80, loss=lambda n, low=lowest: max(low, 2.3 - 0.03 * n), noise=0.01, facts={0: {"forward_graph": graph}}
+        )  # fmt: skip
+        run = build_run(run_path.with_name(str(lowest)), steps, modules=modules)
+        found.append(bool(replay(run, [RuleSpec("VanishingGradient")]).findings))
+    assert found == [length > 16, False]
