@@ -212,15 +212,21 @@ def _between_positions(term: LossTerm, found: _Normalized) -> Mistake | None:
 
 
 def _over_positions(term: LossTerm, found: _Normalized, calls: LossCalls) -> Mistake | None:
-    """A softmax over positions of a sequence, from the results of which the classes of the layer are picked."""
+    """A softmax over positions of a sequence or an image, from whose results the classes of the layer are picked."""
     shape, used = term.shape(found.at), term.after(found.at)
     layer = None if found.of is None else _layer(term, found.of)
-    if found.of is None or layer is None or term.name(layer) != "linear" or found.axis == 0 or len(shape) < 3:
+    if found.of is None or layer is None or term.name(layer) == "bmm" or found.axis == 0 or len(shape) < 3:
         return None
-    classes, last = _units(term, found.of), len(term.shape(found.of)) - 1
-    if found.original in (None, last) or found.mixes or classes < 2 or classes not in shape:
+    by_channel = term.name(layer) == "convolution"
+    classes, axis = _units(term, found.of), 1 if by_channel else len(term.shape(found.of)) - 1
+    if found.original in (None, axis) or found.mixes or classes < 2 or classes not in shape:
         return None
-    if not any(_picks(term, other) for other in used):
+    # One class of each position: looking it up leaves as many values as there are positions.
+    looked_up = found.size != classes and any(
+        term.name(other) in ("mean", "sum") and term.operations[other].get("elements") == math.prod(shape) // classes
+        for other in used
+    )
+    if not looked_up and not any(_picks(term, other) for other in used):
         return None
     # Positions may be what is picked: the beginning and the end of a span.
     labels = found.size in calls.classes or any(

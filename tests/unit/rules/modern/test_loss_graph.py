@@ -14,10 +14,14 @@ from torch import Tensor, nn
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import training
+from watchglass.capture.pytorch.autograd_graph import Graph, Operand, is_parameter
+from watchglass.capture.pytorch.facts.loss_graphs import described
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity
 from watchglass.rules import capture_for, find_rule
+from watchglass.rules.loss_mistakes import LossCalls, mistakes
+from watchglass.rules.loss_terms import LossTerm
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
 
@@ -161,6 +165,8 @@ def similarities(out: Tensor) -> Tensor:
         (lambda out, y: F.nll_loss(out.log_softmax(0), y), 32, ("error", "loss_on_wrong_axis")),
         (lambda out, y: -shares(out, 0).gather(1, y[:, None]).log().mean(), 4, ("warning", "loss_on_wrong_axis")),
         (lambda out, y: -picked(out - out.logsumexp(0), y).mean(), 4, ("warning", "loss_on_wrong_axis")),
+        (lambda out, y: -out.view(4, 8, 5).log_softmax(1).gather(2, y.view(4, 8, 1) % 5).mean(), 5,
+         ("warning", "loss_on_wrong_axis")),
         # Images of four by four pixels.
         (lambda out, y: F.nll_loss(out.view(32, 3, 4, 4).log_softmax(3), pixels(y)), 48,
          ("error", "loss_on_wrong_axis")),
@@ -204,6 +210,7 @@ def test_each_mistake_has_its_cause(run_path: Path, loss: Loss, units: int, foun
         # The beginnings and ends of spans, whose classes are positions.
         (lambda out, y: F.nll_loss(out.view(4, 8, 2).log_softmax(1), y[:8].view(4, 2)), 2),
         (lambda out, y: F.cross_entropy(out.view(4, 8, 2), y[:8].view(4, 2)), 2),
+        (lambda out, y: -out.view(4, 8, 2).log_softmax(1).gather(1, y[:8].view(4, 1, 2) % 8).mean(), 2),
         # Similarities of as many samples as units.
         (lambda out, y: -(out @ out.T / 100).log_softmax(0).diag(1).mean(), 32),
         (lambda out, y: -picked(shares(out, 1), y).log().mean(), 4),
@@ -231,3 +238,14 @@ def test_a_sum_is_a_warning_where_its_updates_are_too_large(run_path: Path) -> N
 def test_a_sum_is_a_warning_where_the_loss_has_not_fallen(run_path: Path, rate: float, severity: str) -> None:
     found = found_in(run_path, lambda out, y: F.cross_entropy(out, y, reduction="sum"), rate=rate, steps=80)
     assert [each[0] for each in found] == [severity]
+
+
+@pytest.mark.parametrize(("axis", "found"), [(1, []), (2, ["normalized_over_batch"]), (3, ["normalized_over_batch"])])
+def test_an_overlap_of_pixels_needs_probabilities_of_classes(axis: int, found: list[str]) -> None:
+    target = F.one_hot(torch.arange(64).view(4, 4, 4) % 3, 3).movedim(3, 1).float()
+    shares = nn.Conv2d(1, 3, 1)(torch.randn(4, 1, 4, 4)).softmax(axis)
+    both, either = (shares * target).sum((2, 3)), shares.sum((2, 3)) + target.sum((2, 3))
+    graph = Graph((1 - (2 * both / (either + 1)).mean()).grad_fn, is_parameter)
+    data = described(graph, Operand(len(graph) - 1, 0), lambda at, number: None, lambda index: "weight")
+    terms = [LossTerm(term) for term in data["terms"]]
+    assert [each.symptom for each in mistakes(terms, LossCalls.of(()), 4, 0.05, 0)] == found
