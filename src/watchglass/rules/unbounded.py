@@ -53,7 +53,7 @@ _FIXED: Mapping[str, Growth] = {
 #: Operations on one result.
 _OF_ONE: Mapping[str, Callable[[Growth], Growth]] = {
     **dict.fromkeys(("mean", "sum", "average_pool", "max_pool", "cat", "stack", "dropout", "leaky_relu", "prelu",
-                     "logsumexp", "max", "min", "topk", "sort", "cumsum"), lambda of: of),
+                     "logsumexp", "max", "min", "topk", "sort", "cumsum", "scatter", "where"), lambda of: of),
     **dict.fromkeys(("neg", "nll_loss"), lambda of: of.negative),
     **dict.fromkeys(("relu", "softplus", "gelu", "silu", "elu", "mish"), lambda of: Growth(of.up, 0.0)),
     **dict.fromkeys(("abs", "norm", "std"), lambda of: of.times(1)),

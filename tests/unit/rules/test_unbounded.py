@@ -31,7 +31,15 @@ def squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs - targets) ** 2).mean()
 
 
+def margins(outputs: Tensor) -> Tensor:
+    """Of all classes but the first one."""
+    behind = (outputs - outputs[:, :1] + 1).clamp_min(0)
+    return behind.scatter(1, torch.zeros(len(outputs), 1, dtype=torch.int64), 0.0).sum(1).mean()
+
+
 ENDLESS: list[Loss] = [
+    lambda outputs, targets: -margins(outputs),
+    lambda outputs, targets: -torch.where(targets > 0, outputs - targets, 0.0).pow(2).mean(),
     lambda outputs, targets: -squares(outputs, targets),
     lambda outputs, targets: F.l1_loss(outputs, targets) - divergence(outputs[:, :2], outputs[:, 2:]),
     lambda outputs, targets: F.mse_loss(outputs, targets) - divergence(outputs[:, :2], outputs[:, 2:]),
@@ -39,6 +47,7 @@ ENDLESS: list[Loss] = [
     lambda outputs, targets: F.l1_loss(outputs, targets) - 0.1 * outputs.exp().mean(),
 ]
 LIMITED: list[Loss] = [
+    lambda outputs, targets: margins(outputs),
     squares,
     lambda outputs, targets: F.mse_loss(outputs, targets) + divergence(outputs[:, :2], outputs[:, 2:]),
     lambda outputs, targets: -density(outputs, targets),
