@@ -19,6 +19,8 @@ _DISTANCES = ("pow", "abs", "mul")
 _WEIGHED = ("mul", "neg", "mean", "sum", "nll_loss")
 #: Operations that limit or shift raw outputs, and leave them what they are.
 _LIMITING = ("clamp", "relu", "leaky_relu", "abs", "hardtanh")
+#: Limit from which on a clamp keeps a probability from 1 (house).
+_NEARLY = 0.99
 #: Operations that are linear where all other operands are constants.
 _LINEAR = ("mean", "sum", "neg", "mul", "div", "add", "sub")
 #: Losses on probabilities or their logarithms, and operations that make neither of raw outputs.
@@ -91,6 +93,7 @@ def mistakes(terms: Sequence[LossTerm], calls: LossCalls, batch: int, floor: flo
                 yield from _twice(term, at, calls)
             if name == "clamp":
                 yield from _clamped(term, at, floor)
+                yield from _clamped_to_probabilities(term, at)
             if name == "sub":
                 yield from _broadcast(term, at)
             if name in _SOFTMAXES:
@@ -353,6 +356,22 @@ def _clamped(term: LossTerm, at: int, floor: float) -> Iterable[Mistake]:
     if least > floor and classes > 1:
         message = f"logits are clamped to {low:g} to {high:g}: no sample can get a loss below {least:.2g}"
         yield Mistake(Severity.WARNING, "targets_beyond_output", message, least, floor)
+
+
+def _clamped_to_probabilities(term: LossTerm, at: int) -> Iterable[Mistake]:
+    """Raw outputs that are clamped just inside of 0 and 1 before a logarithm, beside other uses (a focal loss)."""
+    each, output = term.operations[at], next(iter(term.sources(at)), None)
+    low, high = each.get("min"), each.get("max")
+    if output is None or low is None or high is None or _layer(term, output) is None:
+        return
+    # If there are no other uses, it is reported as the logarithm of raw outputs.
+    if not (0 < low <= 1 - _NEARLY and _NEARLY <= high <= 1) or _uses(term, output) <= {"log", "pow"}:
+        return
+    if any(term.name(other) == "log" for other in term.after(at)):
+        layer = _layer_name(term, _layer(term, output) or output)
+        message = f"what {layer} gives is clamped to {low:g} to {high:g} before a logarithm: these are raw outputs"
+        evidence = {"function": "a logarithm", "operation": "weighted sum"}
+        yield Mistake(Severity.WARNING, "not_probabilities", message, evidence=evidence)
 
 
 def _broadcast(term: LossTerm, at: int) -> Iterable[Mistake]:

@@ -32,8 +32,9 @@ class LossGraph(Rule):
           one from which nll_loss picks, over positions of a sequence, or over results of several positions that a
           reshape has combined. Or outputs are divided by their length over the batch, for a similarity.
         * Raw outputs are taken for probabilities: all paths from a layer lead into a logarithm, or into a loss on
-          probabilities, without a softmax or sigmoid between them; or the loss is a ratio of sums of them (Dice), or
-          their mean for the classes of the targets.
+          probabilities, without a softmax or sigmoid between them; or they are clamped just inside of 0 and 1 before
+          a logarithm (a focal loss); or the loss is a ratio of sums of them (Dice), or their mean for the classes of
+          the targets.
         * A softmax takes the only unit of the last layer: an `error`.
         * A softmax is applied to the result of a softmax, or a sigmoid to that of a sigmoid.
         * A clamp limits logits so far that no sample can get a loss below `floor`.

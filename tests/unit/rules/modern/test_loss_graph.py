@@ -138,6 +138,11 @@ def similarities(out: Tensor) -> Tensor:
     return F.normalize(out, dim=1) @ F.normalize(out.flip(0), dim=1).T
 
 
+def focal(shares: Tensor, target: Tensor) -> Tensor:
+    right = shares * target + (1 - shares) * (1 - target)
+    return (-((1 - right) ** 2) * (right + 1e-8).log()).mean()
+
+
 @pytest.mark.parametrize(
     ("loss", "units", "found"),
     [
@@ -178,6 +183,7 @@ def similarities(out: Tensor) -> Tensor:
         (lambda out, y: F.binary_cross_entropy(out.clamp(1e-6, 1 - 1e-6), one_hot(y)), 4,
          ("warning", "logits_as_probabilities")),
         (lambda out, y: overlap(out, one_hot(y)), 4, ("warning", "logits_as_probabilities")),
+        (lambda out, y: focal(out.clamp(1e-4, 1 - 1e-4), one_hot(y)), 4, ("warning", "logits_as_probabilities")),
     ],
 )  # fmt: skip
 def test_each_mistake_has_its_cause(run_path: Path, loss: Loss, units: int, found: tuple[str, str]) -> None:
@@ -217,6 +223,9 @@ def test_each_mistake_has_its_cause(run_path: Path, loss: Loss, units: int, foun
         (lambda out, y: (out.logsumexp(1) - picked(out, y)).mean(), 4),
         (lambda out, y: out.logsumexp(1).mean() - picked(out, y).mean(), 4),
         (lambda out, y: overlap(out.softmax(1), one_hot(y)), 4),
+        (lambda out, y: focal(out.sigmoid().clamp(1e-4, 1 - 1e-4), one_hot(y)), 4),
+        # Brightness of pixels.
+        (lambda out, y: (out.clamp(1e-4, 1) - one_hot(y)).abs().mean(), 4),
         # Counts by the logarithm of their rate, a margin between two outputs, a score.
         (lambda out, y: (out.exp() - one_hot(y) * out).mean(), 4),
         (lambda out, y: (out[:, 0] - picked(out, y)).mean(), 4),
