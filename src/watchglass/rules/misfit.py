@@ -88,7 +88,8 @@ class _Misfit:
             return first if factor > 0 else -first
         # The weights of samples are positive. Those of log-probabilities may be rewards, unless each class has one.
         weighed = name in ("mul", "div") and "constant" in given
-        if weighed and (not self._of_likelihood(at) or len(term.shape(at)) > 1):
+        by_class = len(term.shape(at)) > 1 and term.shape(at)[-1] > 1
+        if weighed and (not self._of_likelihood(at) or by_class):
             return first
         return None
 

@@ -79,6 +79,7 @@ def test_a_second_minus_inside_counts() -> None:
     [
         # Rewards of actions have any sign, and so has what a critic says.
         lambda out: (out.log_softmax(1)[range(8), LABELS] * SHARE).mean(),
+        lambda out: (out.log_softmax(1).gather(1, LABELS[:, None]) * SHARE[:, None]).mean(),
         lambda out: -out.mean(),
         # A critic's probability of a fake, and an entropy.
         lambda out: (1 - out[:, 0].sigmoid()).log().mean(),
