@@ -26,6 +26,8 @@ _CHANNELS = 4
 _UNSOLVED = 0.15
 #: Share of the training loss below which a validation loss shows that something but the model raises the former.
 _TRAINED = 0.8
+#: How many times the loss of a look at the most similar sample is far above it.
+_FAR = 1.5
 #: Share above its last level from which on the loss has settled, so that errors are those of the trained model.
 _SETTLED = 0.1
 
@@ -45,7 +47,7 @@ class Underfit(Rule):
         batch.
         * The training loss has fallen by less than `slow` over the second half and is not low, and the errors of
         samples with similar inputs are alike since the loss is near its last level: the inputs contain more than the
-        model uses.
+        model uses. Or the loss is more than 1.5 times that of the most similar sample.
         * All values pass through one or two units to four or more classes, or through one to as many values. The loss
         is between `high` and `learned` times its start, and has fallen by less than `slow` over the second half. If
         samples have no similar inputs (tokens), only this condition can hold.
@@ -140,9 +142,14 @@ class Underfit(Rule):
             yield self._finding(view, now.value, lookup, words, widest, narrowest)
             return
         left = best > _TRAINED * now.value and best > _UNSOLVED * start
-        if alike is not None and left and small and falls < self.slow * start:
+        slows = left and small and falls < self.slow * start
+        if alike is not None and slows:
             words = f", and the errors of samples with similar inputs are still alike ({alike:.2f} of 1)"
             yield self._finding(view, now.value, (1 - alike**2) * now.value, words, widest, narrowest)
+            return
+        if lookup is not None and best > _FAR * lookup and slows:
+            words = f", and the most similar sample of the same batch would give {lookup:.3g}"
+            yield self._finding(view, now.value, _FAR * lookup, words, widest, narrowest)
             return
         settled = learns and falls < self.slow * start and now.value > self.high * start
         if widest and settled and self._more_than_fits(view, min(widest, narrowest)):

@@ -86,6 +86,9 @@ class TestUnderfit(RuleSuite):
         (steps(0.9, units=2, alike=0.7, until=100), False),
         (steps(0.3, units=2, alike=0.7), False),
         (steps(0.5, units=12, alike=0.7, errors=0.1), False),
+        # A look at the most similar sample gives far less, and the loss still falls a little.
+        (steps(0.9, units=12, alike=0.95, falls=0.985), True),
+        (steps(0.9, units=12, alike=0.7, falls=0.985), False),
         # The loss has settled before the last sketch.
         (steps(0.5, units=12, alike=0.7, errors=0.5, late=False), True),
         (steps(0.5, units=12, alike=0.7, errors=0.5, late=False, falls=0.985), False),
