@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from watchglass.records import PHASE_NAMES, PHASES, Mode
-from watchglass.testing import Step
+from watchglass.testing import Batch, Step
 
 
 def phased(mode: Mode = Mode.TRAIN, facts: Any = (), **seconds: float) -> Step:
@@ -18,3 +19,25 @@ def phased(mode: Mode = Mode.TRAIN, facts: Any = (), **seconds: float) -> Step:
 def loader(workers: int, batches: int = 100, name: str = "loader") -> dict[str, Any]:
     """The fact of a data loader."""
     return {"data_loader": {"loader": name, "num_workers": workers, "batches": batches}}
+
+
+def busy(
+    samples: int,
+    *,
+    cpu: Callable[[int], float] = lambda n: 50.0,
+    wait: Callable[[int], float] = lambda n: 0.0,
+    gpu: Callable[[int], list[float]] = lambda n: [50.0],
+    memory: Callable[[int], list[float]] = lambda n: [50.0],
+    processes: Sequence[float] = (),
+    begins_s: float = 0.1,
+) -> list[Step | Batch]:
+    """A step, and samples every half second of a machine with GPUs, each metric by the number of the sample."""
+    metrics: dict[str, list[float] | list[list[float]]] = {
+        "cpu.utilization": [cpu(n) for n in range(samples)],
+        "cpu.iowait": [wait(n) for n in range(samples)],
+        "gpu.utilization": [gpu(n) for n in range(samples)],
+        "gpu.memory.utilization": [(memory(n) * len(gpu(n)))[: len(gpu(n))] for n in range(samples)],
+    }
+    if processes:
+        metrics["gpu.processes"] = [list(processes)] * samples
+    return [Step(scalars={"loss": 1.0}, seconds=begins_s), Batch(metrics=metrics, seconds=samples / 2)]

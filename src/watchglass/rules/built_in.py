@@ -24,6 +24,8 @@ class BuiltInRule(NamedTuple):
     built_only: str = ""
 
 
+_NO_GPU = "it needs a GPU, which the machines of the tests lack"
+
 #: Built-in rules by name, in the order in which they are evaluated and listed.
 BUILT_IN = {
     "ExplodingTensor": BuiltInRule("classic.exploding_tensor", "default sagemaker llm vision tabular trees"),
@@ -110,6 +112,12 @@ BUILT_IN = {
     "InputBound": BuiltInRule("system.input_bound", "system"),
     "StepOutlier": BuiltInRule("system.step_outlier", "system"),
     "MemoryLeak": BuiltInRule("system.memory_leak", "system"),
+    "CPUBottleneck": BuiltInRule("system.cpu_bottleneck", "system", _NO_GPU),
+    "IOBottleneck": BuiltInRule("system.io_bottleneck", "system", _NO_GPU),
+    "LowGPUUtilization": BuiltInRule("system.low_gpu_utilization", "system", _NO_GPU),
+    "BatchSize": BuiltInRule("system.batch_size", "system", _NO_GPU),
+    "LoadBalancing": BuiltInRule("system.load_balancing", "system", _NO_GPU),
+    "GPUMemoryIncrease": BuiltInRule("system.gpu_memory_increase", "system", _NO_GPU),
 }
 
 

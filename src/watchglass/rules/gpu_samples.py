@@ -1,0 +1,59 @@
+"""Samples of the GPUs that a run uses, beside other metrics of the same machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import count
+from watchglass.tables import MetricSeries, Window
+
+
+def of_used_gpus(window: Window, metric: str) -> MetricSeries:
+    """The samples of a metric of the GPUs on which the run has processes; of all GPUs where that is not known.
+
+    Args:
+        window: A window with samples.
+        metric: A metric with an instance for each GPU.
+    """
+    series, processes = window.samples(metric), window.samples("gpu.processes")
+    if not len(processes.time_ns):
+        return series
+    used = {name for name, column in zip(processes.instances, processes.values.T, strict=True) if (column > 0).any()}
+    columns = [place for place, name in enumerate(series.instances) if name in used]
+    known = np.isfinite(series.values[:, columns]).any(1)
+    return replace(
+        series, instances=tuple(series.instances[each] for each in columns), time_ns=series.time_ns[known],
+        values=series.values[known][:, columns],
+    )  # fmt: skip
+
+
+def at_once(*series: MetricSeries) -> list[NDArray[Any]]:
+    """The mean over the instances of each, float64[n], at the times at which all of them have a value."""
+    times = reduce(np.intersect1d, (each.time_ns for each in series))
+    return [each.mean_of_instances[np.isin(each.time_ns, times)] for each in series]
+
+
+def waiting_gpus(window: Window, metric: str, above: float, gpu_below: float) -> tuple[int, int]:
+    """The times in a window with samples of a metric and of used GPUs, and those of them at which GPUs wait.
+
+    Args:
+        window: A window with samples.
+        metric: A metric of the machine.
+        above: The GPUs wait while it is above this.
+        gpu_below: And while the mean utilisation of the used GPUs is below this, in percent.
+    """
+    gpu, other = at_once(of_used_gpus(window, "gpu.utilization"), window.samples(metric))
+    return len(gpu), int(((other > above) & (gpu < gpu_below)).sum())
+
+
+def unjudged(samples: int, patience: int) -> str:
+    """Why a rule has judged no GPU, from the most samples of one machine or GPU; "" where it has."""
+    if not samples:
+        return "there are no samples of a GPU that the run uses after its first training step"
+    few = f"the run has {count(samples, 'sample')} of GPUs after its first training step; {patience} are needed"
+    return few if samples < patience else ""

@@ -1,0 +1,70 @@
+"""IOBottleneck: GPUs wait for disks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Severity
+from watchglass.rules.gpu_samples import unjudged, waiting_gpus
+from watchglass.rules.needs import Needs, Windows
+from watchglass.rules.rule import Rule, state
+from watchglass.tables import Window
+
+
+class IOBottleneck(Rule):
+    """The GPUs have little to do while the cores wait for disks.
+
+    Looks at: `cpu.iowait` and `gpu.utilization` at the same times, after the first training step. With several GPUs,
+        the mean of those that the run uses.
+    Fires when: after `patience` samples of a machine, at more than `threshold` percent of them the wait for disks was
+        above `io_threshold` and the GPUs were below `gpu_threshold` percent.
+    Usual causes: many small files; a network file system; data that exceeds the memory and is read again in each epoch.
+    What to try: faster storage, fewer and larger files, a copy of the data on a local disk.
+    Costs: nothing in addition to the samples of the machine, which are recorded under a launcher.
+    Source: condition, 50, 50 and 70 percent, and 1000 samples: SageMaker Debugger documentation; house: 100 samples,
+        only those after the first training step, and only GPUs that the run uses.
+    """
+
+    needs = (
+        Needs(metrics=("gpu.utilization",), why="to see whether a GPU waits"),
+        Needs(metrics=("cpu.iowait",), why="to see waits for disks"),
+    )
+    streams = Windows(kinds=("samples",), length_s=10)
+    calibrations: ClassVar = {
+        "sagemaker": {"threshold": 50.0, "io_threshold": 50.0, "gpu_threshold": 70.0, "patience": 1000}
+    }
+
+    threshold: float = parameter(50.0, help="share of the samples at which GPUs wait", unit="%", ge=0, le=100)
+    io_threshold: float = parameter(50.0, help="wait for disks that is long", unit="%", ge=0, le=100)
+    gpu_threshold: float = parameter(70.0, help="utilisation of a waiting GPU", unit="%", ge=0, le=100)
+    patience: int = parameter(100, help="samples before the first judgement", unit="samples", ge=1)
+
+    #: By stream: number of samples, and of those at which GPUs wait.
+    points: dict[str, list[int]] = state(dict)
+
+    def check_window(self, window: Window) -> Iterable[Finding]:
+        """A finding for each machine."""
+        if window.last is None:
+            return
+        new = waiting_gpus(window, "cpu.iowait", self.io_threshold, self.gpu_threshold)
+        before = self.points.get(window.stream, [0, 0])
+        samples, waits = self.points[window.stream] = [before[0] + new[0], before[1] + new[1]]
+        if samples < self.patience or 100 * waits <= self.threshold * samples:
+            return
+        percent = 100 * waits / samples
+        yield self.finding(
+            window,
+            severity=Severity.WARNING,
+            subject=window.stream,
+            value=percent,
+            limit=self.threshold,
+            message=f"{percent:.0f} % of the time more than {self.io_threshold:g} % of the cores waited for disks and "
+            f"the GPUs were below {self.gpu_threshold:g} %",
+            symptoms=("gpu_waits_for_disks",),
+        )
+
+    def applicable(self, step: Any) -> str:
+        """Not for runs without a GPU, or with few samples."""
+        return unjudged(max((samples for samples, _ in self.points.values()), default=0), self.patience)
