@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from phased_steps import phased
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Mode, Severity, Status
+from watchglass.rules import find_rule
+from watchglass.testing import Step, build_run
+from watchglass.testing.rule_suite import RuleSuite
+
+
+class TestOverallFrameworkMetrics(RuleSuite):
+    rule = find_rule("OverallFrameworkMetrics")
+    severity = Severity.INFO
+
+    def sick(self) -> Sequence[Step]:
+        return [phased(forward_s=0.1)] * 20
+
+    def healthy(self) -> Sequence[Step]:
+        return [Step(scalars={"loss": 1.0})]
+
+
+def test_phases_of_training_are_summarised_beside_evaluations(run_path: Path) -> None:
+    run = [*[phased(data_s=0.02, forward_s=0.03, backward_s=0.05)] * 10, *[phased(Mode.EVAL, forward_s=0.05)] * 5]
+    evaluation = replay(build_run(run_path, run), [RuleSpec("OverallFrameworkMetrics")])
+    (finding,) = evaluation.findings
+    assert evaluation.statuses[0].status is Status.NO_ISSUES_FOUND
+    assert finding.message == (
+        "training steps took 100 ms on average: data 20 %, prepare 0 %, forward 30 %, backward 50 %, update 0 %, "
+        "other 0 %; evaluations took 20 % of the time of all steps"
+    )

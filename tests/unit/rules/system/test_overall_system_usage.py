@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from phased_steps import busy
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Severity, Status
+from watchglass.rules import find_rule
+from watchglass.testing import Batch, Step, build_run
+from watchglass.testing.rule_suite import RuleSuite
+
+
+class TestOverallSystemUsage(RuleSuite):
+    rule = find_rule("OverallSystemUsage")
+    severity = Severity.INFO
+
+    def sick(self) -> Sequence[Step | Batch]:
+        return busy(101, cpu=lambda n: float(n))
+
+    def healthy(self) -> Sequence[Step | Batch]:
+        return [Step(scalars={"loss": 1.0})]
+
+
+def test_percentiles_are_within_half_a_percent(run_path: Path) -> None:
+    evaluation = replay(build_run(run_path, busy(101, cpu=lambda n: float(n))), [RuleSpec("OverallSystemUsage")])
+    (finding,) = evaluation.findings
+    assert finding.severity is Severity.INFO
+    assert evaluation.statuses[0].status is Status.NO_ISSUES_FOUND
+    usage = finding.evidence["usage"]
+    assert usage["cpu.utilization"] == pytest.approx({"min": 0, "p50": 50, "p95": 95, "p99": 99, "max": 100}, abs=0.5)
+    assert "system: processor 50 % in the median, 95 % at the 95th percentile" in finding.message
+    assert "memory.utilization" not in usage
