@@ -3,7 +3,7 @@
 It learns a few characters by heart, so the validation loss rises.
 """
 # /// watchglass
-# options = ["--overhead-budget", "100"]
+# options = ["--save-interval", "4"]
 # headline = "issues found"
 # says = ["[Tt]he model overfits its training data"]
 # steps = 120

@@ -1,6 +1,6 @@
 """Hugging Face's Trainer with a tiny GPT-2, random tokens, and an evaluation after each epoch: it overfits."""
 # /// watchglass
-# options = ["--overhead-budget", "100"]
+# options = ["--save-interval", "4"]
 # headline = "issues found"
 # says = ["[Tt]he model overfits its training data|inputs do not\\s+determine the targets"]  # its tokens are random
 # slow = true

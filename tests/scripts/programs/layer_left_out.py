@@ -1,6 +1,6 @@
 """One layer was left out of the optimizer."""
 # /// watchglass
-# options = ["--overhead-budget", "100"]
+# options = ["--save-interval", "4"]
 # headline = "^issues found: 1 warning, 1 info$"
 # says = ["0\\.weight has not changed in any of 8 captures up to step \\d+:\\s+no gradient was captured for it"]
 # ///

@@ -1,6 +1,6 @@
 """Sparse gradients of an embedding with SparseAdam, beside a dense optimizer for the rest."""
 # /// watchglass
-# options = ["--overhead-budget", "100"]
+# options = ["--save-interval", "1"]
 # headline = "^issues found: 1 warning"
 # says = ["is no better\\s+than guessing"]  # its targets are random
 # steps = 60
