@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import watchglass
 from waiting import PATIENCE_S, until
 from watchglass import Mode, open_run
 from watchglass.capture import attach, framework
-from watchglass.capture.limits import CaptureLimits
+from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.pytorch import public_calls
 from watchglass.capture.pytorch.backwards import Backwards
 from watchglass.capture.pytorch.exact_updates import Updates
@@ -106,7 +107,10 @@ def test_a_fault_on_the_fast_path_is_recorded_although_no_step_is_open(
 
     monkeypatch.setattr(ParameterReader, "quick_norm", broken)
     expected, model = train(network(), 60), network()
-    with watchglass.watch(model, run=tmp_path / "run", save_interval=1000, overhead_budget=1.0):
+    every_norm = replace(DEFAULT_LIMITS, norm_interval=1)
+    hook = watchglass.Hook(tmp_path / "run", limits=every_norm, save_interval=1000)
+    attach(hook, framework("torch"), model)
+    with hook:
         assert train(model, 60) == expected
     run = open_run(tmp_path / "run")
     (fact,) = run.facts("capture_fault")
