@@ -72,7 +72,8 @@ def processes(tmp_path: Path, preloaded: Preloaded) -> Iterator[Trainings]:
 
 
 def eventually(condition: Callable[[], Any]) -> Any:
-    return until(condition, pause_s=0.1, despite=(WatchglassError,))
+    # Each look opens a run, and takes processor time from those that it waits for.
+    return until(condition, pause_s=0.5, despite=(WatchglassError,))
 
 
 def test_a_sick_a_healthy_and_a_killed_training_have_one_follower(processes: Trainings, tmp_path: Path) -> None:
@@ -85,9 +86,11 @@ def test_they_have_one_follower_in_a_bucket_too(processes: Trainings, s3_locatio
 
 
 def assert_three_are_followed(processes: Trainings, prefix: str, breaks: Path) -> None:
+    # One is there before the follower: where it found none for so long, it would end.
+    killed = processes.train(f"{prefix}/team/killed", NEVER)
+    eventually(lambda: open_run(f"{prefix}/team/killed"))
     follower = processes.watchglass("follow", prefix, "--rules", RULES, "--stop-on", "error", "--until-idle", "5")
     healthy = processes.train(f"{prefix}/healthy", "250")
-    killed = processes.train(f"{prefix}/team/killed", NEVER)
     sick = processes.train(f"{prefix}/sick", NEVER, breaks)
     eventually(lambda: len(open_run(f"{prefix}/team/killed").steps()) > 5)
 
