@@ -38,5 +38,5 @@ def test_each_gpu_is_judged(run_path: Path) -> None:
 
 
 def test_only_the_last_samples_count(run_path: Path) -> None:
-    run = busy(900, gpu=lambda n: [10.0 if n < 150 else 90.0])
+    run = busy(900, gpu=lambda n: [5.0 if n < 150 else 90.0])
     assert found(run_path, run, patience=700) == []
