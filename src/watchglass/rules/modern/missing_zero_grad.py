@@ -26,8 +26,8 @@ class MissingZeroGrad(Rule):
         optimizers, it is also enough to find such gradients `repeats` times, whichever calls cleared them, as with
         zero_grad once per epoch. For updates that the script writes itself, each examined gradient must be left over.
         Or zero_grad comes between the last backward and the step in every recorded order; or backward runs, and no
-        parameter of the optimizer has a gradient when it steps. Accumulation over micro-batches, closures, and
-        gradients that are cleared without zero_grad are not reported.
+        parameter of the only optimizer, which holds all of them, has a gradient when it steps. Accumulation over
+        micro-batches, closures, and gradients that are cleared without zero_grad are not reported.
     Usual causes: zero_grad is missing, is called on another optimizer, or comes after backward.
     What to try: zero_grad, backward, step, in this order, once per update.
     Costs: the facts calls (below a microsecond per call) and leftover_gradients (four gradients at captured steps).
@@ -132,11 +132,15 @@ class MissingZeroGrad(Rule):
 
     def _take_membership(self, view: StepView, fact: Fact) -> None:
         name, of = str(fact.data.get("stepped")), fact.data.get("optimizers")
-        row = of.get(name) if isinstance(of, dict) else None
+        of = of if isinstance(of, dict) else {}
+        row = of.get(name)
         without = fact.data.get("without_gradient")
-        if row is None or not isinstance(without, dict):
+        left_out = fact.data.get("left_out")
+        if row is None or not isinstance(without, dict) or not isinstance(left_out, dict):
             return
-        if 0 < row["parameters"] - row["frozen"]["count"] <= without["count"]:
+        # Of several optimizers, or of other parameters, a backward may reach those of another one.
+        alone = len(of) == 1 and left_out["count"] == 0
+        if alone and 0 < row["parameters"] - row["frozen"]["count"] <= without["count"]:
             self.bare.setdefault(name, view.model_step)
         else:
             self.bare.pop(name, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -143,6 +144,22 @@ class TestAdversarialExamples(RealRuns):
                     optimizer.zero_grad()
             F.cross_entropy(model(inputs), labels).backward()
             optimizer.step()
+
+
+@pytest.mark.parametrize(("optimizers", "left_out", "found"), [(1, 0, True), (2, 0, False), (1, 3, False)])
+def test_parameters_without_gradients_are_no_cleared_ones_where_backward_may_reach_others(
+    run_path: Path, optimizers: int, left_out: int, found: bool
+) -> None:
+    row = {"type": "SGD", "parameters": 4, "frozen": {"count": 0, "names": []}}
+    names = ["optimizer", "optimizer_2"][:optimizers]
+    membership = {
+        "stepped": "optimizer", "optimizers": dict.fromkeys(names, row),
+        "without_gradient": {"count": 4, "names": []}, "left_out": {"count": left_out, "names": []},
+    }  # fmt: skip
+    steps = run("backward", "optimizer.step")
+    steps[1] = Step(scalars={"loss": 1.0}, facts={**dict(steps[1].facts), "membership": membership})
+    findings = replay(build_run(run_path, steps), [RuleSpec("MissingZeroGrad")]).findings
+    assert [finding.symptoms for finding in findings] == [("gradients_cleared_before_step",)] * found
 
 
 class TestGradientsThatAreSetToNoneInRealRuns(RealRuns):
