@@ -41,7 +41,10 @@ def test_the_default_rules_change_nothing() -> None:
 
 def test_what_the_default_rules_need_is_kept_by_default() -> None:
     needs = [need for spec in default_rules() for need in _needs(spec)]
-    assert set(kept(*needs)) == {collection.name for collection in DEFAULT_COLLECTIONS}
+    # SaturatedActivation reads inputs of functions where they are captured; else it judges by the layers before them.
+    only_if_captured = {"tanh_input", "sigmoid_input"}
+    assert set(kept(*needs)) - only_if_captured == {collection.name for collection in DEFAULT_COLLECTIONS}
+    assert all(need.optional for need in needs if need.collection in only_if_captured)
     facts = {kind for need in needs for kind in need.facts} & FACTS.keys()
     shown = {name for name, kind in FACTS.items() if kind.needed_by == "report"}
     assert facts - shown == {name for name, kind in FACTS.items() if kind.needed_by == "rules"}
