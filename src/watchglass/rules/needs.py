@@ -90,8 +90,8 @@ class Needs:
         raw: Whole tensors are needed, which :meth:`StepView.value` reads. They are recorded at captured steps and cost
             their size on the disk each time: ask for a role, or for names, that are small.
         phases: The phases of steps are needed, see :attr:`StepView.phases`.
-        metrics: Names of system metrics, any of which will do: a need of its own, of a rule whose :attr:`Rule.streams`
-            hold ``samples``. A machine that has none of them makes the rule not applicable.
+        metrics: Names of system metrics, of which one is enough. This must be a separate ``Needs``, of a rule whose
+            :attr:`Rule.streams` have ``samples``. On a machine that has none of them the rule is not applicable.
         optional: The rule also works without it, with fewer findings.
         why: Half a sentence, for the reason that a starving rule gives: ``"to compare layers"``.
 

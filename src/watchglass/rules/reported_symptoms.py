@@ -17,9 +17,9 @@ _CONTRACT = ("rule", "needs", "registry", "reported_symptoms")
 def symptoms_of(cls: type[Rule]) -> tuple[str, ...]:
     """Identifiers of the symptoms that a rule can report, in the order of ``causes.toml``.
 
-    They are found in code: all texts that are identifiers of built-in symptoms, in the class and in what it uses of
-    this package and of its own module. A rule does not declare its symptoms, so they cannot differ from its code. Tests
-    compare the result with the symptoms that rules report.
+    They are read from its code: every text that is the identifier of a built-in symptom, in the class, and in what the
+    class uses of this package and of its module. A rule has no list of its symptoms that could differ from its code.
+    Tests compare the result with the symptoms that rules report.
     """
     named: set[str] = set()
     seen: set[int] = set()
