@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,11 @@ def modules(view: StepView) -> dict[str, tuple[str, str]]:
         own = {path.partition(".")[0] for path in others}
         kinds = {path: kind for path, kind in kinds.items() if path.partition(".")[0] in own}
     return {path: (str(kind), str(types.get(path, ""))) for path, kind in kinds.items()}
+
+
+def reached_name(row: Mapping[str, Any]) -> str:
+    """Name of a parameter of the fact ``unheld_parameters``, below its module; ``"a parameter"`` where it has none."""
+    return ".".join(filter(None, (row["owner"], row["name"]))) or "a parameter"
 
 
 def unclipped_recurrence(view: StepView, modules_hit: Iterable[str] = ()) -> bool:

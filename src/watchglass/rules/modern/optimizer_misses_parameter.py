@@ -7,6 +7,7 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
+from watchglass.rules import signals
 from watchglass.rules.fresh_weights import initialization_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -99,7 +100,7 @@ class OptimizerMissesParameter(Rule):
         if not fresh:
             return
         first, total = fresh[0], count if len(fresh) == len(rows) else len(fresh)
-        what = ".".join(filter(None, (first["owner"], first["name"]))) or "a parameter"
+        what = signals.reached_name(first)
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
             view,

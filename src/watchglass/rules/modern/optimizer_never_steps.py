@@ -7,6 +7,7 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Severity, UnsteppedBackwards
+from watchglass.rules import signals
 from watchglass.rules.modern.call_rounds import objects_of, rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -113,7 +114,7 @@ class OptimizerNeverSteps(Rule):
                 rows.setdefault(row["optimizer"], []).append(row)
         for name, held in rows.items():
             first = held[0]
-            what = ".".join(filter(None, (first["owner"], first["name"]))) or "a parameter"
+            what = signals.reached_name(first)
             yield self.finding(
                 view,
                 severity=Severity.WARNING,
