@@ -14,8 +14,8 @@ import watchglass
 from watchglass import Run, open_run
 from watchglass.config import FACTS
 
-#: Kinds of facts that a run of one process has.
-KINDS = FACTS.keys() - {"rank_gradients"}
+#: Kinds of facts that a run of one process has, whose model embeds no tokens.
+KINDS = FACTS.keys() - {"rank_gradients", "token_targets"}
 #: Scalars that come with facts.
 BESIDE = {"clip": "gradient_norm_before_clip", "loss_scale": "loss_scale"}
 

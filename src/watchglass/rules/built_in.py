@@ -78,6 +78,8 @@ BUILT_IN = {
     "MisplacedActivation": BuiltInRule("modern.misplaced_activation", "default llm vision tabular"),
     "ActivationMissing": BuiltInRule("modern.activation_missing", "default llm vision tabular"),
     "DetachedGraph": BuiltInRule("modern.detached_graph", "default llm vision tabular"),
+    "CausalMaskMissing": BuiltInRule("modern.causal_mask_missing", "default llm"),
+    "LabelsNotShifted": BuiltInRule("modern.labels_not_shifted", "default llm"),
     "NormalizationBatchSize": BuiltInRule("modern.normalization_batch_size", "default vision tabular"),
     "RepeatedBatch": BuiltInRule("modern.repeated_batch", "default llm vision tabular"),
     "InputNormalization": BuiltInRule("modern.input_normalization", "default vision tabular"),

@@ -5,8 +5,9 @@ Each is wrapped when its first listener comes and restored when its last one lea
 ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and ``step`` of the schedulers of
 ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``,
 ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
-where phases of steps are recorded ``__next__`` of the iterators that it returns, and, in captured forwards where a
-collection asks for attention, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``.
+where phases of steps are recorded ``__next__`` of the iterators that it returns, and, in captured forwards in which
+attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
+``scaled_dot_product_attention`` and ``multi_head_attention_forward``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
@@ -268,6 +269,11 @@ SCALER_UPDATE = PublicCall(lambda: ((torch.amp.GradScaler, "update"),))
 #: By name. The last is the second half of clipping where a script takes the norm itself; PyTorch has it since 2.6.
 CLIPS = {name: PublicCall(_clip(name)) for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")}
 DATA_LOADER = PublicCall(_data_loader)
+ATTENTION = PublicCall(lambda: ((nn.functional, "scaled_dot_product_attention"),))
+MULTI_HEAD_ATTENTION = PublicCall(lambda: ((nn.functional, "multi_head_attention_forward"),))
+SOFTMAX = PublicCall(
+    lambda: ((torch, "softmax"), (nn.functional, "softmax"), (torch.Tensor, "softmax")), NestOfThread()
+)
 #: By the class of the iterators of a loader.
 _NEXT_BATCH: dict[type, PublicCall] = {}
 #: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.

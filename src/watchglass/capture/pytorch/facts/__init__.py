@@ -22,6 +22,7 @@ from watchglass.capture.pytorch.facts.model_structure import Membership, Trainin
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.facts.rank_gradients import RankGradients
 from watchglass.capture.pytorch.facts.running_statistics import RunningStatistics
+from watchglass.capture.pytorch.facts.token_targets import TokenTargets
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.facts.update_samples import UpdateSampleFact
 from watchglass.capture.pytorch.models import Models
@@ -112,6 +113,7 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     frozenset({"leftover_gradients"}): lambda hook, models, subjects, leave, kinds: Leftovers(hook, subjects, leave),
     frozenset({"training_flags"}): lambda hook, models, subjects, leave, kinds: TrainingFlags(models),
     frozenset({"membership"}): lambda hook, models, subjects, leave, kinds: Membership(hook, models, subjects, leave),
+    frozenset({"token_targets"}): lambda hook, models, subjects, leave, kinds: TokenTargets(hook, leave),
     frozenset({"loss_call"}): lambda hook, models, subjects, leave, kinds: LossCallFact(),
     frozenset({"output_sketch", "target_sketch"}): (
         lambda hook, models, subjects, leave, kinds: JudgedRows(models, kinds)

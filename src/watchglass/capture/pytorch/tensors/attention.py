@@ -15,7 +15,7 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.public_calls import NestOfThread, PublicCall
+from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, rows_of_softmax, some_sequences
 from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED
@@ -24,9 +24,6 @@ from watchglass.record import CapturedRecords
 from watchglass.records import Role
 
 _TAG = "attention"
-_ATTENTION = PublicCall(lambda: ((F, "scaled_dot_product_attention"),))
-_MULTI_HEAD = PublicCall(lambda: ((F, "multi_head_attention_forward"),))
-_SOFTMAX = PublicCall(lambda: ((torch, "softmax"), (F, "softmax"), (Tensor, "softmax")), NestOfThread())
 #: Nodes of the graph for a batched product of matrices, and for what may lie between it and the softmax.
 _PRODUCTS = ("BmmBackward", "BaddbmmBackward")
 _BETWEEN = (
@@ -76,13 +73,13 @@ class Attention:
         self._stack.clear()
         self._call = call if self._wants() else None
         if self._call is not None and not self._leave:
-            self._leave.append(_ATTENTION.listen(self._hook.guard, after=self._observed))
+            self._leave.append(ATTENTION.listen(self._hook.guard, after=self._observed))
             multi_head = self._hook.guarded(self._multi_head)
             self._leave.append(
-                _MULTI_HEAD.listen(self._hook.guard, before=self._enter, after=multi_head, ended=self._exit)
+                MULTI_HEAD_ATTENTION.listen(self._hook.guard, before=self._enter, after=multi_head, ended=self._exit)
             )
         if self._call is not None and self._leave_softmax is None:
-            self._leave_softmax = _SOFTMAX.listen(self._hook.guard, after=self._hook.guarded(self._softmax))
+            self._leave_softmax = SOFTMAX.listen(self._hook.guard, after=self._hook.guarded(self._softmax))
 
     def forward_ended(self, call: ForwardCall) -> None:
         """It has ended."""
@@ -122,9 +119,9 @@ class Attention:
 
     def _observed(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
         if self._again is not None:
-            self._again.append(_named(arguments, kwargs))
+            self._again.append(named_arguments(arguments, kwargs))
         elif self._call is not None:
-            self._guarded_attended(_named(arguments, kwargs))
+            self._guarded_attended(named_arguments(arguments, kwargs))
 
     def _attended(self, given: _Given) -> None:
         where = self._where()
@@ -137,7 +134,7 @@ class Attention:
         logits, axis = given.get("input"), given.get("dim")
         if self._call is None or self._inside or not isinstance(logits, Tensor) or not isinstance(axis, int):
             return
-        if not 3 <= logits.dim() <= 4 or axis not in (-1, logits.dim() - 1) or not _of_products(logits.grad_fn):
+        if not 3 <= logits.dim() <= 4 or axis not in (-1, logits.dim() - 1) or not is_of_products(logits.grad_fn):
             return
         where = self._where()
         if where is not None:
@@ -210,7 +207,7 @@ class Attention:
         self._saving.save_all(records, Role.CUSTOM, items)
 
 
-def _of_products(node: Any) -> bool:
+def is_of_products(node: Any) -> bool:
     """Whether a tensor results from a batched product of matrices, by operations that scale and mask."""
     waiting = [node]
     for _ in range(_NODES):
@@ -227,5 +224,6 @@ def _of_products(node: Any) -> bool:
     return False
 
 
-def _named(arguments: tuple[Any, ...], kwargs: _Given) -> _Given:
+def named_arguments(arguments: tuple[Any, ...], kwargs: _Given) -> _Given:
+    """Arguments of ``torch.nn.functional.scaled_dot_product_attention`` by name."""
     return {**dict(zip(_NAMES, arguments, strict=False)), **kwargs}
