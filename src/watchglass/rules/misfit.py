@@ -56,7 +56,7 @@ class _Misfit:
             return -1
         if self._is_distance(at):
             return 1
-        if self._is_binary(at):
+        if self._is_binary(at) or self._is_overlap(at):
             return -1
         if name == "sub" and (normalized := self._normalized(at)):
             return normalized
@@ -164,6 +164,25 @@ class _Misfit:
             return False
         return any(term.name(each) == "norm" for each in term.before(made))
 
+    def _is_overlap(self, at: int) -> bool:
+        """Whether it is what probabilities share with targets, over their sums (Dice, Jaccard)."""
+        term, sources = self._term, self._term.sources(at)
+        if term.name(at) != "div" or len(sources) != 2:
+            return False
+        shared, whole = ([each, *term.before(each)] for each in sources)
+        weighed = [
+            each
+            for each in shared
+            if term.name(each) == "mul" and "constant" in term.operands(each) and "factor" not in term.operations[each]
+        ]
+        made = {each for product in weighed for each in term.sources(product)}
+        summed = any(term.name(each) in ("sum", "mean") for each in whole) and bool(made & {*whole})
+        added = all(term.name(each) != "neg" for each in (*shared, *whole) if each not in self._inputs(made))
+        return summed and added and bool(made) and all(term.name(each) in _PROBABILITIES for each in made)
+
+    def _inputs(self, made: set[int]) -> set[int]:
+        return {other for each in made for other in (each, *self._term.before(each))}
+
     def _factor(self, at: int) -> int:
         """1 for what is never negative, -1 for what is never positive, else 0."""
         term, name = self._term, self._term.name(at)
@@ -172,37 +191,3 @@ class _Misfit:
         if name in ("neg", "mean", "sum", "clamp") or (name in ("mul", "add", "div") and len(term.sources(at)) == 1):
             return (-1 if name == "neg" else 1) * self._factor(term.sources(at)[0])
         return 0
-
-
-def reversed_hinge(terms: Iterable[LossTerm]) -> bool:
-    """Whether a loss is a hinge on one plus target times output: zero where the output has the wrong sign.
-
-    Args:
-        terms: Terms of the loss that depend on data.
-    """
-    return any(term.whole and (term.coefficient or 0) > 0 and _is_reversed_hinge(term) for term in terms)
-
-
-def _is_reversed_hinge(term: LossTerm) -> bool:
-    at = len(term.operations) - 1
-    while at >= 0 and term.name(at) in ("mean", "sum") and len(term.sources(at)) == 1:
-        at = term.sources(at)[0]
-    limits = [term.operations[at].get(limit) for limit in ("min", "max")] if at >= 0 else []
-    if at < 0 or not (term.name(at) == "relu" or (term.name(at) == "clamp" and limits == [0, None])):
-        return False
-    added = next(iter(term.sources(at)), None)
-    product = _of_constant(term, added, "add")
-    output = _of_constant(term, product, "mul")
-    # A single number is a scale, not the target of each sample.
-    if output is None or product is None or "factor" in term.operations[product]:
-        return False
-    layers = [each for each in (output, *term.before(output)) if term.operations[each].get("layer") is not None]
-    return term.name(output) in ("linear", "add") and bool(layers) and term.shape(output)[-1:] in ([1], [])
-
-
-def _of_constant(term: LossTerm, at: int | None, name: str) -> int | None:
-    """What an operation with this name takes besides a constant; None for others."""
-    if at is None or term.name(at) != name or sorted(map(str, term.operands(at)))[-1:] != ["constant"]:
-        return None
-    sources = term.sources(at)
-    return sources[0] if len(sources) == 1 and len(term.operands(at)) == 2 else None

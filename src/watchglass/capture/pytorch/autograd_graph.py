@@ -56,7 +56,7 @@ _NODES = {
         Reciprocal:reciprocal Sin:sin Cos:cos Atan:atan Erf:erf Maximum:maximum Minimum:minimum Max:max Min:min
         Amax:max Amin:min Sgn:sign Sign:sign Round:round Clamp:clamp ClampMin:clamp ClampMax:clamp
         Logsumexp:logsumexp LinalgVectorNorm:norm Norm:norm Where:where Topk:topk Sort:sort Var:var Std:var Prod:prod
-        Cumprod:prod Logaddexp:logsumexp Xlogy:log""",
+        Cumprod:prod Logaddexp:logsumexp Xlogy:log EuclideanDist:distance Cdist:distance""",
     SOFTMAX: "Softmax:softmax SafeSoftmax:softmax LogSoftmax:log_softmax",
     NORMALIZES: """NativeBatchNorm:batch_norm CudnnBatchNorm:batch_norm MiopenBatchNorm:batch_norm
         NativeLayerNorm:layer_norm NativeGroupNorm:group_norm FusedRmsNorm:rms_norm""",

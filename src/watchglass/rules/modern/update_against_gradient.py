@@ -8,12 +8,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.loss_terms import LossTerm
-from watchglass.rules.misfit import reversed_hinge, sign_of
+from watchglass.rules.misfit import sign_of
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates, share
 from watchglass.rules.needs import Needs
+from watchglass.rules.reversed_parts import reversed_hinge, reversed_part
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.unbounded import falls_without_limit
 from watchglass.stats import median
@@ -21,8 +22,8 @@ from watchglass.tables import StepView
 
 #: Latest values of a loss function that are compared with its first ones.
 _LATEST = 8
-#: A loss that is no loss function's.
-_UNNAMED = "the loss without its sign"
+#: The negative of a loss that is no loss function's.
+_UNNAMED = "minus the loss"
 #: Relative spread of what is the same number up to rounding.
 _SAME = 1e-3
 #: Cosine of an update that is a multiple of the gradient, and share of its start to which a loss has fallen that falls.
@@ -46,6 +47,8 @@ class UpdateAgainstGradient(Rule):
         square, plus a log-density, minus the divergence of a variational autoencoder), and is far below zero.
         * A hinge loss is that of one plus target times output, so that outputs get the sign opposite to their targets.
         The graph does not show whether a script has negated the targets before.
+        * A part of the loss has the wrong sign whatever the data are: a penalty on weights is subtracted, PPO's clipped
+        objective is lowered, or cross entropy takes distances, or minus the similarities within a batch, as logits.
     Usual causes: a minus sign in front of the loss, `maximize=True`, an update that adds the gradient.
     What to try: remove the minus sign, or `maximize=True`.
     Costs: the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to 64 apart.
@@ -74,8 +77,9 @@ class UpdateAgainstGradient(Rule):
     sign: int = state(int)
     #: Whether, by its graph, the loss falls without limit while outputs grow.
     endless: bool = state(bool)
-    #: Whether, by its graph, it is a reversed hinge.
+    #: Whether, by its graph, it is a reversed hinge; and what is wrong about the sign of another part.
     hinge: bool = state(bool)
+    part: str = state(str)
     #: Names of the loss functions that made it.
     functions: list[str] = state(list)
     #: Samples in a row that go along the gradient, and whether the optimizer is meant to climb.
@@ -96,6 +100,7 @@ class UpdateAgainstGradient(Rule):
             terms = fact.data.get("terms") or ()
             data = [LossTerm(term) for term in terms if term.get("kind") == "data"]
             self.sign, self.hinge = sign_of(data), reversed_hinge(data)
+            self.part = reversed_part(map(LossTerm, terms))
             known = len(terms) == fact.data.get("terms_count", len(terms))
             self.endless = known and falls_without_limit(map(LossTerm, terms))
         loss = signals.loss(view)
@@ -125,7 +130,7 @@ class UpdateAgainstGradient(Rule):
         else:
             name, value = next(iter(made.items()), (_UNNAMED, loss))
         self.of_function = value > 0 and loss > 0
-        multiple = loss / value if value > 0 and loss < 0 else 0.0
+        multiple = loss / value if (value > 0 and loss < 0) or (self.sign < 0 and value) else 0.0
         same = name == self.function and abs(multiple - self.multiple) <= _SAME * abs(self.multiple)
         if not multiple or not (same or not self.steps):
             self.steps, self.start = 0, []
@@ -149,8 +154,8 @@ class UpdateAgainstGradient(Rule):
     def _judge(self, view: StepView, *, last: bool) -> Iterable[Finding]:
         if view.several:
             return
-        if self.hinge:
-            yield self._of_hinge(view)
+        if self.hinge or self.part:
+            yield self._of_hinge(view) if self.hinge else self._of_part(view)
             return
         fallen = list(self._of_endless(view)) if self.endless and self.steps == 0 else []
         if fallen:
@@ -163,21 +168,25 @@ class UpdateAgainstGradient(Rule):
         if negated == climbs or (climbs and self.maximizes and not self.of_function):
             return  # neither; or the optimizer climbs a reward, or the negative of a loss function, which is descent
         start, now = (self.start, self.latest) if negated else (self.losses, self.recent)
-        if not start or not now or min(*start, *now) <= 0:
+        if not start or not now or (min(*start, *now) <= 0 and not (negated and self.sign < 0)):
             return  # a reward that is climbed
         first, value = median(start[:3]), median(now)
-        risen = value >= self.rise * first or now[-1] >= self.rise * self.rise * first
-        if not risen and not (last and value >= _FALLEN * first):
+        # A similarity has a negative misfit.
+        risen = value - first >= (self.rise - 1) * abs(first) or now[-1] >= self.rise * self.rise * abs(first)
+        if not risen and not (last and value >= first - (1 - _FALLEN) * abs(first)):
             return
         what = self.function.removeprefix("loss/") if negated else "the loss"
-        how = (
-            f"backward starts from {self.multiple:.3g} times {what}"
-            if negated
-            else "maximize is set"
-            if self.maximizes
-            else "updates of most layers go along their gradients"
-        )
         went = "has risen" if risen else "has not fallen"
+        values = f"it {went}, from {first:.3g} to {value:.3g} at step {view.mode_step}"
+        if negated and self.function == _UNNAMED:
+            went = "has fallen" if risen else "has not risen"
+            values = f"it {went}, from {-first:.3g} to {-value:.3g} at step {view.mode_step}"
+            message = f"by its operations, the loss falls as outputs fit their targets less: {values}"
+        elif negated:
+            message = f"backward starts from {self.multiple:.3g} times {what}, so the optimizer raises {what}: {values}"
+        else:
+            how = "maximize is set" if self.maximizes else "updates of most layers go along their gradients"
+            message = f"{how}, so the optimizer raises {what}: {values}"
         yield self.finding(
             view,
             severity=Severity.ERROR if risen else Severity.WARNING,
@@ -185,8 +194,7 @@ class UpdateAgainstGradient(Rule):
             tensors=["loss"],
             value=value,
             limit=first,
-            message=f"{how}, so the optimizer raises {what}: it {went}, from {first:.3g} to {value:.3g} at "
-            f"step {view.mode_step}",
+            message=message,
             symptoms=("update_climbs_loss",),
             evidence=signals.evidence(view),
         )
@@ -211,6 +219,17 @@ class UpdateAgainstGradient(Rule):
             evidence=signals.evidence(view),
         )
 
+    def _of_part(self, view: StepView) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="sign",
+            tensors=["loss"],
+            message=self.part,
+            symptoms=("update_climbs_loss",),
+            evidence=signals.evidence(view),
+        )
+
     def _of_hinge(self, view: StepView) -> Finding:
         return self.finding(
             view,
@@ -225,4 +244,5 @@ class UpdateAgainstGradient(Rule):
 
     def _trains_modules(self, view: StepView) -> bool:
         """Whether weights of a model are trained, not its inputs; assumed where no sample shows it."""
-        return self.of_modules or view.latest_fact("update_sample") is None
+        fact = view.latest_fact("update_sample")
+        return self.of_modules or fact is None or ModuleKind.EMBEDDING.value in (fact.data.get("kind") or ())

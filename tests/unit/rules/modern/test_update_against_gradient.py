@@ -183,3 +183,69 @@ class TestReversedHingeInRealRuns(RealRuns):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
+
+class Recommender(nn.Module):
+    """Scores of pairs of a user and an item."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(20, 8), nn.Embedding(30, 8)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        return (self.users(user) * self.items(item)).sum(1)
+
+
+class TestRankingOfEmbeddingsInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A model of embeddings alone, with the likelihood that bought items are ranked above others."""
+        model = Recommender()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        watch(model)
+        for _ in range(60):
+            user = torch.randint(20, (32,))
+            bought, other = (user + torch.randint(3, (32,))) % 30, torch.randint(30, (32,))
+            likelihood = F.logsigmoid(model(user, bought) - model(user, other)).mean()
+            optimizer.zero_grad()
+            (likelihood if sick else -likelihood).backward()
+            optimizer.step()
+
+
+class TestOverlapInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The coefficient of Dice, which is never negative; the twin subtracts it from one."""
+        model = classifier()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+        watch(model)
+        for _ in range(60):
+            inputs, _ = batch()
+            mask = (inputs[:, :4] > 0).float()
+            share = model(inputs).sigmoid()
+            overlap = (2 * (share * mask).sum() + 1) / (share.sum() + mask.sum() + 1)
+            optimizer.zero_grad()
+            (overlap if sick else 1 - overlap).backward()
+            optimizer.step()
+
+
+class TestSubtractedPenaltyInRealRuns(RealRuns):
+    rule = "UpdateAgainstGradient"
+    cause = "loss_sign_flipped"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Squares of the weights, with the sign of a reward."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        watch(model)
+        for _ in range(20):
+            inputs, labels = batch()
+            squares = torch.stack([(each**2).sum() for each in model.parameters()]).sum()
+            loss = F.cross_entropy(model(inputs), labels) + (-1e-3 if sick else 1e-3) * squares
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()

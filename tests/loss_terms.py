@@ -1,0 +1,24 @@
+"""Terms of losses that tests compute from the outputs of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from watchglass.capture.pytorch.autograd_graph import Graph, Operand, is_parameter
+from watchglass.capture.pytorch.facts.loss_graphs import described
+from watchglass.rules.loss_terms import LossTerm
+
+
+def terms(loss: Callable[[Tensor], Tensor], units: int = 4) -> list[LossTerm]:
+    """Terms of a loss of the outputs of eight samples, as the fact loss_graph has them."""
+    return terms_of(loss(nn.Linear(3, units)(torch.randn(8, 3))))
+
+
+def terms_of(loss: Tensor) -> list[LossTerm]:
+    """Terms of any loss; its parameters are named by their places."""
+    graph = Graph(loss.grad_fn, is_parameter)
+    data = described(graph, Operand(len(graph) - 1, 0), lambda at, number: None, lambda index: f"layer {index}")
+    return [LossTerm(term) for term in data["terms"]]
