@@ -16,6 +16,7 @@ else:
     import tomli as tomllib
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 PROGRAMS = HERE / "programs"
 HALVES = ("development", "held-out")
 

@@ -9,10 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +22,12 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from members import HERE, PROGRAMS, Member
+from members import HERE, PROGRAMS, ROOT, Member
 
 #: Seconds after which a program is ended: it hangs.
 LIMIT_S = 900
+#: Modules that the programs import.
+_LIBRARIES = ("sklearn.datasets", "sklearn.metrics", "sklearn.model_selection")
 #: What bare programs have learned: it does not depend on watchglass, and takes as long to measure as all else.
 _SKILLS = HERE / "skills.csv"
 MINUTE_S = 60.0
@@ -73,7 +77,21 @@ def trials(chosen: Iterable[Member], seeds: int, folder: Path) -> list[Trial]:
     ]
 
 
-def train(wanted: Sequence[Trial], jobs: int, *, rules: str, retrain: bool, measure: bool = True) -> None:
+@contextmanager
+def preloaded() -> Iterator[str]:
+    """An executable in place of Python that has imported what the programs do, which takes longer than most of them."""
+    sys.path.append(str(ROOT / "tests"))
+    from preloaded import Preloaded
+
+    with tempfile.TemporaryDirectory(prefix="watchglass-") as folder:
+        interpreter = Preloaded(Path(folder))
+        try:
+            yield str(interpreter.importing(*_LIBRARIES))
+        finally:
+            interpreter.close()
+
+
+def train(wanted: Sequence[Trial], jobs: int, python: str, *, rules: str, retrain: bool, measure: bool = True) -> None:
     """Train what is not there yet: each program watched and bare, `jobs` at a time.
 
     Each of the two is done when its stamp is there; it is written last, so an interrupted call leaves nothing half done
@@ -82,6 +100,7 @@ def train(wanted: Sequence[Trial], jobs: int, *, rules: str, retrain: bool, meas
     Args:
         wanted: The trials.
         jobs: How many programs train at a time.
+        python: The executable that runs them.
         rules: Rules that are evaluated while the program trains, as for `--rules`; ``"default"`` for no such option.
         retrain: Train the watched programs again. The bare ones do not depend on watchglass.
         measure: Train the bare ones too.
@@ -89,19 +108,16 @@ def train(wanted: Sequence[Trial], jobs: int, *, rules: str, retrain: bool, meas
     Raises:
         RuntimeError: Of trials whose program could not be started or left no figures, after all others have run.
     """
-    watched = [_Watched(trial, rules) for trial in wanted]
     if measure:
         _take_skills(wanted)
-    unmeasured: dict[Path, list[Trial]] = {}
-    for trial in wanted if measure else ():
-        if _stamp(trial, "bare") != [_digest(trial.member)]:
-            unmeasured.setdefault(trial.member.script, []).append(trial)
-    waiting: list[_Watched | _Bare] = [_Bare(tuple(of_script)) for of_script in unmeasured.values()]
+    bare = [_Bare(trial) for trial in wanted] if measure else []
+    watched = [_Watched(trial, rules) for trial in wanted]
+    waiting: list[_Watched | _Bare] = [each for each in bare if not each.done()]
     waiting += [each for each in watched if retrain or not each.done()]
     if not waiting:
         return
     failed: list[str] = []
-    processes = _Processes()
+    processes = _Processes(python)
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(each.train, processes) for each in waiting]
         try:
@@ -172,30 +188,39 @@ def shown(events: Iterable[Event], total: int, doing: str) -> Iterator[Event]:
 class _Processes:
     """The programs that run, so that an interrupt ends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: str) -> None:
+        self._python = python
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
 
-    def run(self, command: Sequence[str], output: Path, programs: int = 1) -> int:
-        """Run a command to its end.
+    def run(self, trial: Trial, watch: Sequence[str], file: Path, options: Sequence[str], output: Path) -> None:
+        """Run the program of a trial to its end, or for `LIMIT_S`.
 
-        Returns:
-            Its exit status; -9 where it was ended after `LIMIT_S` for each of its programs.
+        Args:
+            trial: The trial.
+            watch: What stands before the script on Python's command line.
+            file: Where the program writes its figures.
+            options: Further options of the program.
+            output: Where its output goes.
         """
+        member = trial.member
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(member.ranks)]
+        program = [str(member.script), member.name, "--seed", str(trial.seed), "--figures", str(file), *options]
+        command = [self._python, *(torchrun if member.ranks > 1 else []), *watch, *program]
         environment = {**os.environ, "PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1"}
         # Without bytecode each program would compile PyTorch and scikit-learn: seconds, longer than it trains.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with output.open("wb") as stream, self._lock:
             if self._ended:
-                return -9
+                return
             process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=environment)
             self._running.add(process)
         try:
-            return process.wait(LIMIT_S * programs)
+            process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            return process.wait()
+            process.wait()
         finally:
             with self._lock:
                 self._running.discard(process)
@@ -236,57 +261,35 @@ class _Watched:
         shutil.rmtree(trial.run, ignore_errors=True)
         # Default options: what is scored is what a user gets who writes `watchglass run` before the script.
         rules = [] if self.rules == "default" else ["--rules", self.rules]
-        watch = [
-            sys.executable,
-            *_torchrun(trial.member),
-            "-m",
-            "watchglass",
-            "run",
-            "--run-dir",
-            str(trial.run),
-            *rules,
-        ]
-        program = [str(trial.member.script), trial.member.name, "--seed", str(trial.seed), "--figures", str(figures)]
-        processes.run([*watch, *program], output)
+        watch = ["-m", "watchglass", "run", "--run-dir", str(trial.run), *rules]
+        processes.run(trial, watch, figures, (), output)
         return _finished(trial, "watched", figures, output, self.rules)
 
 
 @dataclass(frozen=True)
 class _Bare:
-    """The bare runs of some trials of one script.
+    """The bare run of a trial, which measures what the program learns.
 
     Attributes:
-        trials: The trials.
+        trial: The trial.
     """
 
-    trials: tuple[Trial, ...]
+    trial: Trial
+
+    def done(self) -> bool:
+        """Whether the present version of the program has been measured."""
+        return _stamp(self.trial, "bare") == [_digest(self.trial.member)]
 
     def train(self, processes: _Processes) -> list[str]:
-        """Train them, one after the other; see `bare.py`.
+        """Train it.
 
         Returns:
             What went wrong with the measurement itself. That a program fails is a result.
         """
-        figures = [trial.folder / "measured.json" for trial in self.trials]
-        for trial, file in zip(self.trials, figures, strict=True):
-            _clear(trial, "bare", file)
-        script = self.trials[0].member.script
-        named = zip(self.trials, figures, strict=True)
-        arguments = [f"{trial.member.name},{trial.seed},{file}" for trial, file in named]
-        output = self.trials[0].folder.parents[1] / "bare.txt"
-        ranks = str(self.trials[0].member.ranks)
-        processes.run([sys.executable, str(HERE / "bare.py"), ranks, str(script), *arguments], output, len(arguments))
-        return [
-            complaint
-            for trial, file in zip(self.trials, figures, strict=True)
-            for complaint in _finished(trial, "bare", file, output, "")
-        ]
-
-
-def _torchrun(member: Member) -> list[str]:
-    """Arguments of Python that start the ranks of a program; none where it is one process."""
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(member.ranks)]
-    return start if member.ranks > 1 else []
+        figures, output = self.trial.folder / "measured.json", self.trial.folder / "bare.txt"
+        _clear(self.trial, "bare", figures)
+        processes.run(self.trial, (), figures, ("--measure",), output)
+        return _finished(self.trial, "bare", figures, output, "")
 
 
 def _digest(member: Member) -> str:

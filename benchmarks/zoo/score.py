@@ -14,13 +14,14 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from figures_of_halves import harmless
 from judging import Judged, judge
-from members import HALVES, Member, drawn_halves, fault_classes, members
-from running import train, trained, trials, write_skills
-from scoreboard import ROOT, log_held_out, page, verdicts, write_scores
+from members import HALVES, ROOT, Member, drawn_halves, fault_classes, members
+from running import preloaded, train, trained, trials, write_skills
+from scoreboard import log_held_out, page, verdicts, write_scores
 
 #: Programs of --quick: what is wrong with the faulty ones must be found, and the healthy ones must be silent.
 _QUICK = (
@@ -54,7 +55,10 @@ def main() -> int:
         if options.kept:
             wanted = trained(wanted)
         else:
-            train(wanted, options.jobs, rules=options.rules, retrain=options.retrain, measure=not options.quick)
+            # To import PyTorch takes longer than most programs, but for a few it is not worth another process.
+            with nullcontext(sys.executable) if options.quick else preloaded() as python:
+                kind = {"rules": options.rules, "retrain": options.retrain, "measure": not options.quick}
+                train(wanted, options.jobs, python, **kind)
         dropped = {} if options.quick else harmless(wanted)
         # A verdict is printed also where the program does not count.
         judged = judge(wanted, options.jobs, options.rules)

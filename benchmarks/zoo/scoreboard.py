@@ -12,10 +12,9 @@ from pathlib import Path
 
 from figures_of_halves import Figures, Share, figures
 from judging import STRAWMEN, Judged
-from members import HALVES, HERE, Member
+from members import HALVES, HERE, ROOT, Member
 from watchglass.rules import BUILT_IN, SCOREBOARD_FILE, rule_names
 
-ROOT = HERE.parents[1]
 #: Each scoring of the held-out half, for ever: a line each.
 LOG = HERE / "held_out_scorings.csv"
 _FIELDS = (
