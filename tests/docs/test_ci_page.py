@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -151,11 +152,14 @@ def test_the_tests_of_the_page_pass(page: str, in_tmp_path: Path) -> None:
     (code,) = blocks(section(page, "In pytest"), "python")
     (in_tmp_path / "test_page.py").write_text(code)
     (in_tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert "3 passed" in done.stdout, done.stdout
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as tests:
+        try:
+            output, _ = tests.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            tests.send_signal(signal.SIGABRT)  # pytest's handler prints where each thread hangs
+            output, _ = tests.communicate()
+    assert "3 passed" in output, output
 
 
 def test_every_argument_of_the_fixture_is_described(page: str) -> None:
