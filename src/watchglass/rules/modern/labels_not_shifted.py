@@ -12,11 +12,12 @@ from watchglass.rules.rule import Rule, state
 from watchglass.rules.token_labels import attention_over_tokens, moved
 from watchglass.tables import StepView
 
-#: Where the labels may be: the sentence, and its symptom.
-_FOUND = {
-    "same": ("each label is the token at its own position, which the model is given there", "labels_are_inputs"),
-    "second": ("each label is the second token after its position, not the next one", "labels_moved_twice"),
+#: By the place of the labels.
+_SENTENCES = {
+    "same": "each label is the token at its own position, which the model is given there",
+    "second": "each label is the second token after its position, not the next one",
 }
+_SYMPTOMS = {"same": "labels_are_inputs", "second": "labels_moved_twice"}
 
 
 class LabelsNotShifted(Rule):
@@ -65,7 +66,7 @@ class LabelsNotShifted(Rule):
     def _place(self, data: dict[str, Any]) -> str:
         """Where the labels are, if that is a mistake."""
         places = {moved(each) for each in data["losses"]}
-        if len(places) != 1 or not places <= _FOUND.keys():
+        if len(places) != 1 or not places <= _SENTENCES.keys():
             return ""
         return "" if places == {"same"} and not _sees_no_later(data) else places.pop()
 
@@ -74,7 +75,6 @@ class LabelsNotShifted(Rule):
         return all((each["right"] or 0.0) >= self.right for each in data["losses"])
 
     def _found(self, view: StepView, data: dict[str, Any], place: str) -> Finding:
-        sentence, symptom = _FOUND[place]
         judged = sum(each["judged"] for each in data["losses"])
         right = min(each["right"] or 0.0 for each in data["losses"])
         copies = f", and {right:.0%} of the predictions are right" if place == "same" else ""
@@ -84,8 +84,8 @@ class LabelsNotShifted(Rule):
             subject=f"labels at the {place} position",
             value=float(list(data["losses"][0]["agreeing"]).index(place)),
             limit=1.0,
-            message=f"{sentence} ({judged} compared){copies}",
-            symptoms=(symptom,),
+            message=f"{_SENTENCES[place]} ({judged} compared){copies}",
+            symptoms=(_SYMPTOMS[place],),
         )
 
 
