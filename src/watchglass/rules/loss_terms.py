@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,10 @@ class LossTerm:
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.operations: list[Mapping[str, Any]] = list(data.get("operations") or ())
-        self.whole = bool(data.get("whole")) and all(each.get("known", True) for each in self.operations)
+        # A term is one number. Where a scaler is switched off, runs may lack the last operation, and so the sign.
+        number = not self.operations or not self.shape(-1) or math.prod(self.shape(-1)) == 1
+        known = all(each.get("known", True) for each in self.operations)
+        self.whole = bool(data.get("whole")) and known and number
         self.coefficient = data.get("coefficient")
         #: By place of an operation, places of those that take its result.
         self.takers: dict[int, list[int]] = {}

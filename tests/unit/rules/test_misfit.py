@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from loss_terms import terms
+from watchglass.rules.loss_terms import LossTerm
 from watchglass.rules.misfit import sign_of
 
 LABELS = torch.arange(8) % 4
@@ -95,3 +96,11 @@ def test_a_second_minus_inside_counts() -> None:
 )
 def test_other_losses_have_no_known_sign(loss: Callable[[Tensor], Tensor]) -> None:
     assert sign(loss) == 0
+
+
+def test_operations_that_end_in_several_numbers_have_no_sign() -> None:
+    """Of the graph of a loss, which is one number, the last operation is missing then."""
+    (term,) = terms(lambda out: F.cross_entropy(out, LABELS))
+    whole = {"whole": True, "coefficient": 1.0, "operations": term.operations}
+    assert sign_of([LossTerm(whole)]) == 1
+    assert sign_of([LossTerm({**whole, "operations": term.operations[:-1]})]) == 0

@@ -1,4 +1,4 @@
-"""AlwaysClipping: most gradients are clipped, or clipping removes almost all of them."""
+"""AlwaysClipping: most gradients are clipped, clipping removes almost all of them, or it comes before unscaling."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import signals
+from watchglass.rules.modern.call_rounds import Round, rounds_of
 from watchglass.rules.modern.sampled_updates import middle, sampled_updates
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -25,17 +26,22 @@ _FEWEST = 8
 class AlwaysClipping(Rule):
     """Most steps clip the gradient, or clipping removes almost all of it.
 
-    Looks at: how often the norm exceeded the limit of clipping, this limit, the norm before it, and sampled updates.
+    Looks at: how often the norm exceeded the limit of clipping, this limit, the norm before it, sampled updates, and
+        the order of calls with a gradient scaler.
     Fires when: more than `share` of at least `calls` calls exceeded the limit: `info`, because many recipes clip at
         every step. It is a `warning` if four conditions hold: the limit is less than `left` of the norm in the median
         of the last captures, the optimizer does not normalise the gradient itself (as Adam does), updates are below
         `small` times the weights, and the loss has fallen by less than half. Or the norm is infinite in eight captures
-        in a row: a gradient that is scaled by it is zero.
-    Usual causes: a limit from a recipe for another loss or batch size; a loss that is summed and not averaged.
-    What to try: set the limit near the median of the norm; with Adam, the limit changes little.
-    Costs: the fact clip, about a microsecond per clip call; update_sample, 0.05 ms for each of at most 32 parameters
-        at steps 8 to 64 apart.
-    Source: a public run monitor (more than 5 % of 300 steps); house: `share` and the rest.
+        in a row: a gradient that is scaled by it is zero. Or gradients are clipped between the backward and the step of
+        a scaler whose scale is above the limit, without its unscale_, and the limit is less than `left` of the norm.
+    Usual causes: a limit from a recipe for another loss or batch size; a loss that is summed and not averaged; a
+        missing scaler.unscale_(optimizer).
+    What to try: set the limit near the median of the norm; with Adam, the limit changes little. With a scaler, call
+        unscale_ before clipping.
+    Costs: the facts clip and calls, about a microsecond per call; update_sample, 0.05 ms for each of at most 32
+        parameters at steps 8 to 64 apart.
+    Source: a public run monitor (more than 5 % of 300 steps); PyTorch documentation of automatic mixed precision
+        (working with unscaled gradients); house: `share` and the rest.
     """
 
     default = True
@@ -44,6 +50,7 @@ class AlwaysClipping(Rule):
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to compare the limit with the norm"),
         Needs(facts=("update_sample",), optional=True, why="to see what is left of updates"),
         Needs(scalars=("loss",), optional=True, why="to see whether the run learns"),
+        Needs(facts=("calls", "loss_scale"), optional=True, why="to see whether gradients are unscaled before"),
     )
 
     share: float = parameter(0.5, help="share of calls that clip", unit="ratio", gt=0, le=1)
@@ -61,6 +68,8 @@ class AlwaysClipping(Rule):
     infinite: int = state(int)
     normalises: bool = state(bool)
     start: list[float] = state(list)
+    #: Whether the latest order of calls clips gradients that a scaler has not unscaled.
+    scaled: bool = state(bool)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""
@@ -73,8 +82,15 @@ class AlwaysClipping(Rule):
             self.ratio = middle(sample.ratio())
             # An epsilon is part of a denominator: the optimizer divides by the size of its gradients.
             self.normalises = bool(np.isfinite(sample.setting("eps")).any())
+        for fact in view.facts("calls"):
+            rounds = rounds_of(fact)
+            self.scaled = all(map(_clips_scaled, rounds)) if rounds else self.scaled
         norm = view.scalar("gradient_norm_before_clip")
         if norm is None or norm <= 0:
+            return
+        scale = view.scalar("loss_scale")
+        if self.scaled and scale is not None and self.limit and self.limit < min(scale, self.left * norm) < np.inf:
+            yield self._before_unscaling(view, self.limit, scale, norm)
             return
         self.infinite = self.infinite + 1 if np.isinf(norm) else 0
         if self.infinite >= _FEWEST:
@@ -113,6 +129,21 @@ class AlwaysClipping(Rule):
                 f"clip up to step {view.mode_step}: the limit is {self.limit:g}, the norm {usual:.3g} in the median",
             )
 
+    def _before_unscaling(self, view: StepView, limit: float, scale: float, norm: float) -> Finding:
+        kept = limit / norm
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="before unscaling",
+            tensors=["gradient_norm"],
+            value=kept,
+            limit=self.left,
+            message=f"gradients are clipped before scaler.unscale_, while they are multiplied by {scale:g}: clipping "
+            f"at {limit:g} leaves {100 * kept:.2g} % of a norm of {norm:.3g} at step {view.mode_step}",
+            symptoms=("clipped_before_unscaling",),
+            evidence=signals.evidence(view),
+        )
+
     def _infinite(self, view: StepView) -> Finding:
         return self.finding(
             view,
@@ -137,3 +168,13 @@ class AlwaysClipping(Rule):
     def _stuck(self, view: StepView) -> bool:
         slow = 0 < self.ratio < self.small and not signals.warming_up(view) and not signals.decayed(view)
         return not self.normalises and slow and signals.progress(self.start, signals.losses(view, 32)) < 0.5
+
+
+def _clips_scaled(order: Round) -> bool:
+    """Whether gradients are clipped on the way from the backward to the step of a scaler, and not unscaled before."""
+    calls = order.calls
+    clips = [at for at, call in enumerate(calls) if call.startswith("clip_grad")]
+    steps = [at for at, call in enumerate(calls) if call.startswith("scaler") and call.endswith(".step")]
+    if not clips or not steps or clips[0] > steps[0]:
+        return False
+    return not any(call.endswith(".unscale_") for call in calls[: clips[0]])

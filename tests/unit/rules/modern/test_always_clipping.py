@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,6 +43,34 @@ class TestAlwaysClipping(RuleSuite):
         return clipped(sampled(160, lambda n: {}, facts=counts(1.0, 32)), 3.0)
 
 
+def scaled(*calls: str, limit: float = 1.0, norm: float = 3e4, scale: float | None = 65536.0) -> list[Step]:
+    """Steps with these calls after each backward; the scale of a scaler that is switched off is not recorded."""
+    order = ["backward", *calls, "scaler.step", "optimizer.step", "scaler.update", "optimizer.zero_grad"]
+    fact = {"orders": [{"calls": [[call, 1] for call in order], "times": 4}], "rounds": 4, "objects": {}}
+    clip = {"function": "clip_grad_norm_", "max_norm": limit, "calls": 1, "compared": 1, "exceeded": 1}
+    scalars = {"gradient_norm_before_clip": norm, **({} if scale is None else {"loss_scale": scale})}
+    facts: dict[int, dict[str, Any]] = {0: {"clip": clip}, 1: {"calls": fact}}
+    return [
+        Step(scalars={**step.scalars, **scalars}, facts=step.facts)
+        for step in sampled(6, lambda n: {"update": 1e-6}, facts=facts, loss=constant_loss(2.3))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        (scaled("clip_grad_norm_"), ["clipped_before_unscaling"]),
+        (scaled("scaler.unscale_", "clip_grad_norm_", norm=3.0), []),
+        (scaled("clip_grad_norm_", scale=None), []),  # a scaler that is switched off
+        (scaled("clip_grad_norm_", limit=65536.0), []),  # a limit that is scaled as well
+        (scaled("clip_grad_norm_", norm=20.0, scale=8.0), []),
+    ],
+)
+def test_clipping_before_unscaling(run_path: Path, steps: list[Step], found: list[str]) -> None:
+    findings = replay(TestAlwaysClipping().build(run_path, steps), [RuleSpec("AlwaysClipping")]).findings
+    assert [symptom for finding in findings for symptom in finding.evidence["symptoms"]] == found
+
+
 @pytest.mark.parametrize(
     ("norm", "severity", "begin"),
     [(3.0, Severity.INFO, "100 % of"), (math.inf, Severity.WARNING, "the norm of the gradient is infinite")],
@@ -68,3 +97,23 @@ class TestAlwaysClippingInRealRuns(RealRuns):
             F.cross_entropy(model(inputs), labels).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1e-4 if sick else 1.0)
             optimizer.step()
+
+
+class TestClippingBeforeUnscalingInRealRuns(RealRuns):
+    rule = "AlwaysClipping"
+    cause = "clipped_while_scaled"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        scaler = torch.amp.GradScaler("cpu")
+        watch(model)
+        for _ in range(60):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(inputs), labels)).backward()
+            if not sick:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
