@@ -14,6 +14,11 @@ WEIGHTED_SUMS = ("linear", "convolution")
 _SATURATING = frozenset({"sigmoid", "tanh", "hardtanh"})
 #: What lets a gradient around a saturating activation, or makes a gate of it.
 _AROUND = frozenset({"residual", "product"})
+#: What an attention is made of where a script computes it, and what may be part of one that knows no positions; what
+#: may lie before it: a token for the whole sequence is concatenated.
+_BY_HAND = frozenset({"product", "softmax"})
+_BETWEEN_TOKENS = frozenset({"attention", "product", "scale", "softmax", "dropout", "layer_norm", "rms_norm"})
+_BEFORE_TOKENS = frozenset({"scale", "cat", "dropout", "layer_norm", "rms_norm"})
 #: Most layers of a head (house).
 _HEAD = 3
 
@@ -130,6 +135,30 @@ class ForwardGraph:
         ends = (passed[at] for at, layer in enumerate(self.layers) if layer.name == last and at in passed)
         fewest = min(ends, key=len, default=[])
         return fewest if len(fewest) > 1 else []
+
+    def attends_without_positions(self) -> bool:
+        """Whether nothing tells the first attention where a token is.
+
+        Its layers take what one first layer gives: nothing is added to it, and no recurrent layer or second convolution
+        is part of the model. Nothing but a scale and a softmax lies between the products of queries, keys and values.
+        Whether attention gets a mask, and whether the inputs hold positions, the graph does not show.
+        """
+        attending = [pair for pair in self.pairs if "attention" in pair.between or pair.between >= _BY_HAND]
+        if not self.whole or not attending:
+            return False
+        out = min(attending, key=lambda pair: (pair.first, pair.second)).second
+        allowed = _BETWEEN_TOKENS | ({"add"} if any("attention" in pair.between for pair in attending) else set())
+        projections = {pair.first for pair in self.pairs if pair.second == out}
+        ways = [pair for pair in self.pairs if pair.second in projections]
+        first = {pair.first for pair in ways}
+        if len(first) != 1 or {pair.second for pair in ways} != projections or first & {p.second for p in self.pairs}:
+            return False
+        ordered = any(
+            layer.operation == "recurrent" or (layer.operation == "convolution" and at not in first)
+            for at, layer in enumerate(self.layers)
+        )
+        plain = all(pair.between <= allowed for pair in self.pairs if pair.second == out)
+        return not ordered and plain and all(pair.between <= _BEFORE_TOKENS for pair in ways)
 
     def narrowest(self) -> float:
         """Units of the narrowest place that all values pass through to the last layers; infinite for none.

@@ -30,6 +30,12 @@ _TRAINED = 0.8
 _FAR = 1.5
 #: Share above its last level from which on the loss has settled, so that errors are those of the trained model.
 _SETTLED = 0.1
+#: Results for each unit that all values pass through, above which an autoencoder may have few units on purpose.
+_PER_UNIT = 4
+#: Fall over the second half, as a share of that over the first one, up to which the loss has an end in sight.
+_SLOWS = 0.5
+#: Batches whose targets give their variance.
+_VARIANCES = 64
 
 
 class Underfit(Rule):
@@ -48,8 +54,10 @@ class Underfit(Rule):
         * The training loss has fallen by less than `slow` over the second half and is not low, and the errors of
         samples with similar inputs are alike since the loss is near its last level: the inputs contain more than the
         model uses. Or the loss is more than 1.5 times that of the most similar sample.
-        * All values pass through one or two units to four or more classes, or through one to as many values. The loss
-        is between `high` and `learned` times its start, and has fallen by less than `slow` over the second half. If
+        * All values pass through one or two units. The loss is below `learned` times its start, has fallen by less than
+        `slow` over the second half, and is above `high` times its start (or the loss of a guess that knows no input,
+        if that is lower). It may fall faster if it slows down, and would end above that if it kept slowing down by the
+        same ratio. With more than four values for each unit, as of an autoencoder, there must be only one unit. If
         samples have no similar inputs (tokens), only this condition can hold.
     Usual causes: layers that are too narrow, a bottleneck between them, a linear model of what is not linear.
     What to try: wider layers, or more of them.
@@ -91,6 +99,8 @@ class Underfit(Rule):
     #: See :mod:`watchglass.rules.neighbours` and :mod:`watchglass.rules.guessing`.
     compared: list[list[float]] = state(list)
     pools: dict[str, dict[str, Any]] = state(dict)
+    #: Variances of the targets of single batches.
+    variances: list[float] = state(list)
     #: Whether the loss was the mean of its function wherever both are known.
     plain: bool = state(lambda: True)
     calls: dict[str, Any] = state(dict)
@@ -110,6 +120,9 @@ class Underfit(Rule):
         for fact in view.facts("target_sketch"):
             guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
             self.plain &= not (fact.data.get("unreduced") or fact.data.get("helped"))
+            variance = fact.data.get("variance")
+            if isinstance(variance, (int, float)) and len(self.variances) < _VARIANCES:
+                self.variances.append(float(variance))
         for pool in self.pools.values():
             self.plain &= guessing.is_mean(view, pool["function"]) is not False
         if loss is not None and math.isfinite(loss):
@@ -151,10 +164,15 @@ class Underfit(Rule):
             words = f", and the most similar sample of the same batch would give {lookup:.3g}"
             yield self._finding(view, now.value, _FAR * lookup, words, widest, narrowest)
             return
-        settled = learns and falls < self.slow * start and now.value > self.high * start
-        if widest and settled and self._more_than_fits(view, min(widest, narrowest)):
+        units = min(widest, narrowest)
+        if not learns or not 0 < units <= _NO_MORE:
+            return
+        high = self.high * min(start, self._guess() or start)
+        slowly = falls < self.slow * start and now.value > high
+        if (slowly or end_of(start, half.value, now.value) > high) and self._more_than_fits(view, units):
             words = f", after {start:.3g} at the start"
-            yield self._finding(view, now.value, self.high * start, words, widest, narrowest)
+            goes = "stays near" if slowly else "falls more and more slowly, to"
+            yield self._finding(view, now.value, high, words, widest, narrowest, goes)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without layers."""
@@ -179,14 +197,20 @@ class Underfit(Rule):
         return neighbours.loss_of_lookup(self.compared, pool) if pool is not None and self.plain else None
 
     def _more_than_fits(self, view: StepView, units: float) -> bool:
-        """Whether the results are too many for the units that all values pass through.
-
-        Two units for several values are what people plot, as of an autoencoder; a single one is not.
-        """
+        """Whether the units that all values pass through are not as few on purpose, as those of an autoencoder."""
         pool = next(iter(self.pools.values())) if len(self.pools) == 1 else {}
         columns, by_class = int(pool.get("columns") or 0), pool.get("function") in guessing.OF_CLASSES
         classes = max(signals.classes(view) or 0, columns if by_class else 0)
-        return (units <= _NO_MORE and classes >= _CLASSES) or (units <= 1 and columns >= _CLASSES)
+        return classes >= _CLASSES or (units <= 1 and columns >= _CLASSES) or 0 < columns <= _PER_UNIT * units
+
+    def _guess(self) -> float | None:
+        """The loss of a guess that knows no inputs; None where that is not known."""
+        pool = next(iter(self.pools.values())) if len(self.pools) == 1 else None
+        if pool is None or not self.plain:
+            return None
+        if pool["function"] == "mse_loss":
+            return sum(self.variances) / len(self.variances) if self.variances else None
+        return guessing.guess(pool)
 
     def _alike(self, view: StepView) -> float | None:
         """How alike the errors of similar samples are once the loss has settled; None where that is not certain."""
@@ -199,8 +223,9 @@ class Underfit(Rule):
         return neighbours.errors_agree(self.compared, since)
 
     def _finding(
-        self, view: StepView, loss: float, limit: float, words: str, widest: float, narrowest: float
-    ) -> Finding:
+        self, view: StepView, loss: float, limit: float, words: str, widest: float, narrowest: float,
+        goes: str = "stays near",
+    ) -> Finding:  # fmt: skip
         fact = view.latest_fact("model")
         parameters = fact.data.get("parameters") if fact is not None else None
         width = min(widest, narrowest)
@@ -215,13 +240,22 @@ class Underfit(Rule):
             tensors=[signals.loss_name(view) or "loss"],
             value=loss,
             limit=limit,
-            message=f"the training loss stays near {losses} in the second half of the run{words}; {about}",
+            message=f"the training loss {goes} {losses} in the second half of the run{words}; {about}",
             symptoms=("plateau_without_gap", "few_units"),
             evidence={
                 **({"widest": width} if width else {}),
                 **({"parameters": parameters} if isinstance(parameters, int) else {}),
             },
         )
+
+
+def end_of(start: float, half: float, now: float) -> float:
+    """Where a loss ends whose fall gets smaller by one ratio for each half of the run; minus infinity if unknown."""
+    first, second = start - half, half - now
+    if second <= 0 or second > _SLOWS * first:
+        return now if second <= 0 else -math.inf
+    ratio = second / first
+    return now - second * ratio / (1 - ratio)
 
 
 def _widest(view: StepView) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import guessing, learning_rates, neighbours, signals
+from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView, Stretch
@@ -43,7 +44,8 @@ class NoBetterThanGuessing(Rule):
         most frequent class. In a run of several models, some of which may be meant to fail, it is an `info`. The rule
         skips models that are trained in turns (GANs), losses that the script masks or weights, targets that another
         model computes, and reinforcement learning. If samples with similar inputs have similar targets, the message
-        reports it: the inputs then carry information about the targets, and the fault is elsewhere.
+        reports it: the inputs then carry information about the targets, and the fault is elsewhere. Attention to tokens
+        that have no positions is named as the cause.
     Usual causes: labels that do not belong to their inputs, an augmentation that destroys what they depend on, a model
         that no gradient reaches.
     What to try: overfit one batch. If that works, look at the data; if not, at model and loss.
@@ -57,6 +59,7 @@ class NoBetterThanGuessing(Rule):
         Needs(facts=("target_sketch", "output_sketch"), why="to know what a guess reaches"),
         Needs(scalars=("loss",), why="to compare it"),
         Needs(facts=("input_sketch", "data_loader"), optional=True, why="to tell an evaluation from a model that acts"),
+        Needs(facts=("forward_graph",), optional=True, why="to see attention that knows no positions"),
     )
 
     share: float = parameter(0.98, help="share of a guess's loss from which a loss is no better", gt=0, le=1)
@@ -238,6 +241,8 @@ class NoBetterThanGuessing(Rule):
         words = f"{words} = {limit:.4g}" if words else guessing.guess_words(pool)
         above = subject == "training" and value > _ABOVE * limit
         symptom = "loss_above_guess" if above else "loss_at_guess" if subject == "training" else "evaluation_at_guess"
+        graph = view.latest_fact("forward_graph")
+        placeless = graph is not None and ForwardGraph(graph.data).attends_without_positions()
         agree = neighbours.targets_agree(self.compared)
         although = f", although samples with similar inputs have similar targets ({agree:.2f} of 1)" if agree else ""
         return self.finding(
@@ -248,7 +253,12 @@ class NoBetterThanGuessing(Rule):
             value=value,
             limit=limit,
             message=f"{what} no better than guessing: {words}{although}",
-            symptoms=(symptom, *learning_rates.unusual(view), *neighbours.symptoms(self.compared)),
+            symptoms=(
+                symptom,
+                *(("attention_without_positions",) if placeless else ()),
+                *learning_rates.unusual(view),
+                *neighbours.symptoms(self.compared),
+            ),
             evidence=signals.evidence(view),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from real_runs import RealRuns, Watch, update
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
 from watchglass.rules import find_rule
+from watchglass.rules.classic.underfit import end_of
 from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
@@ -135,3 +138,41 @@ class TestUnderfitInRealRuns(RealRuns):
         for _ in range(200):
             inputs = torch.randn(64, 8)
             update(model, optimizer, inputs, inputs[:, :4].argmax(1))
+
+
+class Factors(nn.Module):
+    """The product of two embeddings."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.Embedding(20, units), nn.Embedding(20, units)
+        self.scale = nn.Linear(units, 1)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        result: Tensor = self.scale(self.rows(pairs[:, 0]) * self.columns(pairs[:, 1]))
+        return result
+
+
+class TestOneFactorInRealRuns(RealRuns):
+    rule = "Underfit"
+    cause = "model_too_small"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """A table of rank three. Its rows and columns are tokens, so no sample is similar to another one."""
+        table = torch.randn(20, 3) @ torch.randn(3, 20)
+        model = Factors(1 if sick else 12)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(1000):
+            pairs = torch.randint(20, (64, 2))
+            optimizer.zero_grad()
+            F.mse_loss(model(pairs), table[pairs[:, 0], pairs[:, 1], None]).backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("losses", "end"),
+    [((2.3, 1.3, 1.0), 0.87), ((2.0, 1.0, 0.5), 0.0), ((2.0, 1.0, 0.4), -math.inf), ((2.0, 1.0, 1.1), 1.1)],
+)
+def test_a_fall_that_slows_down_has_an_end(losses: tuple[float, float, float], end: float) -> None:
+    assert end_of(*losses) == pytest.approx(end, abs=5e-3)

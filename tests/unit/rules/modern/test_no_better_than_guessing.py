@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
 from sketches_of import judged, steps
@@ -98,6 +99,39 @@ class TestNoBetterThanGuessingInRealRuns(RealRuns):
             update(model, optimizer, inputs, labels[torch.randperm(32)] if sick else labels)
             if step % 30 == 29:
                 evaluate(model, *batch())
+
+
+class Attends(nn.Module):
+    """Attention to four tokens, with learned positions or without them."""
+
+    def __init__(self, *, places: bool) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(4, 16)
+        self.places = nn.Embedding(4, 16) if places else None
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.norm = nn.LayerNorm(16)
+        self.last = nn.Linear(16, 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.tokens(tokens)
+        if self.places is not None:
+            hidden = hidden + self.places(torch.arange(4))
+        hidden = self.norm(hidden + self.attention(hidden, hidden, hidden, need_weights=False)[0])
+        return self.last(hidden.mean(1))
+
+
+class TestMissingPositionsInRealRuns(RealRuns):
+    rule = RULE
+    cause = "position_missing"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Which of four tokens comes first: all sequences have the same tokens."""
+        model = Attends(places=not sick)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        watch(model)
+        for _ in range(120):
+            tokens = torch.rand(64, 4).argsort(1)
+            update(model, optimizer, tokens, tokens[:, 0])
 
 
 @pytest.mark.parametrize(("accuracy", "found"), [(0.26, True), (0.29, False)])
