@@ -23,13 +23,13 @@ _SYMPTOMS = {"same": "labels_are_inputs", "second": "labels_moved_twice"}
 class LabelsNotShifted(Rule):
     """The labels of a language model were not moved by one position, or were moved twice.
 
-    Looks at: the labels of the loss, the tokens that the model embeds, the positions that attention sees, and a few
-        predictions.
+    Looks at: the labels of the loss, the tokens that the model embeds, the positions that attention sees, a few
+        predictions, and the accuracy.
     Fires when: in `patience` looks in a row each label is the token at its own position, the model sees no later
-        tokens (causal attention, or one recurrent module of one direction), and in the last of them at least `right` of
-        its predictions are right, also those of first positions: it copies what it is given. Or, in as many looks, each
-        label is the second token after its position. Encoders, masked tokens, autoencoders, and models that move their
-        tokens themselves are not reported.
+        tokens (causal attention, or one recurrent module of one direction), and it copies what it is given: at least
+        `right` of a few predictions are right, also those of first positions, or the accuracy is higher than it can be
+        without these. Or, in as many looks, each label is the second token after its position. Encoders, masked tokens,
+        autoencoders, and models that move their tokens themselves are not reported.
     Usual causes: targets that are the inputs, logits cut at the wrong end; labels that were moved and are given to a
         model that moves them itself, as those of Hugging Face do.
     What to try: predict the next token, by logits[:, :-1] against tokens[:, 1:]; to a model that moves labels itself,
@@ -39,54 +39,86 @@ class LabelsNotShifted(Rule):
     """
 
     default = True
-    needs = (Needs(facts=("token_targets",), why="to see labels, tokens and attention"),)
+    needs = (
+        Needs(facts=("token_targets",), why="to see labels, tokens and attention"),
+        Needs(scalars=("accuracy",), optional=True, why="to see later on that the model copies"),
+    )
 
     patience: int = parameter(2, help="looks in a row in which this holds", unit="captures", ge=1)
     right: float = parameter(0.9, help="share of predictions that copy the inputs", unit="ratio", ge=0.0, le=1.0)
 
-    #: Looks in a row, by the place of the labels.
+    #: Looks in a row, by the place of the labels; of the latest one the labels compared, and positions.
     looks: dict[str, int] = state(dict)
+    judged: int = state(int)
+    length: int = state(int)
     #: Looks in all.
     seen: int = state(int)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""
+        yield from self._evaluated(view)
+        if view.mode is not Mode.TRAIN:
+            return
         for fact in view.facts("token_targets"):
-            if view.mode is Mode.TRAIN:
-                self.seen += 1
-                place = self._place(fact.data)
-                self.looks = {place: self.looks.get(place, 0) + 1} if place else {}
-                if self.looks.get(place, 0) >= self.patience and (place != "same" or self._copies(fact.data)):
-                    yield self._found(view, fact.data, place)
+            right = self._take(fact.data)
+            if self.looks.get("second", 0) >= self.patience:
+                yield self._found(view, "second")
+            if right >= self.right:
+                yield from self._copied(view, right)
+                return
+        yield from self._accurate(view, view.scalar("accuracy"))
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The judgement of a last evaluation."""
+        return self._evaluated(view)
 
     def applicable(self, view: StepView) -> str:
         """Not where no tokens with a class label each show."""
         return "" if self.seen else "no tokens with a class label for each show in the training steps"
 
-    def _place(self, data: dict[str, Any]) -> str:
-        """Where the labels are, if that is a mistake."""
-        places = {moved(each) for each in data["losses"]}
-        if len(places) != 1 or not places <= _SENTENCES.keys():
-            return ""
-        return "" if places == {"same"} and not _sees_no_later(data) else places.pop()
+    def _take(self, data: dict[str, Any]) -> float:
+        """Remember a look; returns the share of the predictions that are right."""
+        self.seen += 1
+        losses = data["losses"]
+        place = _place(data)
+        self.looks = {place: self.looks.get(place, 0) + 1} if place else {}
+        self.judged = sum(each["judged"] for each in losses)
+        # The accuracy of a run with several losses is of all of them.
+        self.length = losses[0]["length"] if len(losses) == 1 else 0
+        return min((each["right"] or 0.0 for each in losses), default=0.0)
 
-    def _copies(self, data: dict[str, Any]) -> bool:
-        """Whether the model has learned to return what it is given."""
-        return all((each["right"] or 0.0) >= self.right for each in data["losses"])
+    def _evaluated(self, view: StepView) -> Iterable[Finding]:
+        for stretch in view.stretches:
+            if stretch.mode is Mode.EVAL:
+                yield from self._accurate(view, stretch.means.get("accuracy"))
 
-    def _found(self, view: StepView, data: dict[str, Any], place: str) -> Finding:
-        judged = sum(each["judged"] for each in data["losses"])
-        right = min(each["right"] or 0.0 for each in data["losses"])
-        copies = f", and {right:.0%} of the predictions are right" if place == "same" else ""
+    def _accurate(self, view: StepView, accuracy: float | None) -> Iterable[Finding]:
+        """A finding where first positions are right, too, of which a model that moves its tokens knows nothing."""
+        if accuracy is not None and self.length and accuracy >= 1 - 0.5 / self.length:
+            yield from self._copied(view, accuracy)
+
+    def _copied(self, view: StepView, right: float) -> Iterable[Finding]:
+        if self.looks.get("same", 0) >= self.patience:
+            yield self._found(view, "same", f", and {right:.0%} of the predictions are right")
+
+    def _found(self, view: StepView, place: str, copies: str = "") -> Finding:
         return self.finding(
             view,
             severity=Severity.WARNING,
             subject=f"labels at the {place} position",
-            value=float(list(data["losses"][0]["agreeing"]).index(place)),
+            value=float(place == "second") * 2,
             limit=1.0,
-            message=f"{_SENTENCES[place]} ({judged} compared){copies}",
+            message=f"{_SENTENCES[place]} ({self.judged} compared){copies}",
             symptoms=(_SYMPTOMS[place],),
         )
+
+
+def _place(data: dict[str, Any]) -> str:
+    """Where the labels are, if that is a mistake."""
+    places = {moved(each) for each in data["losses"]}
+    if len(places) != 1 or not places <= _SENTENCES.keys():
+        return ""
+    return "" if places == {"same"} and not _sees_no_later(data) else places.pop()
 
 
 def _sees_no_later(data: dict[str, Any]) -> bool:

@@ -43,6 +43,14 @@ def course(fact: dict[str, Any], looks: int = 3) -> Sequence[Step]:
     return training(20, facts=dict.fromkeys(range(looks), fact))
 
 
+def accurate(steps: Sequence[Step], accuracy: float) -> Sequence[Step]:
+    """The last steps have this accuracy, long after the last look."""
+    return [
+        Step(scalars={**step.scalars, **({"accuracy": accuracy} if at > 15 else {})}, facts=step.facts)
+        for at, step in enumerate(steps)
+    ]
+
+
 class TestLabelsNotShifted(RuleSuite):
     rule = find_rule(RULE)
 
@@ -53,6 +61,7 @@ class TestLabelsNotShifted(RuleSuite):
         return (
             course(labels("same", seen=None, recurrent=[False])),
             course(labels("second", right=0.2)),
+            accurate(course(labels("same", right=0.1)), 0.99),
             training(20, facts={0: labels("same", 0.1), 1: labels("same", 0.6), 3: labels("same", 0.98)}),
         )
 
@@ -63,6 +72,9 @@ class TestLabelsNotShifted(RuleSuite):
         return (
             course(labels("same", right=0.5)),  # a model that moves its tokens itself
             course(labels("same", right=None)),
+            accurate(course(labels("same", right=0.1)), 0.95),  # but for the first of 16 positions
+            accurate(course(labels("next", right=1.0)), 1.0),
+            accurate(course(labels("same", beside="same", right=0.1)), 1.0),
             course(labels("same", seen=1.0)),  # an autoencoder, whose attention sees all
             course(labels("same", seen=None)),
             course(labels("same", seen=None, recurrent=[True])),  # a tagger
