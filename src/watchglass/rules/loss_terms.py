@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from watchglass.tables import StepView
@@ -84,6 +84,17 @@ class LossTerm:
         return len(self.sources(at)) == 1 and (
             self.name(at) == "clamp" or (self.name(at) in ("add", "sub") and all(each == "constant" for each in others))
         )
+
+
+def smooths_labels(terms: Iterable[LossTerm]) -> bool:
+    """Whether a loss counts all classes alike beside the labels, as ``cross_entropy`` does that smooths them."""
+    of_labels = of_all = False
+    for term in terms:
+        for at in range(len(term.operations)):
+            if "log_softmax" in map(term.name, term.sources(at)):
+                of_labels |= term.name(at) == "nll_loss"
+                of_all |= term.name(at) == "sum" and "neg" in map(term.name, term.takers.get(at, ()))
+    return of_labels and of_all
 
 
 def remember_summed(summed: list[int], view: StepView) -> None:

@@ -12,6 +12,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import guessing, learning_rates, neighbours, signals
 from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.rules.loss_terms import LossTerm, smooths_labels
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView, Stretch
@@ -58,6 +59,7 @@ class NoBetterThanGuessing(Rule):
     needs = (
         Needs(facts=("target_sketch", "output_sketch"), why="to know what a guess reaches"),
         Needs(scalars=("loss",), why="to compare it"),
+        Needs(facts=("loss_graph",), optional=True, why="to see whether the loss smooths its labels"),
         Needs(facts=("input_sketch", "data_loader"), optional=True, why="to tell an evaluation from a model that acts"),
         Needs(facts=("forward_graph",), optional=True, why="to see attention that knows no positions"),
     )
@@ -86,6 +88,8 @@ class NoBetterThanGuessing(Rule):
     compared: list[list[float]] = state(list)
     steps: int = state(int)
     masked: bool = state(bool)
+    #: Whether the loss smooths labels, by its graph.
+    smoothed: bool = state(bool)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding from half of the planned steps on."""
@@ -96,6 +100,8 @@ class NoBetterThanGuessing(Rule):
                 guessing.add_targets(guessing.pool_of(self.evaluated, fact.data), fact.data)
         if view.mode is not Mode.TRAIN:
             return
+        for fact in view.facts("loss_graph"):
+            self.smoothed = smooths_labels(map(LossTerm, fact.data.get("terms") or ()))
         self.steps = view.model_step + 1
         neighbours.remember(self.compared, view)
         for fact in view.facts("target_sketch"):
@@ -171,7 +177,8 @@ class NoBetterThanGuessing(Rule):
         if name != "loss" and self._early(self.captured, len(last)):
             return
         mean, error = float(last.mean()), float(last.std(ddof=1) / math.sqrt(len(last)))
-        if mean < self._share(pool) * limit or error > 0.02 * limit or self._is_accurate(view, pool):
+        accurate = self._is_accurate(view, pool)
+        if mean < self._share(pool) * limit or error > 0.02 * limit or (accurate and not self.smoothed):
             return
         early, late = np.array_split(last, 2)
         # The difference of the means of halves has twice the error of the mean.
@@ -179,7 +186,28 @@ class NoBetterThanGuessing(Rule):
         if falls or (mean > _ABOVE * limit and not at_end):
             return
         about = f"the training loss of {name.removeprefix('loss/')}" if name != "loss" else "the training loss"
+        if self.smoothed and not mean > _ABOVE * limit and (accurate or self._predicts(known)):
+            yield self._of_smoothing(view, f"{about}, {mean:.4g} in the last third, is", mean, limit, known)
+            return
         yield self._finding(view, "training", f"{about}, {mean:.4g} in the last third, is", mean, limit, known)
+
+    def _predicts(self, pool: dict[str, Any]) -> bool:
+        """Whether evaluations predict more than the most frequent class."""
+        accuracies = [accuracy for _, accuracy in self.judged if accuracy >= 0]
+        return bool(accuracies and pool["counts"]) and float(np.median(accuracies)) > _beyond_chance(pool)
+
+    def _of_smoothing(self, view: StepView, what: str, value: float, limit: float, pool: Any) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.INFO if view.several else Severity.WARNING,
+            subject="training",
+            value=value,
+            limit=limit,
+            message=f"{what} no better than guessing: {guessing.guess_words(pool)}, although the model predicts more "
+            "labels than those of the most frequent class; the loss smooths its labels",
+            symptoms=("smoothed_to_the_guess",),
+            evidence=signals.evidence(view),
+        )
 
     def _early(self, counts: dict[str, int], last: int) -> bool:
         """Whether the last ones begin in the first quarter of the run: then they show nothing about its end."""

@@ -101,6 +101,23 @@ class TestNoBetterThanGuessingInRealRuns(RealRuns):
                 evaluate(model, *batch())
 
 
+class TestStrongLabelSmoothingInRealRuns(RealRuns):
+    rule = RULE
+    cause = "label_smoothing_too_strong"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier(depth=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=2.0 if sick else 0.5)
+        watch(model)
+        for step in range(240):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels, label_smoothing=0.97 if sick else 0.1).backward()
+            optimizer.step()
+            if step % 60 == 59:
+                evaluate(model, *batch())
+
+
 class Attends(nn.Module):
     """Attention to four tokens, with learned positions or without them."""
 
