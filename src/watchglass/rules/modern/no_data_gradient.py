@@ -28,9 +28,9 @@ class NoDataGradient(Rule):
     Looks at: gradients of weights with two or more axes, and the cosine between sampled gradients and weights, which
         is 1 if only a squared penalty contributes to the gradient.
     Fires when: in `patience` captures in a row from the start, the gradients of all weights and biases are zero; or in
-        `samples` samples in a row those of all layers, or of the first ones, are exactly a penalty's. Gradients that
-        are zero only in some layers (dead units) or only at times, embeddings, and steps that a scaler skips are not
-        reported.
+        `samples` samples in a row those of all layers, or of the first ones, are exactly a penalty's, and were so from
+        the start. Gradients that are zero only in some layers (dead units) or only at times, embeddings, and steps that
+        a scaler skips are not reported.
     Usual causes: detach(), item(), NumPy or argmax between the weights and the loss, so that only the penalty is left.
     What to try: compute the loss with tensor operations only, from the outputs of the model to the call of backward.
     Costs: statistics of gradients, and the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to
@@ -52,6 +52,8 @@ class NoDataGradient(Rule):
     #: Samples in a row in which the same first layers have the gradient of a penalty alone, and these layers.
     penalties: int = state(int)
     layers: list[str] = state(list)
+    #: Layers whose gradient was once another one: data reach them, however little they contribute later.
+    reached: list[str] = state(list)
     #: Whether a gradient ever came from the data.
     alive: bool = state(bool)
 
@@ -89,6 +91,10 @@ class NoDataGradient(Rule):
         enough = np.array([info is None or math.prod(info.shape) > _FEW for info in infos], np.bool_)
         penalised = enough & (sample["gradient_weight"] >= _SAME)
         only = penalised | (sample["zero_gradient"] == 1)
+        for name, alone in zip(sample.names, only.tolist(), strict=True):
+            if not alone and name not in self.reached:
+                self.reached.append(name)
+        only &= np.array([name not in self.reached for name in sample.names], np.bool_)
         first = [sample.names[row] for row in takewhile(lambda row: bool(only[row]), order)]
         if not first or not any(penalised[sample.names.index(name)] for name in first):
             self.penalties, self.layers = 0, []

@@ -16,6 +16,8 @@ from watchglass.tables import StepView
 
 #: Relative difference of two losses that is no penalty.
 _ROUNDING = 1e-3
+#: Share of a weight that decoupled decay takes at each step, from which on it keeps too few updates to learn.
+_FORGETS = 0.01
 
 
 class PenaltyDominates(Rule):
@@ -24,7 +26,8 @@ class PenaltyDominates(Rule):
     Looks at: the cosine between sampled updates (or gradients) and weights, decay against gradient, the size of the
         weights against their start, and the result of the loss function without penalty where it is recorded.
     Fires when: for most layers the update points from the weight to zero (cosine below `-towards`), or a penalty makes
-        nearly all of the gradient, in `patience` samples of the first half of those taken; most layers have shrunk
+        nearly all of the gradient, or decay that is decoupled from it (AdamW) takes more than a hundredth of a weight
+        at each step, in `patience` samples of the first half of those taken; most layers have shrunk
         below `shrunk` of their start; and the loss without penalty has fallen by less than `learned`. The rule does not
         report weights that shrink while the loss falls, decay of a converged model, or decay that exceeds the gradient
         only late in the run, when the gradient has become small.
@@ -102,6 +105,8 @@ class PenaltyDominates(Rule):
         known = np.isfinite(cosine)
         with np.errstate(invalid="ignore"):
             dominates = (cosine < -self.towards) | (decay > self.outweighs) | ((pull > 0.9) & (cosine < 0))
+            decoupled = np.array([each.get("decoupled") is True for each in sample.settings])
+            dominates |= decoupled & (sample.setting("lr") * sample.setting("weight_decay") > _FORGETS)
         if known.any() and share(dominates, known) > 0.5:
             self.dominated += 1
             self.cosine, self.decay = middle(cosine), middle(decay)
@@ -116,7 +121,11 @@ class PenaltyDominates(Rule):
         left = float(np.median(self.left))
         if left >= self.shrunk or signals.resumed(view) or self._learns() or not self._penalized(view):
             return
-        how = f", and the decay is {self.decay:.3g} times the gradient" if self.decay > 1 else ""
+        # Momentum carries updates beyond zero.
+        ways = [f"cosine {self.cosine:.2f} in the median of the layers"] if self.cosine < 0 else []
+        outweighs = self.decay > self.outweighs
+        ways += [f"the decay is {self.decay:.3g} times the gradient"] if self.decay > 1 else []
+        how = f" ({', and '.join(ways)})" if ways else ""
         what = self.followed.removeprefix("loss/") or "loss"
         yield self.finding(
             view,
@@ -125,10 +134,10 @@ class PenaltyDominates(Rule):
             tensors=self.names,
             value=left,
             limit=self.shrunk,
-            message=f"updates pull the weights to zero (cosine {self.cosine:.2f} in the median of the layers{how}): "
-            f"they have shrunk to {100 * left:.2g} % of their size by step {view.mode_step}, and {what} is "
-            f"{np.median(self.recent):.3g} after {np.median(self.start):.3g} at the start",
-            symptoms=("weights_pulled_to_zero",),
+            message=f"updates pull the weights to zero{how}: they have shrunk to {100 * left:.2g} % of their size by "
+            f"step {view.mode_step}, and {what} is {np.median(self.recent):.3g} after {np.median(self.start):.3g} at "
+            "the start",
+            symptoms=("weights_pulled_to_zero", *(("decay_outweighs_gradient",) if outweighs else ())),
             evidence={**signals.evidence(view), "weight_decay": self.factor},
         )
 

@@ -60,6 +60,11 @@ class TestNoDataGradientInRealRuns(RealRuns):
             optimizer.step()
 
 
+def test_a_penalty_that_is_left_once_weights_have_shrunk_is_no_cut(run_path: Path) -> None:
+    steps = sampled(100, lambda n: {"gradient_weight": 0.9 if n < 16 else 1.0})
+    assert not replay(build_run(run_path, steps), [RuleSpec("NoDataGradient")]).findings
+
+
 def test_gradients_without_finite_elements_are_not_zero(tmp_path: Path) -> None:
     def overflow(step: int, arrays: dict[str, Any]) -> None:
         for name in [name for name in arrays if name.startswith("gradient/")]:

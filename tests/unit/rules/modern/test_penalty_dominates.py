@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -24,7 +25,10 @@ class TestPenaltyDominates(RuleSuite):
     def also_sick(self) -> Sequence[Sequence[Step]]:
         # A penalty in the loss: the total falls, and what the data say does not.
         steps = sampled(80, lambda n: {"cosine_weight": -0.85, "gradient_weight": 0.95, "weight": 0.1 * 0.97**n})
-        return [[_with(step, 2.3) for step in steps]]
+        # Decay and updates are in balance soon after the start.
+        decoupled = {"group": {"lr": 0.003, "weight_decay": 30.0, "decoupled": True}, "decay": None}
+        balanced = sampled(80, lambda n: {**decoupled, "weight": 0.1 if n < 8 else 0.02}, loss=constant_loss(2.3))
+        return [[_with(step, 2.3) for step in steps], balanced]
 
     def healthy(self) -> Sequence[Step]:
         # Decay takes over once the model has converged.
@@ -46,3 +50,14 @@ class TestPenaltyDominatesInRealRuns(RealRuns):
     def train(self, watch: Watch, *, sick: bool) -> None:
         decay = 2.0 if sick else 1e-3
         fit(classifier(), watch, rate=0.05, optimizer=lambda p, lr: torch.optim.SGD(p, lr, weight_decay=decay))
+
+
+class TestDecayWithMomentumInRealRuns(RealRuns):
+    rule = "PenaltyDominates"
+    cause = "penalty_dominates"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Momentum carries the weights beyond zero, so that updates are as large as they are."""
+        decay = 0.6 if sick else 1e-4
+        optimizer = partial(torch.optim.SGD, momentum=0.9, weight_decay=decay)
+        fit(classifier(), watch, rate=0.1, optimizer=lambda p, lr: optimizer(p, lr))
