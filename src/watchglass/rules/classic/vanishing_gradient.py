@@ -25,6 +25,8 @@ _DEEP = 8
 _BEGINNING = 3
 #: Fall of the loss below which nothing was learned; multiples of `ratio` that explain it, and a loss that falls little.
 _NOTHING, _EXPLAINS_NOTHING, _EXPLAINS_LITTLE = 0.1, 20.0, 3.0
+#: What may have made gradients zero.
+_IN_HALF_WORDS = ", while modules compute in float16 and nothing scales the loss"
 #: Layers on the shortest way through a model on which no signal is kept, whatever the initial weights (house).
 _TOO_DEEP = 16
 #: Steps after which a run that learns anything shows it, and accuracy above guessing of a model trained before (house).
@@ -60,7 +62,7 @@ class VanishingGradient(Rule):
         models, models that act, resumed runs, and models that are accurate from the start. If the shortest way through
         the model has at least 16 layers, a loss that has fallen by less than `unless_progress` is enough.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
-    What to try: ReLU-like activations, normalisation, residual connections.
+    What to try: ReLU-like activations, normalisation, residual connections; a gradient scaler for float16.
     Costs: statistics of gradients and weights at captured steps, and which units of ReLUs are zero.
     Source: ratio 1e-3: AutoTrainer (ICSE 2021); 1e-6 over 5 captures: TheDeepChecker; 1e-7: SageMaker Debugger
         documentation; Schoenholz et al., Deep Information Propagation, ICLR 2017: inputs become alike over the depth.
@@ -73,6 +75,10 @@ class VanishingGradient(Rule):
         Needs(role=Role.WEIGHT, statistics=OF_SATURATION, optional=True, why="to see how activations shrink gradients"),
         Needs(units=(UnitKind.INACTIVE,), optional=True, why="to distinguish ReLU from activations that saturate"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
+        Needs(
+            facts=("loss_scale",), optional=True, why="to see that no scaler keeps gradients in the range of float16"
+        ),
+        Needs(scalars=("loss_scale",), optional=True, why="to see a scaler that works on a device"),
         Needs(facts=("forward_graph",), optional=True, why="to find shortcuts, and activations between layers"),
     )
     calibrations: ClassVar = {"sagemaker": vanishing_gradient.VanishingGradient}
@@ -214,7 +220,7 @@ class VanishingGradient(Rule):
         symptoms = ["vanishing_over_depth"]
         if zero:
             # Shrinking gives no exact zeros: something blocks the gradient.
-            symptoms = ["gradients_exactly_zero"]
+            symptoms = ["gradients_exactly_zero", *(("zero_gradients_in_half",) if _in_half(view) else ())]
         elif kinds:
             symptoms.append("saturating_modules_between")
         plain = 0 if zero else _plain_depth(view)
@@ -225,6 +231,7 @@ class VanishingGradient(Rule):
         between = f", with {' and '.join(kinds)} layers between" if kinds else ""
         between += f"; {plain} layers follow each other without a shortcut or normalisation" if plain else ""
         how = "exactly zero" if zero else f"{share:.2g} times that of {depth.last.name.rpartition('/')[2]}"
+        between += _IN_HALF_WORDS if zero and _in_half(view) else ""
         means = np.nan_to_num(gradients.nonzero_abs_mean)
         return {
             "subject": "depth",
@@ -257,12 +264,21 @@ class VanishingGradient(Rule):
             "value": largest,
             "limit": self.threshold,
             "message": f"{whose} {what} at step {view.mode_step}"
+            + (_IN_HALF_WORDS if zero and _in_half(view) else "")
             + signals.loss_words(self.start, signals.losses(view, 16)),
             "symptoms": [
                 "gradients_exactly_zero" if zero else "vanishing_everywhere",
+                *(("zero_gradients_in_half",) if zero and _in_half(view) else ()),
                 *learning_rates.too_high(view),
             ],
         }
+
+
+def _in_half(view: StepView) -> bool:
+    """Whether modules give float16, the dtype with a small range, and nothing scales the loss."""
+    if view.latest_fact("loss_scale") is not None or view.scalar("loss_scale") is not None:
+        return False
+    return any(info.dtype == "float16" for info in view.catalog.select(Selection(Role.OUTPUT)))
 
 
 def _plain_depth(view: StepView) -> int:

@@ -253,3 +253,28 @@ def test_a_very_deep_model_is_too_deep_unless_it_learns_well(
         run = build_run(run_path.with_name(str(lowest)), steps, modules=modules)
         found.append(bool(replay(run, [RuleSpec("VanishingGradient")]).findings))
     assert found == [length > 16, False]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "cause"),
+    [
+        (np.float16, {}, "gradient_underflow"),
+        (np.float16, {"loss_scale": {"scale": 1024.0, "before": 512.0}}, "dying_relu"),
+        (np.float32, {}, "dying_relu"),
+    ],
+)
+def test_zero_gradients_of_unscaled_float16_are_an_underflow(
+    run_path: Path, dtype: type[np.floating[Any]], scale: dict[str, Any], cause: str
+) -> None:
+    steps = [
+        replace(
+            step,
+            statistics={
+                name: array.astype(dtype) if name.endswith(".output") else array
+                for name, array in step.statistics.items()
+            },
+        )
+        for step in training(60, loss=constant_loss(2.3), gradient=lambda n, i: 1e-4 if i else 0.0, facts={0: scale})
+    ]
+    run = build_run(run_path, steps, modules=MODULES)
+    assert diagnose(replay(run, [RuleSpec("VanishingGradient")]).findings)[0].causes[0].cause.id == cause
