@@ -204,8 +204,13 @@ def _of_other_classes(term: LossTerm, found: _Normalized, calls: LossCalls) -> M
 
 def _between_positions(term: LossTerm, found: _Normalized) -> Mistake | None:
     """Classes that are put together from the results of several positions, by a wrong reshape."""
-    classes = 0 if found.of is None or _layer(term, found.of) is None else _units(term, found.of)
-    if not found.mixes or found.size != classes or classes < 2:
+    layer = None if found.of is None else _layer(term, found.of)
+    if found.of is None or layer is None:
+        return None
+    classes, shape = _units(term, found.of), term.shape(found.at)
+    # The classes of pixels are channels, which come before the positions.
+    of_pixels = term.name(layer) == "convolution" and len(term.shape(layer)) > len(shape) == 2
+    if not (found.mixes or (of_pixels and (found.original or 0) > 1)) or found.size != classes or classes < 2:
         return None
     message = (
         f"a reshape to {tuple(term.shape(found.at))} before {_what(term, found.at)} takes values of several positions "

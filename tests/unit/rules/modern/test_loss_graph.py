@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
+from loss_terms import terms_of
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import training
 from watchglass.capture.pytorch.autograd_graph import Graph, Operand, is_parameter
@@ -258,3 +259,17 @@ def test_an_overlap_of_pixels_needs_probabilities_of_classes(axis: int, found: l
     data = described(graph, Operand(len(graph) - 1, 0), lambda at, number: None, lambda index: "weight")
     terms = [LossTerm(term) for term in data["terms"]]
     assert [each.symptom for each in mistakes(terms, LossCalls.of(()), 4, 0.05, 0)] == found
+
+
+@pytest.mark.parametrize(
+    ("arranged", "found"),
+    [
+        (lambda out: out.reshape(-1, 3), ["normalized_over_batch"]),
+        (lambda out: out.permute(0, 2, 3, 1).reshape(-1, 3), []),
+        (lambda out: out.flatten(2).mT.reshape(-1, 3), []),
+    ],
+)
+def test_classes_of_pixels_are_channels(arranged: Callable[[Tensor], Tensor], found: list[str]) -> None:
+    out = nn.Conv2d(1, 3, 1)(torch.randn(4, 1, 6, 6))
+    terms = terms_of(F.cross_entropy(arranged(out), torch.arange(144) % 3))
+    assert [each.symptom for each in mistakes(terms, LossCalls.of([]), 4, 0.05, 0)] == found
