@@ -67,6 +67,8 @@ TORCH_PATCHABLE = (
     ("torch.utils.data.dataloader", "_SingleProcessDataLoaderIter"),
     ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"),
     ("torch.jit", ""),
+    ("torch.profiler", "profile"),
+    ("torch.autograd.profiler", "profile"),
 )
 
 

@@ -66,6 +66,14 @@ SampleInterval = Annotated[
         "--sample-interval", metavar="SECONDS", help="Sample system metrics every SECONDS, 0.1 to 60. [default: 0.5]"
     ),
 ]
+ProfileSteps = Annotated[
+    str | None,
+    typer.Option(
+        "--profile-steps",
+        metavar="START:STOP,...",
+        help="Profile the operators of these training steps with PyTorch's profiler, STOP excluded.",
+    ),
+]
 PlannedSteps = Annotated[
     str | None,
     typer.Option(

@@ -117,6 +117,7 @@ def run(
     planned_steps: capture_options.PlannedSteps = None,
     no_profiler: capture_options.NoProfiler = False,
     sample_interval: capture_options.SampleInterval = None,
+    profile_steps: capture_options.ProfileSteps = None,
     report: ReportFile = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Compact the run at its end, like 'watchglass compact'.")
@@ -149,7 +150,7 @@ def run(
     given = capture_options.given_settings(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
-        no_profiler=no_profiler, sample_interval_s=sample_interval,
+        no_profiler=no_profiler, sample_interval_s=sample_interval, profile_steps=profile_steps,
     )  # fmt: skip
     config_of_evaluator = None
     if evaluator == "local":

@@ -13,8 +13,10 @@ from watchglass.config.collection import DEFAULT_COLLECTIONS, Collection, check_
 from watchglass.config.facts import FACTS
 from watchglass.config.locations import absolute
 from watchglass.config.parameters import ParameterError, check_names, describe, parameter, validate, values
+from watchglass.config.profile_windows import profile_windows
 from watchglass.config.saving import MODE_NAMES, STEP_SETTINGS, SaveSettings, Schedule
 from watchglass.config.sources import SettingsLayer, combine, read_collections, with_source
+from watchglass.errors import InvalidValueError
 
 MEBIBYTE = 1 << 20
 
@@ -48,6 +50,8 @@ class SessionConfig(SaveSettings):
         profiler: Whether a separate process samples system metrics, and the phases of steps are recorded. None means
             yes under ``watchglass run``, and no for ``watch`` alone.
         sample_interval_s: Seconds between two samples of system metrics.
+        profile_steps: Windows of training steps in which PyTorch's profiler records operators, ``"100:105"`` each: from
+            the first number up to, without, the second one.
         strict: Faults inside capture raise instead of detaching. For tests.
         overrides: Settings of the command line, which override those of the script.
     """
@@ -71,8 +75,14 @@ class SessionConfig(SaveSettings):
     sample_interval_s: float = parameter(
         0.5, help="time between samples of system metrics", unit="seconds", ge=0.1, le=60
     )
+    profile_steps: tuple[str, ...] = parameter((), help="training steps whose operators are profiled, START:STOP")
     strict: bool = parameter(False, help="faults inside capture raise")
     overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def profile_windows(self) -> tuple[range, ...]:
+        """The windows of ``profile_steps``, ascending."""
+        return profile_windows(self.profile_steps)
 
     @property
     def records_phases(self) -> bool:
@@ -82,6 +92,10 @@ class SessionConfig(SaveSettings):
     def __post_init__(self) -> None:
         validate(self)
         check_patterns(self.include_regex, "SessionConfig")
+        try:
+            profile_windows(self.profile_steps)
+        except InvalidValueError as error:
+            raise ParameterError("SessionConfig", "profile_steps", str(error)) from None
         self.check_modes("SessionConfig")
         object.__setattr__(self, "collections", read_collections(self.collections, DEFAULT_COLLECTIONS))
         for collection in self.collections:

@@ -26,6 +26,12 @@ from watchglass.records.json_records import (
     record_as_json as record_as_json,
     record_from_json as record_from_json,
 )
+from watchglass.records.operators import (
+    OperatorTotals as OperatorTotals,
+    OperatorWindow as OperatorWindow,
+    WindowCost as WindowCost,
+    WindowRefusal as WindowRefusal,
+)
 from watchglass.records.plurals import count as count
 from watchglass.records.rows import (
     FACTS as FACTS,

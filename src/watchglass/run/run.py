@@ -20,6 +20,7 @@ from watchglass.run.news import Cursor, News, cursor_of, news_of
 from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.numbering.lineage import Lineage, Seam, trace
 from watchglass.run.numbering.steps import Range, half_open
+from watchglass.run.operators import Operators, operators_of
 from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.samples import Moment, Samples, overview, samples_of
@@ -383,6 +384,17 @@ class Run:
             UnknownNameError: There is no such worker.
         """
         return phases_of(self.worker(worker), Mode(mode))
+
+    def operators(self, worker: str | None = None) -> list[Operators]:
+        """The operators of each profiled window of training steps, by first step; an empty list if none was profiled.
+
+        Args:
+            worker: Whose windows.
+
+        Raises:
+            UnknownNameError: There is no such worker.
+        """
+        return operators_of(self.worker(worker))
 
     # Tables
 

@@ -59,6 +59,7 @@ LISTED: dict[str, Callable[[], bool]] = {
     "_python_dispatch": lambda: _in_source("utils/_python_dispatch.py", "class TorchDispatchMode"),
     "_c10d": lambda: _operator("_c10d_functional"),
     "_dtensor": lambda: _operator("_dtensor"),
+    "_profiler_enabled": lambda: torch.autograd._profiler_enabled() is False,
     "_frames_up": lambda: "_frames_up" in inspect.signature(torch.jit.script).parameters,
 }
 

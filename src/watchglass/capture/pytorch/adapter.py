@@ -32,6 +32,7 @@ from watchglass.capture.pytorch.model_discovery import Discovery
 from watchglass.capture.pytorch.module_capture import ModuleCapture
 from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.module_tree import ModuleTree
+from watchglass.capture.pytorch.operator_windows import OperatorWindows
 from watchglass.capture.pytorch.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.root_calls import RootCalls, describe_training
 from watchglass.capture.pytorch.saving import Saving
@@ -130,6 +131,8 @@ class PyTorchAdapter:
         hook.detach_with(lambda: beginnings(False))
         beginnings(True)
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
+        # After the fast path and the update point, which end the step.
+        OperatorWindows(hook)
         hook.detach_with(self._capture.switch_off)
         if discover:
             self._discovery = Discovery(self._current, self._calls)

@@ -7,7 +7,8 @@ Each is wrapped when its first listener comes and restored when its last one lea
 ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
 where phases of steps are recorded ``__next__`` of the iterators that it returns, and, in captured forwards in which
 attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
-``scaled_dot_product_attention`` and ``multi_head_attention_forward``.
+``scaled_dot_product_attention`` and ``multi_head_attention_forward``, and, while operators are profiled, ``start`` and
+``step`` of ``torch.profiler.profile`` and ``__enter__`` of ``torch.autograd.profiler.profile``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
@@ -231,6 +232,11 @@ def next_batch(iterator: type) -> PublicCall:
     return _NEXT_BATCH[iterator]
 
 
+def _profilers() -> Iterable[tuple[Any, str]]:
+    recent, older = torch.profiler.profile, torch.autograd.profiler.profile
+    return ((recent, "start"), (recent, "step"), (older, "__enter__"))
+
+
 def _loss(name: str) -> Owners:
     return lambda: ((nn.functional, name),)
 
@@ -274,6 +280,8 @@ MULTI_HEAD_ATTENTION = PublicCall(lambda: ((nn.functional, "multi_head_attention
 SOFTMAX = PublicCall(
     lambda: ((torch, "softmax"), (nn.functional, "softmax"), (torch.Tensor, "softmax")), NestOfThread()
 )
+#: Of a profiler of the script itself, while operators are profiled.
+PROFILERS = PublicCall(_profilers, NestOfThread())
 #: By the class of the iterators of a loader.
 _NEXT_BATCH: dict[type, PublicCall] = {}
 #: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.

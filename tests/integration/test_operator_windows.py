@@ -1,0 +1,190 @@
+"""Windows of profiled operators: what is found, what is refused, and that the training run is the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks
+from torch.profiler import profile, schedule
+
+from watchglass import open_run
+from watchglass.capture import Hook
+from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.records import OperatorWindow, WindowRefusal
+from watchglass.run import Run
+
+Between = Callable[[int], object]
+
+
+class Burn(nn.Module):
+    """Sorts far more numbers than the rest of the model multiplies."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.ones(100_000).cumsum(0).sin().sort().values.mean() * 0.0
+
+
+def train(folder: Path, windows: str = "", steps: int = 30, between: Between = lambda step: None) -> list[Tensor]:
+    """Trains; ``between`` is called before each step. Returns the weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), Burn(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with Hook(run=folder, profile_steps=windows, flight_recorder=False, strict=True) as hook:
+        adapter = PyTorchAdapter(hook, discover=False)
+        adapter.attach(model)
+        for step in range(steps):
+            between(step)
+            optimizer.zero_grad()
+            model(torch.randn(2, 4)).pow(2).mean().backward()
+            optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def refusals(run: Run) -> list[Any]:
+    return [(fact.data["first_step"], fact.data["reason"]) for fact in run.facts(WindowRefusal.KIND)]
+
+
+def test_the_operator_that_takes_the_time_comes_first(tmp_path: Path) -> None:
+    train(tmp_path / "run", "20:23,5:7")
+    early, late = open_run(tmp_path / "run").operators()
+    assert (early.steps, late.steps) == (range(5, 7), range(20, 23))
+    assert (early["aten::sort"].calls, late["aten::sort"].calls) == (2, 3)
+    assert late["Optimizer.step#SGD.step"].calls == 3  # whole steps
+    assert late.rows[0].name == "aten::sort"
+    assert late["aten::sort"].self_cpu_s <= late["aten::sort"].cpu_s
+    assert [row.self_cpu_s for row in late.rows] == sorted((row.self_cpu_s for row in late.rows), reverse=True)
+    assert late["aten::empty"].self_memory_bytes > 0
+    assert not any(row.on_device for row in late.rows)
+    assert repr(late).endswith("of steps 20:23 of 'worker_0', most time in aten::sort)")
+    frame = late.to_pandas()
+    assert frame.loc["aten::sort", "calls"] == 3
+    with pytest.raises(KeyError):
+        late["aten::no_such"]
+
+
+def test_a_window_states_its_cost(tmp_path: Path) -> None:
+    train(tmp_path / "run", "10:12")
+    (window,) = open_run(tmp_path / "run").operators()
+    cost = window.cost
+    assert min(cost.inside_s, cost.outside_s, cost.begin_s, cost.end_s) > 0
+    assert (window.note, window.omitted) == ("", 0)
+
+
+def test_a_window_changes_no_number(tmp_path: Path) -> None:
+    profiled, plain = train(tmp_path / "run", "3:6"), train(tmp_path / "plain")
+    assert all(map(torch.equal, profiled, plain))
+
+
+def test_without_a_window_nothing_listens(tmp_path: Path) -> None:
+    starts = profile.start
+
+    def seen(folder: str, windows: str) -> set[tuple[int, bool]]:
+        found = []
+        hooks = _global_optimizer_post_hooks
+        train(tmp_path / folder, windows, between=lambda step: found.append((len(hooks), profile.start is starts)))
+        return set(found)
+
+    ((without, unwrapped),) = seen("without", "")
+    assert unwrapped
+    # A hook more, and a wrapper while a window is open alone.
+    assert seen("with", "10:12") == {(without + 1, True), (without + 1, False)}
+    assert open_run(tmp_path / "without").operators() == []
+
+
+def test_windows_past_the_end_are_refused_or_cut(tmp_path: Path) -> None:
+    train(tmp_path / "run", "25:40,100:105")
+    run = open_run(tmp_path / "run")
+    (window,) = run.operators()
+    assert (window.steps, window.note) == (range(25, 30), "the training run ended before its last step")
+    assert refusals(run) == [(100, "the training run ended before step 100")]
+
+
+def test_a_script_that_profiles_keeps_its_profiler(tmp_path: Path) -> None:
+    own = profile()
+
+    def between(step: int) -> None:
+        if step == 8:
+            own.start()
+        if step == 14:
+            own.stop()
+
+    train(tmp_path / "run", "10:12,20:22", between=between)
+    run = open_run(tmp_path / "run")
+    assert [window.steps for window in run.operators()] == [range(20, 22)]
+    assert refusals(run) == [(10, "the script uses PyTorch's profiler itself")]
+    assert {event.key: event.count for event in own.key_averages()}["aten::sort"] == 6
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_window_ends_where_the_script_begins_to_profile(tmp_path: Path, *, scheduled: bool) -> None:
+    # With a schedule, it was made before the window and begins inside it.
+    own = profile(schedule=schedule(wait=2, warmup=1, active=3), acc_events=True) if scheduled else profile()
+    unwrapped = profile.start, profile.step
+
+    def between(step: int) -> None:
+        if step == (8 if scheduled else 12):
+            own.start()
+        elif scheduled and 12 <= step < 17:
+            own.step()
+        if step == 17:
+            own.stop()
+            assert (profile.start, profile.step) == unwrapped
+
+    train(tmp_path / "run", "10:20", between=between)
+    run = open_run(tmp_path / "run")
+    (window,) = run.operators()
+    assert (window.steps, window["aten::sort"].calls) == (range(10, 12), 2)
+    assert window.note == "the script began to use PyTorch's profiler itself"
+    expected = 3 if scheduled else 5
+    assert {event.key: event.count for event in own.key_averages()}["aten::sort"] == expected
+
+
+def test_a_profiler_that_fails_costs_the_window_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("no kineto")
+
+    monkeypatch.setattr(profile, "start", fail)
+    train(tmp_path / "run", "5:7")
+    run = open_run(tmp_path / "run")
+    assert refusals(run) == [(5, "PyTorch's profiler did not start: RuntimeError: no kineto")]
+    assert len(run.table("steps").to_arrow()) == 30
+
+
+def test_damaged_windows_are_left_out() -> None:
+    fact = OperatorWindow(1, 2, ()).to_fact("torch.profiler")
+    assert OperatorWindow.from_fact(fact) is not None
+    for key, value in (("operators", 3), ("cost", None), ("first_step", "1"), ("operators", {"name": [1]})):
+        damaged = type(fact)(fact.kind, -1, fact.source, {**fact.data, key: value})
+        assert OperatorWindow.from_fact(damaged) is None
+
+
+def test_the_command_line_takes_windows(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "torch.set_num_threads(1)\n"
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.01)\n"
+        "for _ in range(20):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.ones(2, 4)).mean().backward()\n"
+        "    optimizer.step()\n"
+    )
+    words = [sys.executable, "-m", "watchglass", "run", "--run", "run", "--evaluator", "none", "--no-profiler"]
+    done = subprocess.run(
+        [*words, "--profile-steps", "4:6", "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (window,) = open_run(tmp_path / "run").operators()
+    assert (window.steps, window["aten::addmm"].calls) == (range(4, 6), 2)
+    done = subprocess.run(
+        [*words, "--profile-steps", "4:6,5:9", "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.strip().count("\n")) == (2, 0)
+    assert "--profile-steps windows must not overlap but got 4:6 and 5:9; use 4:9" in done.stderr
