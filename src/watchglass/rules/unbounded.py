@@ -69,10 +69,12 @@ _OF_ONE: Mapping[str, Callable[[Growth], Growth]] = {
 def falls_without_limit(terms: Iterable[LossTerm]) -> bool:
     """Whether the terms of a loss that fall while outputs grow outweigh those that rise.
 
+    Terms of different last layers are compared apart: what one head of a model gives can grow alone.
+
     Args:
         terms: All terms of the loss. With one that is not known as a whole the answer is False.
     """
-    up, down = 0.0, 0.0
+    heads: list[tuple[set[str], Growth]] = []
     for term in terms:
         found = _of(term) if term.whole and term.operations else None
         if found is None:
@@ -81,8 +83,14 @@ def falls_without_limit(terms: Iterable[LossTerm]) -> bool:
             found = found.either
         elif term.coefficient < 0:
             found = found.negative
-        up, down = max(up, found.up), max(down, found.down)
-    return down > up
+        layers = {str(each["layer"]) for each in term.operations if each.get("layer") is not None}
+        # A term of no layer, such as a penalty, may be about any of them.
+        same = [each for each in heads if not layers or not each[0] or each[0] & layers]
+        heads = [each for each in heads if each not in same]
+        names = layers.union(*(each[0] for each in same))
+        growths = [found, *(each[1] for each in same)]
+        heads.append((names, Growth(max(each.up for each in growths), max(each.down for each in growths))))
+    return any(growth.down > growth.up for _, growth in heads)
 
 
 def _of(term: LossTerm) -> Growth | None:

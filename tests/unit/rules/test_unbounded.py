@@ -10,9 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from watchglass.capture.pytorch.autograd_graph import Graph, Operand, is_parameter
-from watchglass.capture.pytorch.facts.loss_graphs import described
-from watchglass.rules.loss_terms import LossTerm
+from loss_terms import terms_of
 from watchglass.rules.unbounded import falls_without_limit
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -64,7 +62,23 @@ LIMITED: list[Loss] = [
 
 @pytest.mark.parametrize(("loss", "endless"), [(each, True) for each in ENDLESS] + [(each, False) for each in LIMITED])
 def test_a_loss_whose_falling_terms_grow_fastest_has_no_limit(loss: Loss, endless: bool) -> None:
-    made = loss(nn.Linear(3, 4)(torch.randn(32, 3)), torch.randn(32, 4))
-    graph = Graph(made.grad_fn, is_parameter)
-    data = described(graph, Operand(len(graph) - 1, 0), lambda at, number: None, lambda index: "weight")
-    assert falls_without_limit(map(LossTerm, data["terms"])) == endless
+    terms = terms_of(loss(nn.Linear(3, 4)(torch.randn(32, 3)), torch.randn(32, 4)))
+    assert falls_without_limit(terms) == endless
+
+
+LABELS = torch.arange(32) % 4
+
+
+@pytest.mark.parametrize(
+    ("loss", "endless"),
+    [
+        (lambda one, other: F.cross_entropy(one, LABELS) - 0.4 * F.cross_entropy(other, LABELS), True),
+        (lambda one, other: F.cross_entropy(one, LABELS) + 0.4 * F.cross_entropy(other, LABELS), False),
+        # The second term is of both, and so is the first one then.
+        (lambda one, other: F.mse_loss(one, other.detach()) - F.l1_loss(one + other, torch.zeros(32, 4)), False),
+        (lambda one, other: one.mean() + (torch.ones(32, 4) - other).div(one.exp()).pow(2).mean(), False),
+    ],
+)
+def test_what_one_head_gives_can_grow_alone(loss: Loss, endless: bool) -> None:
+    shared = nn.Linear(3, 3)(torch.randn(32, 3)).relu()
+    assert falls_without_limit(terms_of(loss(nn.Linear(3, 4)(shared), nn.Linear(3, 4)(shared)))) is endless

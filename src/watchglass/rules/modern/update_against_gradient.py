@@ -43,8 +43,9 @@ class UpdateAgainstGradient(Rule):
         decay, go along their gradients in `samples` samples in a row (in one sample, if it leaves no doubt). The loss
         function (or the loss) has risen to `rise` times its start: an `error`. If it has not risen so far, and has not
         fallen at the end of the run, it is a `warning`.
-        * The loss has a part that falls without limit while outputs grow, faster than all other parts rise (minus a
-        square, plus a log-density, minus the divergence of a variational autoencoder), and is far below zero.
+        * The loss has a part that falls without limit while outputs grow, faster than all other parts of the same
+        outputs rise (minus a square, plus a log-density, minus the divergence of a variational autoencoder, minus the
+        loss of an auxiliary head), and is far below zero.
         * A hinge loss is that of one plus target times output, so that outputs get the sign opposite to their targets.
         The graph does not show whether a script has negated the targets before.
         * A part of the loss has the wrong sign whatever the data are: a penalty on weights is subtracted, PPO's clipped
