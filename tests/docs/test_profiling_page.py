@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
 import shlex
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvml import FakeNvml
+from watchglass.cli import main
 from watchglass.profile import open_sources
 from watchglass.profile.sources import NvidiaSource, NvidiaStateSource, ProcessTree
 
@@ -51,6 +54,10 @@ def test_every_example_of_the_page_runs(page: str, in_tmp_path: Path, capsys: py
     words = [sys.executable, "-m", "watchglass", *shlex.split(command)]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
+    (traced,) = re.findall(r"^\$ watchglass (trace .*)$", page, re.MULTILINE)
+    assert main(shlex.split(traced)) == 0
+    shown = json.loads(gzip.decompress(Path("trace.json.gz").read_bytes()))["traceEvents"]
+    assert {event["name"] for event in shown} >= {"step 10", "step 19", "forward", "backward"}
     names: dict[str, object] = {}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)):
         exec(compile(block, f"docs/profiling.md, block {number}", "exec"), names)  # noqa: S102 - the page's own

@@ -129,7 +129,14 @@ def test_another_major_version_is_refused_with_the_cure(
     with pytest.raises(FormatVersionError, match=rf"has format {major}\.0 but this watchglass reads format 2; {cure}"):
         open_run(path)
     target = ["-o", str(tmp_path / "x")]
-    for command in (["show"], ["check"], ["report", *target], ["compact"], ["export", "--to", "parquet", *target]):
+    for command in (
+        ["show"],
+        ["check"],
+        ["report", *target],
+        ["trace", *target],
+        ["compact"],
+        ["export", "--to", "parquet", *target],
+    ):
         assert main([command[0], str(path), *command[1:]]) == 2
         out = capsys.readouterr()
         (line,) = out.err.splitlines()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from watchglass.run.summaries import count_steps as count_steps, leaders_of as leaders_of
     from watchglass.run.table import Table as Table
     from watchglass.run.tensor import Tensor as Tensor
+    from watchglass.run.timeline import StepTimes as StepTimes, step_times as step_times
     from watchglass.run.worker import Worker as Worker
 
 if not TYPE_CHECKING:

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
         printable as printable,
         size as size,
     )
+    from watchglass.view.trace import (
+        check_trace_path as check_trace_path,
+        trace_document as trace_document,
+        write_trace as write_trace,
+    )
     from watchglass.view.usage import phases_sentence as phases_sentence, usage_sentence as usage_sentence
     from watchglass.view.verdict import (
         STYLES as STYLES,

@@ -92,6 +92,7 @@ def test_every_command_answers_at_once(
     plant(place_in(tmp_path / "runs/bad", place), kind)
     with at_once():
         for command in (("show", "{}"), ("check", "{}"), ("report", "{}", "-o", str(tmp_path / "r.html"), "--force"),
+                        ("trace", "{}", "-o", str(tmp_path / "t.json"), "--force"),
                         ("compact", "{}"), ("export", "{}", "--to", "csv", "-o", str(tmp_path / "out"), "--force"),
                         ("rm", "{}", "--force")):  # fmt: skip
             said = watchglass(*(word.format(tmp_path / "runs/bad") for word in command))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from pathlib import Path
@@ -97,11 +98,43 @@ def test_a_report_is_written_and_not_overwritten(watchglass: Watchglass, broken:
     assert watchglass("report", broken, "-o", target, "--force").status == 0
 
 
+def test_a_trace_is_written_and_not_overwritten(watchglass: Watchglass, broken: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out" / "trace.json"
+    said = watchglass("trace", broken, "-o", target)
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith(f"{target} (")
+    document = json.loads(target.read_text())
+    marks = [event["name"] for event in document["traceEvents"] if event["ph"] == "i"]
+    assert "ExplodingTensor (error)" in marks
+    assert "--force" in watchglass("trace", broken, "-o", target).error
+    assert watchglass("trace", broken, "-o", target, "--force", "--steps", "2:4").status == 0
+    document = json.loads(target.read_text())
+    shown = [event["name"] for event in document["traceEvents"] if event["ph"] == "X"]
+    assert shown == ["step 2", "step 3"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "line"),
+    [
+        ("5", "--steps must be START:STOP with START below STOP, such as 100:200, but got '5'"),
+        ("7:7", "--steps must be START:STOP with START below STOP, such as 100:200, but got '7:7'"),
+        ("7000:7001", "has no training step of 7000:7001; it has 0 to"),
+    ],
+)
+def test_steps_of_a_trace_are_checked(
+    watchglass: Watchglass, healthy: Path, tmp_path: Path, steps: str, line: str
+) -> None:
+    said = watchglass("trace", healthy, "-o", tmp_path / "trace.json", "--steps", steps)
+    assert said.status == 2
+    assert line in said.error
+    assert not (tmp_path / "trace.json").exists()
+
+
 def test_version(watchglass: Watchglass) -> None:
     assert watchglass("--version") == (0, f"watchglass {package.__version__}\n", "")
 
 
-@pytest.mark.parametrize("verb", ["run", "check", "show", "rules", "report"])
+@pytest.mark.parametrize("verb", ["run", "check", "show", "rules", "report", "trace"])
 def test_every_verb_has_help(watchglass: Watchglass, verb: str) -> None:
     said = watchglass(verb, "--help")
     assert (said.status, said.err) == (0, "")

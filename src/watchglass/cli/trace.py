@@ -1,0 +1,42 @@
+"""``watchglass trace``: write a run as a trace for Perfetto."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from watchglass import view
+from watchglass.cli.shared_options import RunPath
+from watchglass.cli.terminal import working
+from watchglass.errors import InvalidValueError
+
+
+def trace(
+    run: RunPath,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write; with .gz at the end, compressed.")
+    ],
+    steps: Annotated[
+        str | None,
+        typer.Option("--steps", metavar="START:STOP", help="Only these training steps, STOP excluded. [default: all]"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+) -> None:
+    """Write a run as a trace that Perfetto opens: steps and phases of all ranks, findings, load of the machines."""
+    from watchglass.cli.verdicts import judged
+
+    chosen = None if steps is None else _range(steps)
+    view.check_trace_path(output, replace=force)
+    opened, verdict = judged(run)
+    with working("writing the trace"):
+        written = view.write_trace(opened, verdict.findings, output, steps=chosen, replace=force)
+    typer.echo(f"{view.printable(output)} ({view.size(written)}); open it at https://ui.perfetto.dev")
+
+
+def _range(text: str) -> range:
+    found = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise InvalidValueError(f"--steps must be START:STOP with START below STOP, such as 100:200, but got {text!r}")
+    return range(int(found[1]), int(found[2]))

@@ -1,0 +1,61 @@
+"""When the steps of a worker and their phases were, on one clock for all workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import PHASE_NAMES, PHASES
+from watchglass.run.clocks import wall_times
+from watchglass.run.worker import Worker
+
+
+@dataclass(frozen=True, eq=False)
+class StepTimes:
+    """When the steps of one worker were, in the order of their ends.
+
+    Times are wall times in nanoseconds since 1970. Within an attempt they follow the monotonic clock, so a wall clock
+    that is set during the run moves none of them.
+
+    Attributes:
+        rows: The steps, as rows of :attr:`Worker.columns`.
+        begin_ns: int64[n]. With phases: the end of the step before, since phases are all of the time since then.
+            Without: the call of the model.
+        end_ns: int64[n].
+        phases_s: float64[n, 6], seconds of each of :data:`PHASE_NAMES`; NaN in steps without phases.
+    """
+
+    rows: NDArray[np.void]
+    begin_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    phases_s: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def between(self, begin_ns: int, end_ns: int) -> StepTimes:
+        """The steps whose middle is between two times."""
+        middle_ns = (self.begin_ns + self.end_ns) // 2
+        at = np.flatnonzero((middle_ns >= begin_ns) & (middle_ns <= end_ns))
+        return StepTimes(self.rows[at], self.begin_ns[at], self.end_ns[at], self.phases_s[at])
+
+
+def step_times(worker: Worker) -> StepTimes:
+    """When the steps of a worker that count were; empty for a worker without steps."""
+    rows = worker.columns
+    ends = worker.ends(rows)
+    end_ns, phases_s = np.zeros(len(rows), np.int64), np.full((len(rows), len(PHASE_NAMES)), np.nan)
+    seconds = (ends["end_ns"].astype(np.int64) - ends["start_ns"].astype(np.int64)) / 1e9
+    for attempt, tables in worker.attempts.items():
+        own = np.flatnonzero(rows["attempt"] == attempt)
+        end_ns[own] = wall_times(tables.headers[:1], ends["end_ns"][own]).astype(np.int64)
+        recorded = tables.log(PHASES).unique(PHASES.unique)
+        _, at, found = np.intersect1d(rows["own"][own], recorded["global_step"], return_indices=True)
+        phases_s[own[at]] = np.stack([recorded[field.name][found] for field in PHASES.own], 1)
+    whole = phases_s.sum(1)
+    seconds = np.where(np.isnan(whole), seconds, whole)
+    order = np.argsort(end_ns, kind="stable")
+    begin_ns = end_ns - np.rint(1e9 * seconds).astype(np.int64)
+    return StepTimes(rows[order], begin_ns[order], end_ns[order], phases_s[order])
