@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import PHASE_NAMES, Finding, Mode
-from watchglass.run import StepTimes, step_times
+from watchglass.run import Operators, StepTimes, step_times
 from watchglass.version import __version__
 from watchglass.view.output_file import check_output_path, write_whole
 
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
 
 #: Most training steps of a trace: house. Perfetto opens some million events, and a step of a worker has up to seven.
 MOST_STEPS = 20_000
+#: Operators of a profiled window that are named: house.
+_NAMED_OPERATORS = 20
 #: Most values of a metric, and most of its instances, such as cores: house.
 _MOST_VALUES, _MOST_INSTANCES = 5_000, 16
 #: The order in which phases are drawn: that of a step with one batch, which begins after the update of the one before.
 _DRAWN = tuple(PHASE_NAMES.index(name) for name in ("other", "data", "prepare", "forward", "backward", "update"))
 #: Rows of a worker in the trace.
 _ROWS = {Mode.TRAIN: 1, Mode.EVAL: 2, Mode.PREDICT: 3}
+_PROFILED = 4
 _ROW_NAMES = {Mode.TRAIN: "training steps", Mode.EVAL: "evaluation", Mode.PREDICT: "prediction"}
 
 _Event = dict[str, Any]
@@ -83,7 +87,8 @@ def trace_document(run: Run, findings: Sequence[Finding] = (), *, steps: range |
 
     Each worker is a process, with a row for training and one for evaluations. A step contains its phases, whose lengths
     were measured. They are drawn in the order of a step with one batch; the phases of several micro-batches are added
-    up. Findings are instants, system metrics are counters.
+    up. A further row has the profiled windows, with their operators of the most time. Findings are instants, system
+    metrics are counters.
 
     Args:
         run: The run.
@@ -100,6 +105,7 @@ def trace_document(run: Run, findings: Sequence[Finding] = (), *, steps: range |
         shown = whole.between(*span)
         events += _process(process, name, shown)
         events += _steps(process, shown, span[0])
+        events += _windows(process, run.operators(name), shown, span[0])
         # Of the first worker also those that concern no worker, but a machine.
         own = [each for each in findings if each.worker == name or (process == 1 and each.worker not in times)]
         events += _findings(process, own, shown, span[0])
@@ -169,11 +175,30 @@ def _steps(process: int, shown: StepTimes, origin_ns: int) -> Iterator[_Event]:
                     yield _slice(PHASE_NAMES[phase], "phase", process, row, since, until, {"step": step})
 
 
-def _slice(name: str, category: str, process: int, row: int, begin: int, end: int, numbers: dict[str, int]) -> _Event:
+def _slice(name: str, category: str, process: int, row: int, begin: int, end: int, numbers: dict[str, Any]) -> _Event:
     return {
         "ph": "X", "name": name, "cat": category, "pid": process, "tid": row,
         "ts": begin / 1000, "dur": (end - begin) / 1000, "args": numbers,
     }  # fmt: skip
+
+
+def _windows(process: int, windows: Sequence[Operators], shown: StepTimes, origin_ns: int) -> Iterator[_Event]:
+    """Profiled windows, with the operators that took the most time and the cost of the window."""
+    train, named = shown.rows["mode"] == Mode.TRAIN, False
+    for window in windows:
+        steps = shown.rows["step"]
+        at = np.flatnonzero(train & (steps >= window.steps.start) & (steps < window.steps.stop))
+        if not len(at):
+            continue
+        if not named:
+            named = True
+            yield _named("thread_name", process, _PROFILED, "profiled operators")
+        begin, end = int(shown.begin_ns[at].min()) - origin_ns, int(shown.end_ns[at].max()) - origin_ns
+        words = f"operators of steps {window.steps.start}:{window.steps.stop}"
+        cost = {name: seconds for name, seconds in asdict(window.cost).items() if np.isfinite(seconds)}
+        own = {row.name: max(row.self_cpu_s, row.self_device_s) for row in reversed(window.rows[:_NAMED_OPERATORS])}
+        numbers = {"self_s": dict(reversed(own.items())), "cost": cost}
+        yield _slice(words, "operators", process, _PROFILED, max(begin, 0), end, numbers)
 
 
 def _findings(process: int, findings: Sequence[Finding], shown: StepTimes, origin_ns: int) -> Iterator[_Event]:

@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 
 from watchglass.errors import InvalidValueError, RunExistsError
-from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, Severity
+from watchglass.records import (
+    PHASE_NAMES,
+    PHASES,
+    Finding,
+    Mode,
+    OperatorTotals,
+    OperatorWindow,
+    Severity,
+    WindowCost,
+)
 from watchglass.run import open_run
 from watchglass.testing import Batch, Step, build_run
 from watchglass.view import trace_document, write_trace
@@ -101,6 +110,22 @@ def test_a_finding_is_a_mark_of_its_rank_at_the_end_of_its_step(path: str) -> No
     assert mark["ts"] == pytest.approx(step["ts"] + step["dur"])
     (other,) = events(trace_document(run, [replace(FOUND, worker="system")]), "i")
     assert (other["pid"], other["name"]) == (1, "Overfit (warning)")
+
+
+def test_a_profiled_window_lies_over_its_steps_and_names_its_operators(tmp_path: Path) -> None:
+    operators = tuple(OperatorTotals(f"aten::{n}", 3, 1 / (1 + n), 2.0) for n in range(30))
+    window = OperatorWindow(3, 5, operators, WindowCost(inside_s=0.15, outside_s=0.12))
+    run = open_run(build_run(tmp_path / "run", steps(), facts=[window.to_fact("torch.profiler")]))
+    document = trace_document(run)
+    (shown,) = events(document, "X", cat="operators")
+    first, last = (events(document, "X", name=f"step {n}")[0] for n in (3, 4))
+    assert (shown["name"], shown["ts"]) == ("operators of steps 3:5", first["ts"])
+    assert shown["ts"] + shown["dur"] == pytest.approx(last["ts"] + last["dur"])
+    assert list(shown["args"]["self_s"].items())[:2] == [("aten::0", 1.0), ("aten::1", 0.5)]
+    assert (len(shown["args"]["self_s"]), shown["args"]["cost"]) == (20, {"inside_s": 0.15, "outside_s": 0.12})
+    (row,) = events(document, "M", name="thread_name", tid=shown["tid"])
+    assert row["args"]["name"] == "profiled operators"
+    assert events(trace_document(run, steps=range(6, 8)), "X", cat="operators") == []
 
 
 def test_metrics_are_counters_without_numbers_that_were_not_read(path: str) -> None:
