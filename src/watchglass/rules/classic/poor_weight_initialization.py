@@ -32,12 +32,15 @@ class PoorWeightInitialization(Rule):
         normalisation.
         * Half of the weights, and at least two, have a spread above `high` times 1/sqrt(fan_in), and the first loss is
         more than `worse` times that of guessing (for a squared error: of predicting the mean of the targets).
+        * An embedding of four or more columns starts with a spread above `high`, where frameworks give 1 or less; or
+        above `table`, and the first loss is more than `worse` times that of guessing.
         * The variance of activations differs between layers by more than `threshold`.
     Usual causes: weights filled with a constant, an initialisation written for another layer size.
     What to try: Kaiming initialisation for ReLU, Xavier for tanh; only biases with a constant.
     Costs: one pass over the weights before the first update, then statistics of outputs and weights.
     Source: variance ratio 10 and 10 steps: SageMaker Debugger documentation (LossNotDecreasing has its conditions on
-        gradients and a flat loss); Glorot and Bengio 2010; He et al. 2015; house: the default limits.
+        gradients and a flat loss); Glorot and Bengio 2010; He et al. 2015; torch.nn.Embedding draws from a standard
+        normal distribution; house: the default limits.
     """
 
     default = True
@@ -53,10 +56,10 @@ class PoorWeightInitialization(Rule):
     threshold: float = parameter(1e6, help="largest over smallest variance of layers' activations", unit="ratio", gt=1)
     steps: int = parameter(10, help="the first capture must be among this many steps", unit="steps", ge=1)
     low: float = parameter(0.05, help="smallest spread, in units of 1/sqrt(fan_in)", ge=0)
-    high: float = parameter(5.0, help="largest spread, in units of 1/sqrt(fan_in)", gt=0)
-
+    high: float = parameter(5.0, help="largest spread, in units of 1/sqrt(fan_in), of embeddings in units of 1", gt=0)
     tiny: float = parameter(0.01, help="spread that is too small in any layer, in units of 1/sqrt(fan_in)", ge=0)
     worse: float = parameter(3.0, help="first loss over that of guessing, for weights that are too large", gt=1)
+    table: float = parameter(1.2, help="largest spread of an embedding where the first loss is worse", gt=0)
 
     weights: dict[str, dict[str, Any]] = state(dict)
     measured: bool = state(bool)
@@ -75,6 +78,8 @@ class PoorWeightInitialization(Rule):
         signals.remember_start(self.losses, signals.loss(view), 1)
         if not self.measured:
             yield from self._factors(view)
+        if not self.measured:
+            yield from self._tables(view)
         if not self.measured:
             yield from self._scale(view)
 
@@ -136,6 +141,26 @@ class PoorWeightInitialization(Rule):
             message=f"the spread of {worst} is {factors[worst]:.2g} times 1/sqrt(fan_in), and that of {len(off)} of "
             f"{len(factors)} weights is {'below' if off is tiny else 'above'} {limit:g} times{about}",
             symptoms=symptoms,
+        )  # fmt: skip
+
+    def _tables(self, view: StepView) -> Iterable[Finding]:
+        """A finding if vectors of an embedding are far larger than frameworks make them."""
+        fact = view.latest_fact("initialization")
+        spreads = _spreads_of_tables(view, fact.data.get("tensors")) if fact is not None else {}
+        name = max(spreads, key=lambda each: spreads[each], default="")
+        if not name or spreads[name] <= min(self.table, self.high):
+            return
+        worse = self._worse_than_guessing(view)
+        limit = self.table if worse else self.high
+        if spreads[name] <= limit:
+            return
+        self.measured = True
+        yield self.finding(
+            view, severity=Severity.WARNING, subject="scale",
+            tensors=[each for each, spread in spreads.items() if spread > limit][:16], value=spreads[name], limit=limit,
+            message=f"the vectors of {name} start with a spread of {spreads[name]:.3g}, where frameworks give 1 or less"
+            f"{f', and {worse}' if worse else ''}",
+            symptoms=("weight_scale", "loss_starts_high") if worse else ("weight_scale",),
         )  # fmt: skip
 
     def _worse_than_guessing(self, view: StepView) -> str:
@@ -218,6 +243,22 @@ def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
             "zero": bool(row.get("constant")) and name not in nonzero,
             "factor": std * float(np.sqrt(fan_in)),
         }
+    return found
+
+
+def _spreads_of_tables(view: StepView, tensors: Any) -> dict[str, float]:
+    """The initial spreads of trainable embeddings, by name.
+
+    Tables of a few columns may hold physical quantities, such as energies of atoms.
+    """
+    found: dict[str, float] = {}
+    for name, row in (tensors if isinstance(tensors, dict) else {}).items():
+        info = view.catalog.by_name(name)
+        if info is None or info.module_kind is not ModuleKind.EMBEDDING or info.trainable is False:
+            continue
+        shape = row.get("shape") or []
+        if len(shape) == 2 and shape[1] >= 4:
+            found[name] = float(row.get("std") or 0.0)
     return found
 
 

@@ -97,3 +97,34 @@ def test_large_weights_show_in_the_first_squared_error(run_path: Path, error: fl
     findings = replay(build_run(run_path, steps, modules=MODULES), [RuleSpec("PoorWeightInitialization")]).findings
     assert len(findings) == found
     assert all("squared error starts at 400" in finding.message for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("std", "columns", "error", "found"),
+    [
+        pytest.param(10.0, 32, 1.0, True, id="far too large"),
+        pytest.param(2.0, 32, 400.0, True, id="large, and the first loss shows it"),
+        pytest.param(2.0, 32, 1.0, False, id="large, without effect"),
+        pytest.param(1.0, 32, 400.0, False, id="as a framework makes them"),
+        pytest.param(10.0, 1, 1.0, False, id="one quantity a row"),
+    ],
+)
+def test_embeddings_that_start_too_large_are_found(
+    run_path: Path, std: float, columns: int, error: float, found: bool
+) -> None:
+    shape = [50, columns]
+    table = {"shape": shape, "fan_in": columns, "identical_rows": 0.0, "constant": False, "std": std}
+    facts = {
+        "initialization": {"tensors": {"words.weight": table}},
+        "output_sketch": {"squared_error": error, "constant_error": 1.0},
+    }
+    values = np.random.default_rng(0).normal(0.0, std, shape)
+    steps = [
+        Step(scalars={"loss": error}, statistics={"words.weight": values}, facts=facts if n == 0 else {})
+        for n in range(4)
+    ]
+    run = build_run(run_path, steps, modules={"words": ModuleKind.EMBEDDING})
+    findings = replay(run, [RuleSpec("PoorWeightInitialization")]).findings
+    assert bool(findings) is found
+    assert all(f"words.weight start with a spread of {std:.3g}" in finding.message for finding in findings)
+    assert all(("squared error starts at 400" in finding.message) is (error == 400.0) for finding in findings)
