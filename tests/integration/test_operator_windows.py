@@ -159,7 +159,13 @@ def test_a_profiler_that_fails_costs_the_window_alone(tmp_path: Path, monkeypatc
 def test_damaged_windows_are_left_out() -> None:
     fact = OperatorWindow(1, 2, ()).to_fact("torch.profiler")
     assert OperatorWindow.from_fact(fact) is not None
-    for key, value in (("operators", 3), ("cost", None), ("first_step", "1"), ("operators", {"name": [1]})):
+    for key, value in (
+        ("operators", 3),
+        ("cost", None),
+        ("first_step", "1"),
+        ("end_step", 1),
+        ("operators", {"name": [1]}),
+    ):
         damaged = type(fact)(fact.kind, -1, fact.source, {**fact.data, key: value})
         assert OperatorWindow.from_fact(damaged) is None
 

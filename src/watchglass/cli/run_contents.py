@@ -17,6 +17,7 @@ from watchglass.view import (
     duration,
     failure_sentence,
     number,
+    operators_sentence,
     phases_sentence,
     printable,
     usage_sentence,
@@ -53,6 +54,7 @@ def head_of(run: Run) -> Rows:
         ("workers", ", ".join(run.workers) or "none joined"),
         *(("machine", usage_sentence(usage)) for usage in usage_of(run)),
         *(("time", phases_sentence(phases)) for phases in (run.phases(),) if len(phases)),
+        *(("operators", operators_sentence(operators)) for operators in run.operators() if len(operators)),
         *(("evaluated by", who) for who in _evaluators(run)),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {manifest.version}"),
     ]

@@ -99,13 +99,13 @@ class OperatorWindow:
         steps = [data.get("first_step"), data.get("end_step"), data.get("omitted", 0)]
         if not isinstance(columns, Mapping) or not isinstance(cost, Mapping) or not isinstance(note, str):
             return None
-        if not all(type(step) is int for step in steps):
+        if not all(type(step) is int for step in steps) or not 0 <= steps[0] < steps[1]:
             return None
         try:
             rows = zip(*(_column(columns, field.name) for field in fields(OperatorTotals)), strict=True)
             operators = tuple(OperatorTotals(*row) for row in rows)
             known = WindowCost(**{field.name: float(cost.get(field.name, math.nan)) for field in fields(WindowCost)})
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
         return cls(steps[0], steps[1], operators, known, steps[2], note)
 

@@ -46,7 +46,11 @@ if TYPE_CHECKING:
         trace_document as trace_document,
         write_trace as write_trace,
     )
-    from watchglass.view.usage import phases_sentence as phases_sentence, usage_sentence as usage_sentence
+    from watchglass.view.usage import (
+        operators_sentence as operators_sentence,
+        phases_sentence as phases_sentence,
+        usage_sentence as usage_sentence,
+    )
     from watchglass.view.verdict import (
         STYLES as STYLES,
         TextRow as TextRow,

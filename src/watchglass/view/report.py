@@ -19,7 +19,7 @@ from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.settings import setting_rows
 from watchglass.view.text import duration, number, percent, printable, size
-from watchglass.view.time_figures import duration_rows, time_figures, usage_rows
+from watchglass.view.time_figures import duration_rows, operator_rows, time_figures, usage_rows
 from watchglass.view.verdict import tone
 from watchglass.view.verdict_sentences import chain, closing, findings_of, headline, since
 
@@ -173,10 +173,15 @@ def _figures(first: int, figures: Sequence[tuple[str, go.Figure]]) -> list[str]:
 
 
 def _time_tables(run: Run) -> list[str]:
-    """Durations of steps, and the metrics of machines folded."""
+    """Durations of steps, and, folded, operators of profiled steps and the metrics of machines."""
     durations, usage = duration_rows(run), usage_rows(run)
     head = ("steps", "number", "in total", "mean", "median", "99th percentile", "longest", "at step")
     tables = [_table(head, durations)] if durations else []
+    for operators in run.operators():
+        rows = [tuple(map(_text, row)) for row in operator_rows(operators)]
+        table = _table(("operator", "calls", "host", "share", "with its calls", "device", "memory"), rows)
+        steps = f"{operators.steps.start:,} up to {operators.steps.stop:,}"
+        tables.append(f"<details><summary>Operators of training steps {steps}, per step</summary>{table}</details>")
     if usage:
         rows = [tuple(map(_text, row)) for row in usage]
         table = _table(("metric", "mean", "95th percentile", "maximum"), rows)

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
 from watchglass.records import PHASE_NAMES, Finding, Mode
-from watchglass.run import Phases
+from watchglass.run import Operators, Phases
 from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
-from watchglass.view.text import duration, quantity
+from watchglass.view.text import duration, percent, quantity, size
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -28,6 +28,8 @@ _LOADS = (
     ("gpu.memory.utilization", "memory of GPUs", "#E69F00"),
 )  # fmt: skip
 _MAX_COLUMNS, _BARS = 240, 60
+#: Rows of a table of operators.
+_MAX_OPERATORS = 20
 
 
 def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
@@ -185,6 +187,26 @@ def usage_rows(run: Run) -> list[tuple[str, ...]]:
             name = f"{row['stream']}: {row['metric']}" if several else row["metric"]
             rows.append((name, *(quantity(row[column], row["unit"]) for column in ("mean", "p95", "max"))))
     return rows
+
+
+def operator_rows(operators: Operators) -> list[tuple[str, ...]]:
+    """Operators of a window as text, at most 20: name, calls per step, times per step, share, allocated memory.
+
+    The times are those of the host in the operator itself, with the operators that it calls, and of its kernels. The
+    share is that of the first in the time of all operators of the host. Rows of kernels are left out, because their
+    time is in that of an operator.
+    """
+    steps = len(operators.steps)
+    hosts = [row for row in operators.rows if not row.on_device]
+    whole = sum(row.self_cpu_s for row in hosts)
+    return [
+        (
+            row.name, f"{row.calls / steps:,.4g}", _exact(row.self_cpu_s / steps),
+            percent(row.self_cpu_s / whole) if whole > 0 else "", _exact(row.cpu_s / steps),
+            _exact(row.self_device_s / steps), size(max(row.self_memory_bytes, 0) / steps),
+        )
+        for row in hosts[:_MAX_OPERATORS]
+    ]  # fmt: skip
 
 
 def _exact(seconds: float) -> str:

@@ -1,11 +1,11 @@
-"""How much of a machine a run used, and where the time of its steps went, in words."""
+"""How much of a machine a run used, where the time of its steps went, and in which operators, in words."""
 
 from __future__ import annotations
 
 import math
 
 from watchglass.records import count
-from watchglass.run import Phases, Usage
+from watchglass.run import Operators, Phases, Usage
 from watchglass.view.text import duration, percent, size
 
 
@@ -43,3 +43,21 @@ def phases_sentence(phases: Phases) -> str:
     shares = [(name, share) for name, share in phases.shares.items() if share > 0]
     words = ", ".join(f"{percent(share)} {_PHASE_WORDS[name]}" for name, share in shares)
     return f"training step {duration(float(phases.seconds.mean()))} on average: {words}"
+
+
+#: Operators that a sentence names.
+_NAMED = 3
+
+
+def operators_sentence(operators: Operators) -> str:
+    """``"steps 10:15, host: 41 % aten::addmm, 20 % aten::mm; a step took 30 ms, 25 ms in the steps before"``.
+
+    Shares are of the time of the host in all recorded operators.
+    """
+    rows = sorted((row for row in operators.rows if not row.on_device), key=lambda row: -row.self_cpu_s)
+    whole = sum(row.self_cpu_s for row in rows)
+    words = ", ".join(f"{percent(row.self_cpu_s / whole)} {row.name}" for row in rows[:_NAMED] if row.self_cpu_s > 0)
+    cost = operators.cost
+    took = "" if math.isnan(cost.inside_s) else f"; a step took {duration(cost.inside_s)}"
+    before = "" if not took or math.isnan(cost.outside_s) else f", {duration(cost.outside_s)} in the steps before"
+    return f"steps {operators.steps.start}:{operators.steps.stop}, host: {words or 'no time'}{took}{before}"

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from watchglass.cli.run_contents import head_of
 from watchglass.diagnose import verdict
-from watchglass.records import PHASES, Finding, Mode, Severity
+from watchglass.records import PHASES, Finding, Mode, OperatorTotals, OperatorWindow, Severity, WindowCost
 from watchglass.run import open_run
 from watchglass.testing import Batch, Step, build_run
 from watchglass.view import render_report
@@ -17,6 +18,7 @@ from watchglass.view.time_figures import (
     duration_rows,
     durations_figure,
     machine_figure,
+    operator_rows,
     phases_figure,
     time_figures,
     usage_rows,
@@ -113,3 +115,25 @@ def test_the_report_has_a_section_of_time_only_where_time_was_recorded(path: str
     plain = open_run(build_run(tmp_path / "plain", [Step({"loss": 1.0})] * 3))
     assert time_figures(plain) == []
     assert "<h2>Time</h2>" not in render_report(plain, verdict(plain))
+
+
+def test_operators_of_profiled_steps_are_shown_per_step(tmp_path: Path) -> None:
+    rows = (
+        OperatorTotals("aten::<b>mm", 8, 0.3, 0.4, self_device_s=0.2, self_memory_bytes=4_000_000),
+        OperatorTotals("kernel", 4, 0.0, 0.0, self_device_s=0.2, on_device=True),
+        OperatorTotals("aten::add", 2, 0.1, 0.1, self_memory_bytes=-5),
+    )
+    window = OperatorWindow(10, 12, rows, WindowCost(inside_s=0.5, outside_s=0.25))
+    path = build_run(tmp_path / "run", [Step({"loss": 1.0})] * 3, facts=[window.to_fact("test")])
+    run = open_run(path)
+    (operators,) = run.operators()
+    assert operator_rows(operators) == [
+        ("aten::<b>mm", "4", "150 ms", "75 %", "200 ms", "100 ms", "2.0 MB"),
+        ("aten::add", "1", "50 ms", "25 %", "50 ms", "0 ms", "0 bytes"),
+    ]
+    page = render_report(run, verdict(run))
+    assert "Operators of training steps 10 up to 12, per step" in page
+    assert "aten::&lt;b&gt;mm" in page
+    assert dict(head_of(run))["operators"] == (
+        "steps 10:12, host: 75 % aten::<b>mm, 25 % aten::add; a step took 0.5 s, 0.2 s in the steps before"
+    )
