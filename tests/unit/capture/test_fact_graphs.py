@@ -70,6 +70,13 @@ def test_operations_from_the_last_layer_to_the_loss_are_listed(run_path: Path, l
     assert found["unreached"] is None
 
 
+def test_a_scaler_that_is_switched_off_leaves_the_loss_its_last_operation(run_path: Path) -> None:
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    graphs_of(run_path, perceptron(), lambda model, x, y: scaler.scale(F.cross_entropy(model(x), y)))
+    (found,) = facts(run_path, "loss_graph")
+    assert [each["operation"] for each in found["terms"][0]["operations"]] == ["linear", "log_softmax", "nll_loss"]
+
+
 def test_terms_have_their_weights_and_what_they_hang_on(run_path: Path) -> None:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         penalty = sum(each.square().sum() for each in model.parameters())

@@ -124,7 +124,8 @@ class Backwards:
     def loss_scaled(self, args: tuple[Any, ...], kwargs: dict[str, Any], scaled: Any) -> None:
         """Remember the loss that a scaler has scaled, so that it is recorded unscaled."""
         given = args[1] if len(args) > 1 else kwargs.get("outputs")
-        if isinstance(scaled, Tensor) and isinstance(given, Tensor):
+        # A scaler that is switched off returns the loss itself, with its graph.
+        if isinstance(scaled, Tensor) and isinstance(given, Tensor) and scaled is not given:
             if len(self._scaled) > _MAX_SCALED:
                 self._scaled.clear()
             self._scaled[id(scaled)] = (weakref.ref(scaled), given.detach())
