@@ -126,7 +126,7 @@ class LossRows:
         targets = self._target_rows()
         given = None if targets is None else targets[:: self.stride][: len(values)]
         given = None if given is None or len(given) != len(values) else given[finite]
-        if near := self._neighbours(values, targets):
+        if finite.all() and (near := self._neighbours(values, targets)):
             data["neighbours"] = near
         if self.by_class:
             return {**data, **_of_classes(clean, self._labels(given), self.ignored)}

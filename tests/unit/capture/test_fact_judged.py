@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,14 @@ def test_labels_that_do_not_belong_to_their_inputs_differ_between_neighbours(run
 def test_without_neighbours_nothing_is_compared(run_path: Path, inputs: Tensor, output: Tensor, target: Tensor) -> None:
     function = F.mse_loss if target.is_floating_point() else F.cross_entropy
     assert neighbours(run_path, inputs, lambda x: output, lambda out: function(out, target)) is None
+
+
+def test_infinite_outputs_of_one_sample_leave_the_sketch_of_the_others(run_path: Path) -> None:
+    output = torch.zeros(32, 5).index_fill(0, torch.tensor([3]), torch.inf)
+    labels = torch.arange(32) % 5
+    assert neighbours(run_path, torch.randn(32, 4), lambda x: output, lambda out: F.cross_entropy(out, labels)) is None
+    (found,) = facts(run_path, "output_sketch")
+    assert (found["nonfinite"], found["loss"]) == (1 / 32, pytest.approx(math.log(5)))
 
 
 def test_evaluations_are_sketched_although_nothing_else_is_captured_there(run_path: Path) -> None:
