@@ -29,8 +29,8 @@ class FrozenByMistake(Rule):
         ends, other weights are trained, and the values of this weight fill the range of a uniform initialisation
         (PyTorch's default, Xavier, Kaiming) to its edges with the spread of a uniform distribution. Pretrained weights
         do not look like this. For two or more weights, the spread and range of a normal distribution are enough.
-        Pretrained backbones that are frozen, copies of trained weights (targets of self-supervised learning), fixed
-        tables of positions, and weights that are unfrozen later are not reported.
+        Pretrained backbones that are frozen, copies of trained weights (targets of self-supervised learning; not layers
+        of one stack), fixed tables of positions, and weights that are unfrozen later are not reported.
     Usual causes: a loop over parameters that freezes too much, a backbone whose pretrained weights were not loaded.
     What to try: set requires_grad=True for these layers, and give them to the optimizer; or load their weights.
     Costs: statistics of weights outside the optimizer, twice in each doubling of captured steps.
@@ -66,6 +66,8 @@ class FrozenByMistake(Rule):
         for fact in view.facts("membership"):
             of = fact.data.get("optimizers")
             self.held = [name for each in (of or {}).values() for name in each["frozen"]["names"]]
+            # They require a gradient, although no optimizer holds them.
+            self.fresh.update(dict.fromkeys((fact.data.get("left_out") or {}).get("names", ()), _TRAINED))
         for fact in view.facts("training_flags"):
             now, model = fact.data.get("frozen_parameters", 0), str(fact.data.get("model"))
             if now < self.frozen.get(model, 0):
@@ -139,10 +141,22 @@ class FrozenByMistake(Rule):
         return initialization_of(info.shape, info.module_kind, size, least, most, std, self.tolerance)
 
     def _is_copy(self, view: StepView, info: TensorInfo, std: float) -> bool:
-        """Whether a trained weight began with the same shape and spread; layers of one stack are copies of another."""
+        """Whether a trained weight began with the same shape and spread.
+
+        Layers of one stack, and frozen weights that the optimizer holds, are copies of another from the start.
+        """
         fact = view.latest_fact("initialization")
         rows = fact.data.get("tensors", {}) if fact is not None else {}
-        others = [row for name, row in rows.items() if name != info.name and name not in self.held]
+        others = [row for name, row in rows.items() if name not in self.held and not _is_stacked(name, info.name)]
         return any(
             row.get("shape") == list(info.shape) and abs((row.get("std") or 0) / std - 1) < 1e-5 for row in others
         )
+
+
+def _is_stacked(one: str, other: str) -> bool:
+    """Whether two weights have the same place in layers of one stack: their paths differ in one number at most."""
+    parts, others = one.split("."), other.split(".")
+    if len(parts) != len(others):
+        return False
+    different = [pair for pair in zip(parts, others, strict=True) if pair[0] != pair[1]]
+    return len(different) <= 1 and all(part.isdecimal() for pair in different for part in pair)

@@ -51,8 +51,8 @@ class InputNormalization(Rule):
         one is above `uneven`, or most channels lie further than `offset` standard deviations from zero. Inputs that all
         lie within `tiny` of zero, or that hardly vary around a value of order one, count as normalised twice. So do
         images with the range that a usual normalisation gives when it is applied twice, or in the steps that two
-        divisions leave. It is an `info` if the means of all features of a table are negative by several spreads, and
-        the spreads are unequal.
+        divisions leave, and tables whose features all have means below zero by several spreads, with unequal spreads:
+        an `info` unless the median feature lies further than `offset` spreads from zero.
     Usual causes: images without a division by 255, features in their physical units, a transform that is applied in
         the data set and again in the loop.
     What to try: subtract the mean and divide by the standard deviation of the training data, by channel or feature.
@@ -131,11 +131,12 @@ class InputNormalization(Rule):
             what = f"{about}, and the scales of their channels differ {spread:.3g}-fold, {where} being the largest"
             yield self._finding(view, "inputs_off_scale", what, spread, self.ratio, mean, std)
         elif not walks and common > self.offset and float(np.median(np.abs(mean[varies]))) > _SHIFTED:
-            what = f"{about}: they lie {common:.3g} standard deviations from zero"
+            again = _of_table(mean, std) if not pixels else ""
+            what = f"{about}: they lie {common:.3g} standard deviations from zero{again}"
             twice = float(np.max(np.abs(mean))) < 5 and float(std.max()) < 0.05
-            symptom = "inputs_tiny" if twice else "inputs_off_scale"
+            symptom = "inputs_rescaled_twice" if again else "inputs_tiny" if twice else "inputs_off_scale"
             yield self._finding(view, symptom, what, common, self.offset, mean, std)
-        elif not pixels and (again := _of_table(mean, std, high)):
+        elif not pixels and high > 0 and (again := _of_table(mean, std)):
             # Logarithms look so too.
             yield replace(
                 self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std),
@@ -198,14 +199,14 @@ def _of_images(low: float, high: float, data: Mapping[str, Any], *, black: bool)
     return ""
 
 
-def _of_table(mean: Any, std: Any, high: float) -> str:
+def _of_table(mean: Any, std: Any) -> str:
     """Says that features were standardised twice with the mean and spread of the raw ones; "" otherwise.
 
     The second time, features with mean 0 and spread 1 get the mean -m/s and the spread 1/s: as raw features are mostly
     positive, the means are negative, and their spreads are as unequal as those of the raw ones.
     """
     varies = std > 1e-12
-    if varies.sum() < _FEATURES or not (mean[varies] < 0).all() or high <= 0:
+    if varies.sum() < _FEATURES or not (mean[varies] < 0).all():
         return ""
     apart = float(np.median(-mean[varies] / std[varies]))
     unequal = std[varies].max() / std[varies].min() > 2

@@ -13,21 +13,24 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
 
+#: Captures with the same values that are enough where a run ends.
+_FEWEST = 2
+
 
 class OptimizerMissesParameter(Rule):
     """Trainable parameters get gradients, but no optimizer holds them.
 
     Looks at: the parameters of the optimizers, statistics of weights, and the parameters that backwards reach.
     Fires when: an optimizer holds other parameters of the same model, and a parameter that has a gradient and that no
-        optimizer holds did not change in `patience` captures, as far as it is captured. In other modules in training
-        mode: a parameter with the same values in `looks` readings of the graph, if most weights of its module look
-        freshly initialised. Frozen parameters, pretrained modules, models that only pass gradients on (a discriminator,
-        a perceptual loss), and weights that the script updates itself are not reported.
+        optimizer holds did not change in `patience` captures, or in two and the run ends, as far as it is captured. In
+        other modules in training mode: a parameter with the same values in `looks` readings of the graph, if most
+        weights of its module look freshly initialised. Frozen parameters, pretrained modules, models that only pass
+        gradients on (a discriminator, a perceptual loss), and weights that the script updates itself are not reported.
     Usual causes: layers added after the optimizer was made, a plain list of modules instead of a ModuleList, a wrong
         filter, a second module or parameters of the loss that were forgotten.
     What to try: build the optimizer from model.parameters(), after the last change of the model; with
         requires_grad=False, freeze parameters that should not change.
-    Costs: the fact membership, a microsecond per parameter at a handful of steps; statistics of weights.
+    Costs: the fact membership, a microsecond per parameter at captured steps; statistics of weights.
     Source: exact; TrainCheck (OSDI 2025); house: `patience`.
     """
 
@@ -46,6 +49,8 @@ class OptimizerMissesParameter(Rule):
     total: int = state(int)
     #: By name the last norm and sum of the weight, and captures with these.
     seen: dict[str, list[Any]] = state(dict)
+    #: The latest of these captures.
+    last: int = state(int)
     #: Weights that have changed although no optimizer holds them.
     moved: list[str] = state(list)
 
@@ -55,8 +60,16 @@ class OptimizerMissesParameter(Rule):
             yield from self._beyond(view, fact.data["parameters"], fact.data["count"])
         for fact in view.facts("membership"):
             self._take(fact.data.get("left_out_beside"))
-        if view.mode is not Mode.TRAIN or not self.names or not view.captured:
-            return
+        if view.mode is Mode.TRAIN and self.names and view.captured:
+            self._compare(view)
+            yield from self._judge(view, self.patience)
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """The last judgement; a short or slow run has few captures."""
+        yield from self._judge(view, min(self.patience, _FEWEST))
+
+    def _compare(self, view: StepView) -> None:
+        """Count the captures in which the weights are the same."""
         weights = view.statistics(Role.WEIGHT)
         columns = zip(weights.names, weights.l2.tolist(), weights.sum.tolist(), strict=True)
         values = {name: [norm, total] for name, norm, total in columns}
@@ -72,13 +85,17 @@ class OptimizerMissesParameter(Rule):
                 self.seen.pop(name)
                 continue
             self.seen[name] = [value, before[1] + 1 if before is not None else 1]
+            self.last = view.mode_step
+
+    def _judge(self, view: StepView, patience: int) -> Iterable[Finding]:
+        """A finding about parameters that did not change in so many captures."""
         known = {name: seen for name, seen in self.seen.items() if seen[0] is not None or not self.moved}
-        missed = [name for name in self.names if name in known and known[name][1] >= self.patience]
+        missed = [name for name in self.names if name in known and known[name][1] >= patience]
         if not missed:
             return
         total = self.total - len(self.moved)
         value, captures = self.seen[missed[0]]
-        unchanged = "" if value is None else f": unchanged in {captures} captures up to step {view.mode_step}"
+        unchanged = "" if value is None else f": unchanged in {captures} captures up to step {self.last}"
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
             view,

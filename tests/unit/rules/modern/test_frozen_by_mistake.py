@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, update
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
@@ -48,21 +51,22 @@ def flags(frozen: int) -> dict[str, Any]:
     return {"training_flags": {"model": "Net", "training": True, "frozen_parameters": frozen}}
 
 
-def stack(trained: bool) -> list[Step]:
+def stack(trained: bool, names: tuple[str, str] = ("stem.weight", "body.weight")) -> list[Step]:
     """Two layers that are copies of one another, as those of a transformer; one of them may be trained."""
+    first, second = names
     random = np.random.default_rng(0)
     bound = 1 / math.sqrt(32)
     weight = random.uniform(-bound, bound, (64, 32)).astype(np.float32)
-    names = ["stem.weight"] if trained else ["stem.weight", "body.weight"]
-    membership = {"optimizers": {"optimizer": {"frozen": {"count": len(names), "names": names}}}}
+    frozen = [first] if trained else [first, second]
+    membership = {"optimizers": {"optimizer": {"frozen": {"count": len(frozen), "names": frozen}}}}
     row = {"identical_rows": 0.0, "constant": False, "std": float(weight.std()), "shape": [64, 32]}
-    initialization = {"tensors": {"stem.weight": row, "body.weight": row}}
+    initialization = {"tensors": {first: row, second: row}}
     return [
         Step(
             scalars={"loss": 1.0},
             statistics={
-                "stem.weight": weight,
-                "body.weight": weight + np.float32(0.01 * step * trained),
+                first: weight,
+                second: weight + np.float32(0.01 * step * trained),
                 "readout.weight": random.normal(size=(8, 8)).astype(np.float32),
             },
             facts={"membership": membership, "initialization": initialization} if step == 0 else {},
@@ -81,7 +85,8 @@ class TestFrozenByMistake(RuleSuite):
         return run("trained", np.random.default_rng(0))
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
-        return [short_of_captures(), stack(trained=False), run("uniform", np.random.default_rng(0))[:2]]
+        layers = stack(trained=True, names=("layers.0.linear.weight", "layers.1.linear.weight"))
+        return [short_of_captures(), stack(trained=False), layers, run("uniform", np.random.default_rng(0))[:2]]
 
     def test_weights_that_are_unfrozen_after_the_last_capture_are_not_reported(self, tmp_path: Path) -> None:
         assert self.serious(self.build(tmp_path, short_of_captures(thawed=100))) == []
@@ -106,3 +111,15 @@ class TestFrozenByMistakeInRealRuns(RealRuns):
         watch(model)
         for _ in range(40):
             update(model, optimizer, *batch())
+
+
+def test_weights_that_are_unfrozen_and_in_no_optimizer_are_not_reported(run_path: Path) -> None:
+    torch.manual_seed(0)
+    model = classifier()
+    model[2].requires_grad_(False)
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.05)
+    with watchglass.watch(model, run=run_path, save_interval=1, strict=True):
+        for number in range(40):
+            model[2].requires_grad_(number >= 10)
+            update(model, optimizer, *batch())
+    assert replay(run_path, [RuleSpec("FrozenByMistake")]).findings == ()

@@ -64,6 +64,7 @@ TWICE = {
     ),
     "divided by 255 and then normalised": lambda times: (grey(255) / 255 ** (times - 1) - 0.1307) / 0.3081,
     "by feature": lambda times: normalized(table(), times),
+    "by feature, far from zero": lambda times: normalized(50 * np.array([0.1, 1, 2, 0.5, 0.3, 1.5]) + table(), times),
 }
 
 

@@ -50,7 +50,10 @@ class TestOptimizerMissesParameter(RuleSuite):
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
         # A bias, of which nothing is captured.
-        return (run(f"{LAYERS[0]}.bias", ratio=1e-3), beyond(looks=3), beyond(looks=3, sampled=2, least=0.0, most=0.0))
+        # A run that ends early.
+        short = run(f"{LAYERS[0]}.weight", ratio=0.0)[:3]
+        zeros = beyond(looks=3, sampled=2, least=0.0, most=0.0)
+        return (run(f"{LAYERS[0]}.bias", ratio=1e-3), short, beyond(looks=3), zeros)
 
     def healthy(self) -> Sequence[Step]:
         # The script updates both itself.
