@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +27,8 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: 
 MOST_RESULTS = 5_000
 #: Characters that GitHub allows for a description of a rule, and for one line that names it.
 _LONG, _SHORT = 1024, 255
+#: What has a meaning in messages, as plain text.
+_ESCAPED = {"{": "{{", "}": "}}", "\\": "\\\\", "[": "\\[", "]": "\\]"}
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,8 @@ def _rule(name: str, text: RuleText | None, findings: Sequence[Finding]) -> dict
     return {
         "id": name,
         "name": name,
-        "shortDescription": {"text": _message(summary[:_SHORT])},
-        "fullDescription": {"text": _message(plain[:_LONG])},
+        "shortDescription": {"text": _message(summary, _SHORT)},
+        "fullDescription": {"text": _message(plain, _LONG)},
         "help": {"text": _message(plain), "markdown": marked},
         "defaultConfiguration": {"level": _LEVELS[worst]},
         "properties": {"tags": ["training"], "precision": "high"},
@@ -192,7 +195,9 @@ def _notification(level: str, text: str) -> dict[str, Any]:
     return {"level": level, "message": {"text": _message(printable(text))}}
 
 
-def _message(text: str) -> str:
+def _message(text: str, longest: int | None = None) -> str:
     """Plain text for a message, in which braces are placeholders and brackets links unless they are escaped."""
-    doubled = text.replace("{", "{{").replace("}", "}}")
-    return doubled.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+    escaped = [_ESCAPED.get(character, character) for character in text]
+    if longest is not None:
+        escaped = [part for part, end in zip(escaped, accumulate(map(len, escaped)), strict=True) if end <= longest]
+    return "".join(escaped)
