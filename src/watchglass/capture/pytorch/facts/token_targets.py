@@ -238,8 +238,8 @@ class TokenTargets:
         candidates = [each for each in look.embedded if _fits(each[0], call.target)]
         if not candidates:
             return
-        length = _length(candidates[0][0], call.target)
         shape = candidates[0][0]
+        length = _length(shape, call.target)
         start = _start(call.predictions, shape[-1], length)
         if start is None:
             return
@@ -354,7 +354,7 @@ def _block(tensor: Tensor) -> Tensor:
 
 
 def _length(shape: torch.Size, target: Tensor) -> int:
-    """Labels for each row of tokens; 0 where they cannot be told apart."""
+    """Number of labels for each row of tokens; 0 if rows do not have equally many."""
     rows = shape[0] if len(shape) == 2 else 1
     return target.numel() // rows if target.numel() % rows == 0 else 0
 
