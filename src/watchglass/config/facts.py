@@ -84,7 +84,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         ),
         "membership": FactKind(
             "rules",
-            "a microsecond per parameter, at a handful of steps and when an optimizer changes",
+            "a microsecond per parameter, at a handful of steps and when an optimizer or what is frozen changes",
             "which of the model's parameters the optimizers have, and which of their parameters belong to no model",
         ),
         "loss_call": FactKind(

@@ -105,16 +105,19 @@ def resumed(view: StepView) -> bool:
 
 
 def _rate_name(view: StepView) -> str:
-    """Name of the learning rate: of several groups and optimizers, the first that made this step, else the first."""
+    """Name of the learning rate.
+
+    Of several groups and optimizers, the first that made this step with a rate above zero, else the first.
+    """
     if view.scalar("learning_rate") is not None:
         return "learning_rate"
     recorded = view.scalars(Role.METRIC) if view.mode is Mode.TRAIN else {}
     names = [name for name in recorded or view.catalog.names if name.startswith("learning_rate/")]
-    return min(names, key=lambda name: (len(name), name), default="learning_rate")
+    return min(names, key=lambda name: (recorded.get(name) == 0, len(name), name), default="learning_rate")
 
 
 def learning_rates(view: StepView, last: int | None = None) -> npt.NDArray[np.float64]:
-    """The learning rates of the training steps so far (of the first group where there are several), oldest first.
+    """The learning rates of the training steps so far (of one group where there are several), oldest first.
 
     Args:
         view: The step.
@@ -124,7 +127,7 @@ def learning_rates(view: StepView, last: int | None = None) -> npt.NDArray[np.fl
 
 
 def learning_rate(view: StepView) -> float | None:
-    """The learning rate of this step (of the first group where there are several), or None."""
+    """The learning rate of this step (of one group where there are several), or None."""
     value = view.scalar(_rate_name(view))
     if value is not None:
         return value
@@ -132,6 +135,12 @@ def learning_rate(view: StepView) -> float | None:
     groups = fact.data.get("groups") if fact is not None else None
     value = groups[0].get("lr") if isinstance(groups, list) and groups and isinstance(groups[0], dict) else None
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def has_idle_group(view: StepView) -> bool:
+    """Whether the learning rate of a parameter group is zero at this step while that of another is not."""
+    rates = [value for name, value in view.scalars(Role.METRIC).items() if name.startswith("learning_rate/")]
+    return bool(rates) and min(rates) == 0 < max(rates)
 
 
 def warming_up(view: StepView) -> bool:

@@ -161,6 +161,20 @@ def test_parameters_that_no_optimizer_has_are_named(run_path: Path) -> None:
     assert found["left_out_beside"] == found["left_out"]
 
 
+def test_parameters_that_are_unfrozen_late_are_named(run_path: Path) -> None:
+    model = classifier()
+    model[4].requires_grad_(False)
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    with watching(model, run_path):
+        for number in range(12):
+            model[4].requires_grad_(number >= 9)  # behind the eighth capture, ahead of the sixteenth
+            step(model, optimizer)
+    assert [(at, data["left_out_beside"]["names"]) for at, data in facts_by_step(run_path, "membership").items()] == [
+        (0, []),
+        (9, ["4.weight", "4.bias"]),
+    ]
+
+
 def test_an_optimizer_that_is_never_called_holds_its_parameters(run_path: Path) -> None:
     model = classifier()
     optimizer, idle = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[0], model[1:]))

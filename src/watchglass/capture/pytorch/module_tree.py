@@ -261,6 +261,11 @@ class ModuleTree:
         """All living parameters, in order, each once."""
         return (living for reference, _ in self._parameters.values() if (living := reference()) is not None)
 
+    def trainable(self) -> int:
+        """Number of living parameters that require a gradient."""
+        living = [reference() for reference, _ in self._parameters.values()]
+        return sum(parameter is not None and parameter.requires_grad for parameter in living)
+
 
 def described(trees: Iterable[ModuleTree]) -> dict[str, dict[str, Any]]:
     """Class names, kinds, dropout and padding tokens of modules by path, for a ``model`` fact."""

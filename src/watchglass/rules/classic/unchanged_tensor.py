@@ -28,10 +28,10 @@ class UnchangedTensor(Rule):
 
     Looks at: a fingerprint of the statistics of trainable weights, between captures.
     Fires when: a weight is the same in `num_steps` captures since the start, while others change. The severity is
-        `warning` for weights with two or more axes that receive a gradient, and `info` for the rest. Or no weight
-        changes at all, although the learning rate is not zero. Frozen parameters, skipped steps and parameters that
-        changed once are not reported. Nor is a weight of a resumed attempt, because an earlier attempt saw whether it
-        ever changed.
+        `warning` for weights with two or more axes that receive a gradient, and `info` for the rest, and where a group
+        has a learning rate of zero beside others. Or no weight changes at all, although the learning rate is not zero.
+        Frozen parameters, skipped steps and parameters that changed once are not reported. Nor is a weight of a resumed
+        attempt, because an earlier attempt saw whether it ever changed.
     Usual causes: the optimizer does not hold the weight, no gradient reaches it, dead units before it.
     What to try: build the optimizer from model.parameters(); look for detach() or no_grad().
     Costs: statistics of weights and gradients at captured steps.
@@ -134,10 +134,12 @@ class UnchangedTensor(Rule):
         with_gradient = [
             name for name, norm, matrix in zip(stuck.names, norms, matrices, strict=True) if norm is not None and matrix
         ]
-        severity = Severity.WARNING if with_gradient else Severity.INFO
         names = with_gradient or stuck.names
         zero = all(largest.get(f"gradient/{name}") == 0 for name in with_gradient)
         symptom = "no_gradient" if not with_gradient else "gradients_exactly_zero" if zero else "parameter_unchanged"
+        # Which may be how the script freezes them.
+        idle = symptom == "parameter_unchanged" and signals.has_idle_group(view)
+        severity = Severity.WARNING if with_gradient and not idle else Severity.INFO
         many = len(names) > 1
         why = {
             "no_gradient": f"no gradient was captured for {'them' if many else 'it'}",
@@ -152,8 +154,9 @@ class UnchangedTensor(Rule):
             tensors=names[:16],
             value=float(len(names)),
             message=f"{names[0]}{others} not changed in any of {captures} captures up to step {view.mode_step}"
-            f"{', ' if symptom == 'parameter_unchanged' else ': '}{why}",
-            symptoms=(symptom,),
+            f"{', ' if symptom == 'parameter_unchanged' else ': '}{why}"
+            f"{'; the learning rate of a parameter group is zero' if idle else ''}",
+            symptoms=() if idle else (symptom,),
         )
 
 

@@ -23,16 +23,19 @@ _FEWEST = 2
 class FrozenByMistake(Rule):
     """Some layers are frozen at random weights from the start, while others are trained.
 
-    Looks at: weights with two or more axes that do not require a gradient: minimum, maximum and spread against what
-        the usual initialisations give for their size.
+    Looks at: weights with two or more axes that do not require a gradient, or have gradients and never move because
+        the learning rate of their group is zero: minimum, maximum and spread against what the usual initialisations
+        give for their size.
     Fires when: such a weight has not changed in `patience` captures and half of the run is over, or in two and the run
         ends, other weights are trained, and the values of this weight fill the range of a uniform initialisation
         (PyTorch's default, Xavier, Kaiming) to its edges with the spread of a uniform distribution. Pretrained weights
         do not look like this. For two or more weights, the spread and range of a normal distribution are enough.
         Pretrained backbones that are frozen, copies of trained weights (targets of self-supervised learning; not layers
         of one stack), fixed tables of positions, and weights that are unfrozen later are not reported.
-    Usual causes: a loop over parameters that freezes too much, a backbone whose pretrained weights were not loaded.
-    What to try: set requires_grad=True for these layers, and give them to the optimizer; or load their weights.
+    Usual causes: a loop over parameters that freezes too much, a learning rate of zero for one group, a backbone whose
+        pretrained weights were not loaded.
+    What to try: set requires_grad=True for these layers, and give them to the optimizer with a learning rate above
+        zero; or load their weights.
     Costs: statistics of weights outside the optimizer, twice in each doubling of captured steps.
     Source: defaults of torch.nn.init; exact for uniform initialisations; house: `patience`, `tolerance`.
     """
@@ -41,6 +44,9 @@ class FrozenByMistake(Rule):
     needs = (
         Needs(role=Role.WEIGHT, statistics=("min", "max", "std", "sum", "l2"), why="to see frozen weights"),
         Needs(facts=("membership",), optional=True, why="to know frozen weights that the optimizer holds"),
+        Needs(scalars=("learning_rate/0",), optional=True, why="to see a group whose learning rate is zero"),
+        Needs(role=Role.UPDATE, statistics=("l2",), optional=True, why="to know the weights of such a group"),
+        Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see that these could be trained"),
         Needs(facts=("initialization",), optional=True, why="to omit copies of trained weights"),
         Needs(facts=("training_flags",), optional=True, why="to see that weights are unfrozen"),
     )
@@ -52,6 +58,8 @@ class FrozenByMistake(Rule):
     fresh: dict[str, list[Any]] = state(dict)
     #: Frozen ones that the optimizer holds; spreads of trained weights at the start, by shape.
     held: list[str] = state(list)
+    #: Trainable weights that a group with a learning rate of zero has kept as they are, at the first capture.
+    unmoved: list[str] | None = state(lambda: None)
     trained: int = state(int)
     #: By model how many parameters were frozen, and the step since which there are fewer.
     frozen: dict[str, int] = state(dict)
@@ -75,9 +83,11 @@ class FrozenByMistake(Rule):
             self.frozen[model] = now
         if view.mode is not Mode.TRAIN or not view.captured:
             return
+        if self.unmoved is None:
+            self.unmoved = self._unmoved(view)
         weights = view.statistics(Role.WEIGHT, min_dims=2)
         # Most weights are trained, and the same ones at every captured step.
-        key = ("frozen", tuple(self.held))
+        key = ("frozen", *self.held, "unmoved", *self.unmoved)
         frozen, trained, found = weights.group.answers.get(key, lambda: self._frozen(weights))
         self.fresh.update(trained)
         parts = (weights.min, weights.max, weights.std, weights.sum, weights.l2) if frozen else ()
@@ -101,11 +111,25 @@ class FrozenByMistake(Rule):
         """The last judgement; a slow run has few captures."""
         yield from self._judge(view, min(self.patience, _FEWEST))
 
+    def _unmoved(self, view: StepView) -> list[str]:
+        """Weights with gradients that do not move, where one group has a learning rate of zero and another has not."""
+        if not signals.has_idle_group(view):
+            return []
+        parts = [view.statistics(role, min_dims=2) for role in (Role.UPDATE, Role.GRADIENT)]
+        moved, slope = (dict(zip(part.names, part.l2.tolist(), strict=True)) for part in parts)
+        names = [name.removeprefix("update/") for name, norm in moved.items() if norm == 0]
+        return [name for name in names if slope.get(f"gradient/{name}", 0) > 0]
+
+    def _kept(self) -> set[str]:
+        """Names of weights that the optimizer holds and leaves as they are."""
+        return {*self.held, *(self.unmoved or ())}
+
     def _frozen(self, weights: Statistics) -> tuple[list[int], dict[str, list[Any]], int]:
         """Rows of frozen weights; the trained ones as :attr:`fresh` has them, and how many of these are layers'."""
         rows, trained = list[int](), list[TensorInfo]()
+        kept = self._kept()
         for row, info in enumerate(weights.tensors):
-            if info.trainable is False or info.name in self.held:
+            if info.trainable is False or info.name in kept:
                 rows.append(row)
             else:
                 trained.append(info)
@@ -116,21 +140,27 @@ class FrozenByMistake(Rule):
         # A weight that has been unfrozen shows by its values where it is captured. Short runs have few late captures.
         rows = {name: row for name, row in self.fresh.items() if row[1] >= patience and row[3] >= self.thawed}
         still = {name: row[2] for name, row in rows.items() if row[2]}
-        uniform = [name for name, fits in still.items() if "uniform" in fits]
-        if not self.trained or not still or not (uniform or len(still) > 1):
-            return
-        names = uniform or list(still)
+        unmoved = {name: fits for name, fits in still.items() if name in (self.unmoved or ())}
+        for fresh in (unmoved, {name: fits for name, fits in still.items() if name not in unmoved}):
+            names = [name for name, fits in fresh.items() if "uniform" in fits] or list(fresh) * (len(fresh) > 1)
+            if self.trained and names:
+                yield self._about(view, names, fresh[names[0]], rows[names[0]][3], zero_rate=fresh is unmoved)
+
+    def _about(self, view: StepView, names: list[str], fits: str, step: int, *, zero_rate: bool) -> Finding:
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield self.finding(
+        verb = "are" if others else "is"
+        what = f"{verb} frozen since the start, with weights that look"
+        if zero_rate:
+            what = f"{verb} in a group whose learning rate is zero since the start, and look{'' if others else 's'}"
+        return self.finding(
             view,
             severity=Severity.WARNING,
-            subject="frozen",
+            subject="zero rate" if zero_rate else "frozen",
             tensors=names[:16],
             value=float(len(names)),
             limit=0.0,
-            message=f"{names[0]}{others} {'are' if others else 'is'} frozen since the start, with weights that look "
-            f"like a fresh initialisation ({still[names[0]]}), up to step {rows[names[0]][3]}",
-            symptoms=("frozen_at_random_weights",),
+            message=f"{names[0]}{others} {what} like a fresh initialisation ({fits}), up to step {step}",
+            symptoms=("group_rate_is_zero",) if zero_rate else ("frozen_at_random_weights",),
         )
 
     def _fits(self, view: StepView, info: TensorInfo, least: float, most: float, std: float) -> str:
@@ -147,7 +177,8 @@ class FrozenByMistake(Rule):
         """
         fact = view.latest_fact("initialization")
         rows = fact.data.get("tensors", {}) if fact is not None else {}
-        others = [row for name, row in rows.items() if name not in self.held and not _is_stacked(name, info.name)]
+        kept = self._kept()
+        others = [row for name, row in rows.items() if name not in kept and not _is_stacked(name, info.name)]
         return any(
             row.get("shape") == list(info.shape) and abs((row.get("std") or 0) / std - 1) < 1e-5 for row in others
         )

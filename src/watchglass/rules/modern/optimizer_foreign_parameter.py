@@ -21,7 +21,8 @@ class OptimizerForeignParameter(Rule):
     Usual causes: the model was copied, loaded or created again after the optimizer; the optimizer belongs to another
         model.
     What to try: make the optimizer after the model has its final form.
-    Costs: the fact membership, a microsecond per parameter at a handful of steps and when an optimizer changes.
+    Costs: the fact membership, a microsecond per parameter at a handful of steps and when an optimizer or what is
+        frozen changes.
     Source: exact: an update without gradients changes nothing; TrainCheck (OSDI 2025).
     """
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, update
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
+from watchglass.records import Severity
 from watchglass.rules import find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
@@ -123,3 +125,26 @@ def test_weights_that_are_unfrozen_and_in_no_optimizer_are_not_reported(run_path
             model[2].requires_grad_(number >= 10)
             update(model, optimizer, *batch())
     assert replay(run_path, [RuleSpec("FrozenByMistake")]).findings == ()
+
+
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_layers_of_a_group_whose_rate_is_zero_are_reported_unless_they_are_pretrained(
+    run_path: Path, pretrained: bool
+) -> None:
+    torch.manual_seed(0)
+    model = classifier()
+    if pretrained:
+        before = torch.optim.SGD(model.parameters(), lr=0.2)
+        for _ in range(60):
+            update(model, before, *batch())
+    groups = [{"params": model[:3].parameters(), "lr": 0.0}, {"params": model[3:].parameters()}]
+    optimizer = torch.optim.Adam(groups, lr=0.001)
+    with watchglass.watch(model, run=run_path, save_interval=1, strict=True):
+        for _ in range(12):
+            update(model, optimizer, *batch())
+    found = replay(run_path, [RuleSpec("FrozenByMistake"), RuleSpec("UnchangedTensor")]).findings
+    assert "UnchangedTensor" in {finding.rule for finding in found}
+    serious = [finding for finding in found if finding.severity is not Severity.INFO]
+    assert [(each.tensors, each.symptoms) for each in serious] == (
+        [] if pretrained else [(("0.weight", "2.weight"), ("group_rate_is_zero",))]
+    )

@@ -124,8 +124,9 @@ class Membership:
         self._subjects.name("optimizer", update.optimizer)
         self._captures += 1
         optimizers = self._subjects.optimizers()
-        seen = (len(self._models), *(len(group["params"]) for each in optimizers for group in each.param_groups))
-        # Freezing changes no number of parameters: examined again at the first, second, fourth, eighth capture.
+        held = [len(group["params"]) for each in optimizers for group in each.param_groups]
+        seen = (len(self._models), *held, None, *(tree.trainable() for tree in self._models))
+        # Not all changes change these numbers: examined again at the first, second, fourth, eighth capture.
         if seen == self._seen and self._captures & (self._captures - 1):
             return
         self._seen = seen
