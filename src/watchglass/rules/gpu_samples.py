@@ -38,17 +38,26 @@ def at_once(*series: MetricSeries) -> list[NDArray[Any]]:
     return [each.mean_of_instances[np.isin(each.time_ns, times)] for each in series]
 
 
-def waiting_gpus(window: Window, metric: str, above: float, gpu_below: float) -> tuple[int, int]:
-    """The times in a window with samples of a metric and of used GPUs, and those of them at which GPUs wait.
+def percent_waiting(
+    points: dict[str, list[int]], window: Window, metric: str, *, above: float, gpu_below: float, patience: int
+) -> float:
+    """The share of all samples so far at which the used GPUs of a machine wait, in percent; 0 for too few samples.
 
     Args:
-        window: A window with samples.
+        points: By stream the number of samples, and of those at which GPUs wait; those of the window are added.
+        window: A window with samples; one from before the first training step does not count.
         metric: A metric of the machine.
         above: The GPUs wait while it is above this.
-        gpu_below: And while the mean utilisation of the used GPUs is below this, in percent.
+        gpu_below: And while their mean utilisation is below this, in percent.
+        patience: Least number of samples.
     """
+    if window.last is None:
+        return 0.0
     gpu, other = at_once(of_used_gpus(window, "gpu.utilization"), window.samples(metric))
-    return len(gpu), int(((other > above) & (gpu < gpu_below)).sum())
+    before = points.get(window.stream, [0, 0])
+    waiting = int(((other > above) & (gpu < gpu_below)).sum())
+    samples, waits = points[window.stream] = [before[0] + len(gpu), before[1] + waiting]
+    return 100 * waits / samples if samples >= max(1, patience) else 0.0
 
 
 def unjudged(samples: int, patience: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Severity
-from watchglass.rules.gpu_samples import unjudged, waiting_gpus
+from watchglass.rules.gpu_samples import percent_waiting, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Window
@@ -46,14 +46,12 @@ class CPUBottleneck(Rule):
 
     def check_window(self, window: Window) -> Iterable[Finding]:
         """A finding for each machine."""
-        if window.last is None:
+        percent = percent_waiting(
+            self.points, window, "cpu.utilization",
+            above=self.cpu_threshold, gpu_below=self.gpu_threshold, patience=self.patience,
+        )  # fmt: skip
+        if percent <= self.threshold:
             return
-        new = waiting_gpus(window, "cpu.utilization", self.cpu_threshold, self.gpu_threshold)
-        before = self.points.get(window.stream, [0, 0])
-        samples, waits = self.points[window.stream] = [before[0] + new[0], before[1] + new[1]]
-        if samples < self.patience or 100 * waits <= self.threshold * samples:
-            return
-        percent = 100 * waits / samples
         yield self.finding(
             window,
             severity=Severity.WARNING,
