@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ import psutil
 
 #: Threads and processes that were asked to end may need a moment; the wait is spent only on a leak.
 PATIENCE_S = 30.0
+
+OURS = "watchglass"
 
 #: Set by pytest or by importing third parties, and nothing of ours.
 FOREIGN_VARIABLES = (
@@ -67,6 +70,7 @@ TORCH_PATCHABLE = (
     ("torch.utils.data.dataloader", "_SingleProcessDataLoaderIter"),
     ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"),
     ("torch.jit", ""),
+    ("torch.serialization", ""),
     ("torch.profiler", "profile"),
     ("torch.autograd.profiler", "profile"),
 )
@@ -85,6 +89,7 @@ class Snapshot:
     path: tuple[str, ...]
     environment: dict[str, str]
     handlers: dict[str, object]
+    collecting: tuple[object, ...]
     folder: str
 
 
@@ -100,6 +105,7 @@ def snapshot(below: Path) -> Snapshot:
         path=tuple(sys.path),
         environment=dict(os.environ),
         handlers=dict(_handlers()),
+        collecting=tuple(each for each in gc.callbacks if str(getattr(each, "__module__", "")).startswith(OURS)),
         folder=os.getcwd(),
     )
 
@@ -131,6 +137,7 @@ def differences(before: Snapshot, below: Path, patience_s: float = PATIENCE_S) -
             for name, value in before.handlers.items()
             if after.handlers[name] is not value
         ),
+        *(f"{each!r} is still in gc.callbacks" for each in after.collecting if each not in before.collecting),
         *([f"the working directory is still {after.folder}"] if after.folder != before.folder else []),
     ]
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from watchglass.records import PHASE_NAMES, PHASES, Mode
+from watchglass.records import PAUSES, PHASE_NAMES, PHASES, Mode, Pause
 from watchglass.testing import Batch, Step
 
 
-def phased(mode: Mode = Mode.TRAIN, facts: Any = (), **seconds: float) -> Step:
-    """A step whose phases take these seconds; those that are not given take none."""
+def phased(
+    mode: Mode = Mode.TRAIN, facts: Any = (), pauses: Mapping[Pause, float] = MappingProxyType({}), **seconds: float
+) -> Step:
+    """A step whose phases take these seconds; those that are not given take none. Pauses are a part of them."""
     row = [seconds.pop(f"{name}_s", 0.0) for name in PHASE_NAMES]
     assert not seconds
-    return Step(scalars={"loss": 1.0}, rows={PHASES: [row]}, seconds=sum(row), mode=mode, facts=facts)
+    rows = {PHASES: [row], PAUSES: [(int(pause), 1, spent) for pause, spent in pauses.items()]}
+    return Step(scalars={"loss": 1.0}, rows=rows, seconds=sum(row), mode=mode, facts=facts)
 
 
 def loader(workers: int, batches: int = 100, name: str = "loader") -> dict[str, Any]:

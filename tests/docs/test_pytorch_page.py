@@ -23,7 +23,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="u
 
 def functions() -> dict[str, object]:
     """What may be wrapped, by the name that a script knows it by."""
-    found: dict[str, object] = {"torch.compile": torch.compile, "torch.softmax": torch.softmax}
+    found: dict[str, object] = {f"torch.{key}": getattr(torch, key) for key in ("compile", "softmax", "save")}
     found |= {f"torch.jit.{key}": value for key, value in vars(torch.jit).items() if callable(value)}
     for module, name in TORCH_PATCHABLE:
         owner = importlib.import_module(module)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -204,6 +206,7 @@ class FakeClock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     made = FakeClock()
     monkeypatch.setattr("watchglass.capture.step_phases.monotonic_ns", lambda: made.now_ns)
+    monkeypatch.setattr("watchglass.capture.pytorch.pauses.monotonic_ns", lambda: made.now_ns)
     return made
 
 
@@ -301,6 +304,64 @@ def test_what_another_thread_loads_makes_nobody_wait(tmp_path: Path, clock: Fake
     phases = open_run(tmp_path / "run").phases()
     assert len(phases) == 8
     assert phases["data"].sum() == 0
+
+
+class SlowFile(io.BytesIO):
+    """A file whose first write takes the time of a sleep."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def write(self, data: Any) -> int:
+        if not self.tell():
+            self.clock.sleep()
+        return super().write(data)
+
+
+class Garbage:
+    """A part of a cycle; to collect it takes the time of a load."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.itself = clock, self
+
+    def __del__(self) -> None:
+        self.clock.burn()
+
+
+def collect(clock: FakeClock) -> None:
+    Garbage(clock)
+    gc.collect()
+
+
+def test_garbage_collections_and_saves_are_noted_with_their_step(tmp_path: Path, clock: FakeClock) -> None:
+    """Of the training thread, in steps with and without a capture; shorter ones than a millisecond are left out."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = watched(tmp_path / "run")
+    for number, inputs in enumerate(DataLoader(Slow(None, STEPS))):
+        if number in (3, 36):
+            collect(clock)
+        if number == 37:
+            thread = threading.Thread(target=collect, args=(clock,))
+            thread.start()
+            thread.join()
+        step(model, optimizer, inputs)
+        gc.collect()
+        if number in (7, 36):
+            torch.save(model.state_dict(), SlowFile(clock))
+            torch.save(model.state_dict(), SlowFile(clock))
+    hook.close()
+    run = open_run(tmp_path / "run")
+    found = run.sql("select step, pause, count, seconds from pauses order by all").to_arrow()
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
+        (3, "collection", 1, pytest.approx(BURN_S)), (8, "save", 2, pytest.approx(2 * SLEEP_S)),
+        (36, "collection", 1, pytest.approx(BURN_S)), (37, "save", 2, pytest.approx(2 * SLEEP_S)),
+    ]  # fmt: skip
+    # They are a part of the time of that step; in step 37 the other thread took some, too.
+    phases = run.phases()
+    took_s = {n: seconds for n, seconds in zip(phases.steps.tolist(), phases.seconds, strict=True) if seconds}
+    assert took_s == pytest.approx({3: BURN_S, 8: 2 * SLEEP_S, 36: BURN_S, 37: 2 * SLEEP_S + BURN_S})
 
 
 def test_nothing_is_recorded_without_the_profiler(tmp_path: Path) -> None:

@@ -28,6 +28,18 @@ class StepPhases:
         self._at = _BEFORE_ALL
         self._since_ns = 0
         self._spent_ns = _NOTHING.copy()
+        #: Pauses since the last end, which the step that ends next takes with its phases.
+        self.pauses: list[tuple[int, int]] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether a first mark was set, so that the present time belongs to a step."""
+        return self._at != _BEFORE_ALL
+
+    def take_pauses(self) -> list[tuple[int, int]]:
+        """The pauses since the last end, as ``(pause, nanoseconds)``."""
+        pauses, self.pauses = self.pauses, []
+        return pauses
 
     def begin(self, phase: int) -> int:
         """One of the phases above begins now; returns the time in nanoseconds of the monotonic clock."""

@@ -284,6 +284,7 @@ class FollowedWorker:
             raw=RawTensors(self.store, raw, f"global step {number}") if raw else None,
             readable=readable,
             phases=self.tables.phases(number),
+            pauses=self.tables.pauses(number),
         )
         if self._models is None:
             self._models = ModelViews(run_id, self.attempt, self.worker)

@@ -193,6 +193,7 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
             "model": step.model,
             "scalars": records.scalars,
             "phases": records.phases,
+            "pauses": records.pauses,
             "statistics": [[captured.sampled, captured.histograms is not None] for captured in statistics],
             "reductions": [[tensor_id, int(kind), value] for tensor_id, kind, value in records.reductions],
             "units": [[tensor_id, int(kind)] for tensor_id, kind, _ in units],
@@ -265,6 +266,7 @@ def _step(content: bytes) -> OpenStep:
         reductions=[(_id(tensor_id), Reduction(kind), float(value)) for tensor_id, kind, value in head["reductions"]],
         units=[(_id(tensor_id), UnitKind(kind), next(arrays)) for tensor_id, kind in head["units"]],
         phases=[_phases(each) for each in head["phases"]],
+        pauses=[_pause(*each) for each in head["pauses"]],
     )
     if head["facts"]:
         for frame in scan(next(arrays).tobytes()).frames:
@@ -284,6 +286,12 @@ def _phases(spent_ns: Any) -> tuple[int, ...]:
     if len(spent_ns) != len(StepPhase) or any(type(each) is not int or not 0 <= each < 1 << 63 for each in spent_ns):
         raise ValueError(f"{spent_ns!r} are no times of phases")
     return tuple(spent_ns)
+
+
+def _pause(pause: Any, spent_ns: Any) -> tuple[int, int]:
+    if type(pause) is not int or not 0 <= pause < 1 << 16 or type(spent_ns) is not int or not 0 <= spent_ns < 1 << 63:
+        raise ValueError(f"{pause!r}, {spent_ns!r} are no pause")
+    return pause, spent_ns
 
 
 def _captured(arrays: Iterator[NDArray[Any]], sampled: bool, binned: bool) -> Captured:

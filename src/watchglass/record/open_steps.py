@@ -53,6 +53,7 @@ class CapturedRecords:
         series: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
         saved: As ``scalars``, by the script: they count instead of what is recorded of the same tensors.
         phases: Nanoseconds by :class:`~watchglass.records.StepPhase`; several of a step are added up.
+        pauses: ``(pause, nanoseconds)``, each a part of the time of the phases.
     """
 
     scalars: list[tuple[int, float, Any]] = field(default_factory=list)
@@ -64,13 +65,14 @@ class CapturedRecords:
     series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
     saved: list[tuple[int, float, Any]] = field(default_factory=list)
     phases: list[tuple[int, ...]] = field(default_factory=list)
+    pauses: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was captured."""
         return not (
             self.scalars or self.saved or self.facts or self.statistics or self.raw
-            or self.reductions or self.units or self.series or self.phases
+            or self.reductions or self.units or self.series or self.phases or self.pauses
         )  # fmt: skip
 
     def take_saved(self) -> None:
@@ -91,6 +93,7 @@ class CapturedRecords:
         self.facts += other.facts
         self.series += other.series
         self.phases += other.phases
+        self.pauses += other.pauses
         if other.statistics or other.units or other.raw or other.reductions:
             self.statistics += other.statistics
             self.reductions += other.reductions

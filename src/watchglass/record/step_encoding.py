@@ -13,6 +13,7 @@ from watchglass.errors import InvalidValueError, StoreError
 from watchglass.record.merging import reductions_of, resolved, statistics_of, units_of
 from watchglass.record.open_steps import CapturedRecords, OpenStep, SteadyRow
 from watchglass.records import (
+    PAUSES,
     PHASES,
     REDUCTIONS,
     SCALARS,
@@ -92,8 +93,11 @@ def encode_steps(
     statistics = statistics_of(_yielding_the_lock(whole))
     if statistics is not None:
         frames += _statistics_frames(statistics)
-    numbers = (reductions_of(whole), units_of(whole), _scalars(whole, steady, steady_ids), _phases(whole, steady))
-    for kind, rows in zip((REDUCTIONS, UNITS, SCALARS, PHASES), numbers, strict=True):
+    numbers = {
+        REDUCTIONS: reductions_of(whole), UNITS: units_of(whole), SCALARS: _scalars(whole, steady, steady_ids),
+        PHASES: _phases(whole, steady), PAUSES: _pauses(whole),
+    }  # fmt: skip
+    for kind, rows in numbers.items():
         if len(rows):
             frames.append(encode_rows(kind, rows))
     raw, lost = _write_raw(whole, write_tensors)
@@ -238,6 +242,16 @@ def _phases(steps: Sequence[OpenStep], steady: dict[str, NDArray[Any]]) -> NDArr
     recorded = np.any([found[field.name] > 0 for field in PHASES.own], axis=0)
     both = np.concatenate([known, found[recorded]])
     return both[np.argsort(both["global_step"], kind="stable")]
+
+
+def _pauses(steps: Sequence[OpenStep]) -> NDArray[Any]:
+    """Rows of the pauses of steps, one for each kind of pause in a step."""
+    rows = []
+    for step in steps:
+        for pause in sorted({pause for pause, _ in step.records.pauses}):
+            spent_ns = [each_ns for each, each_ns in step.records.pauses if each == pause]
+            rows.append((step.global_step, pause, len(spent_ns), sum(spent_ns) / 1e9))
+    return table_of(PAUSES, rows)
 
 
 def _ends(

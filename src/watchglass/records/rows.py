@@ -17,6 +17,7 @@ from watchglass.records.training import (
     STATISTIC_FIELDS,
     Mode,
     Origin,
+    Pause,
     Reduction,
     StepPhase,
     UnitKind,
@@ -209,6 +210,13 @@ PHASES = RowKind(
     "phases", 15, tuple(Field(f"{phase.name.lower()}_s", "f32", means, "s") for phase, means in _PHASES.items()),
     unique=(), given_up=GivenUp.SCALARS,
 )  # fmt: skip
+PAUSES = RowKind(
+    "pauses", 19, (
+        Field("pause", "u16", "garbage collection 1, torch.save 2", values=Pause),
+        Field("count", "u32", "how many of them took a millisecond or more"),
+        Field("seconds", "f32", "their time, which is a part of that of the phases", "s"),
+    ), unique=("pause",), given_up=GivenUp.SCALARS,
+)  # fmt: skip
 SAMPLES = RowKind(
     "samples", 13, (
         Field("layout", "text", "JSON: a list for each metric: name, unit and, of several values, their instances"),
@@ -235,7 +243,8 @@ FINDINGS = RowKind(
 #: All kinds by number, in the order in which tables are named.
 ROW_KINDS: dict[int, RowKind] = {
     kind.number: kind
-    for kind in (STEPS, TENSORS, SCALARS, STATISTICS, REDUCTIONS, UNITS, RAW, FACTS, PHASES, SAMPLES, NOTES, FINDINGS)
+    for kind in (STEPS, TENSORS, SCALARS, STATISTICS, REDUCTIONS, UNITS, RAW, FACTS, PHASES, PAUSES, SAMPLES, NOTES,
+                 FINDINGS)
 }  # fmt: skip
 
 

@@ -195,6 +195,18 @@ class StepPhase(IntEnum):
     OTHER = 5
 
 
+class Pause(IntEnum):
+    """What the training thread does for a millisecond or more within a phase of a step, if that is known.
+
+    Attributes:
+        COLLECTION: Python's garbage collector runs in this thread.
+        SAVE: ``torch.save`` writes.
+    """
+
+    COLLECTION = 1
+    SAVE = 2
+
+
 #: Names of the phases, in their order.
 PHASE_NAMES = tuple(phase.name.lower() for phase in StepPhase)
 

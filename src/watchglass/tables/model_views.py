@@ -124,6 +124,7 @@ def _part(records: StepRecords, model: int, known: frozenset[int]) -> StepRecord
         units=[row for row in records.units if row[0].tensor_id in catalog],
         facts=[fact for fact in records.facts if _is_about(fact, model, catalog, records.catalog)],
         phases=records.phases if leads else None,  # the time of a step counts once
+        pauses=records.pauses if leads else {},
     )
     keep = catalog.mask(records.statistics.ids)
     return part if keep.all() else replace(part, statistics=records.statistics.take(keep))

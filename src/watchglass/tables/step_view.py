@@ -15,6 +15,7 @@ from watchglass.records import (
     Mode,
     ModuleKind,
     Observation,
+    Pause,
     Reduction,
     Role,
     StepEnd,
@@ -52,6 +53,7 @@ class StepRecords:
         readable: Which columns there are, and which of them a rule may read.
         phases: Seconds of each phase, in the order of :class:`~watchglass.records.StepPhase`; None where they were not
             recorded, or are shown with another model.
+        pauses: Seconds of each kind of pause in it; those of phases that are shown with another model are left out.
     """
 
     end: StepEnd
@@ -64,6 +66,7 @@ class StepRecords:
     raw: RawTensors | None = None
     readable: Readable = field(default_factory=Readable)
     phases: tuple[float, ...] | None = None
+    pauses: Mapping[Pause, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -310,6 +313,14 @@ class StepView:
         """
         seconds = self.records.phases
         return None if seconds is None else dict(zip(PHASE_NAMES, seconds, strict=True))
+
+    @property
+    def pauses(self) -> Mapping[Pause, float]:
+        """Seconds of this step in which the training thread collected garbage or was in ``torch.save``, by kind.
+
+        They are a part of the time of the phases. Recorded with these, of pauses of a millisecond or more.
+        """
+        return self.records.pauses
 
     def observations(self, kind: str | None = None) -> list[Observation]:
         """Observations of the evaluator since the step before: ``"worker_lost"``, ``"worker_returned"``."""

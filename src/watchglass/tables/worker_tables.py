@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError
 from watchglass.records import (
     FACTS,
+    PAUSES,
     PHASES,
     RAW,
     REDUCTIONS,
@@ -21,6 +22,7 @@ from watchglass.records import (
     TENSORS,
     UNITS,
     Fact,
+    Pause,
     Reduction,
     RowKey,
     RowKind,
@@ -61,6 +63,7 @@ _FACTS_SEEN = 4096
 _FACT = np.dtype([("global_step", "i8"), ("arrived", "i8"), ("fact", "O")])
 #: Kinds of rows about a tensor, other than statistics and units.
 _OF_TENSORS = (SCALARS, REDUCTIONS, RAW)
+_PAUSES = {int(pause) for pause in Pause}
 _UNIT_KINDS = {int(kind): kind for kind in UnitKind}
 
 
@@ -234,6 +237,11 @@ class WorkerTables:
         """Seconds of each phase of a step, in the order of :class:`~watchglass.records.StepPhase`; None without."""
         rows = self.log(PHASES).at(global_step)
         return tuple(rows[-1].tolist()[1:]) if len(rows) else None
+
+    def pauses(self, global_step: int) -> dict[Pause, float]:
+        """Seconds of each kind of pause in a step; those of later releases are left out."""
+        rows = self.log(PAUSES).at(global_step).tolist()
+        return {Pause(pause): seconds for _, pause, _, seconds in rows if pause in _PAUSES}
 
     def facts(self, global_step: int | None = None, *, since: int = 0) -> list[Fact]:
         """Facts of a step, of the run (-1), or all of them in the order of steps (None).

@@ -17,7 +17,7 @@ from watchglass.record import Captured, CapturedRecords, OpenStep
 from watchglass.record.flight_recorder import FlightRecorder, pack, settle, unpack
 from watchglass.record.open_steps import Forward, SteadyRow
 from watchglass.record.step_encoding import encode_steps
-from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.records import Mode, Pause, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import Histograms, histograms_of, of_array
 from watchglass.store import ABSENT, LocalStore, Rings, read_rings, scan
 from watchglass.store.locked_files import HEADER_BYTES
@@ -53,6 +53,7 @@ def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
         units=[(4, UnitKind.INACTIVE, later(np.arange(13) % 3 == 0)), (5, UnitKind.INACTIVE, np.zeros(0, bool))],
         facts=[("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}), ("k", "", later({}))],
         phases=[(1, 2, 3, 4, 5, 6), (0, 0, 0, 0, 0, 10**9)],
+        pauses=[(int(Pause.SAVE), 10**9), (int(Pause.COLLECTION), 5), (int(Pause.SAVE), 7)],
     )
     return step
 
@@ -72,7 +73,7 @@ def test_every_field_of_a_step_is_kept() -> None:
     """A new kind of records must say here how it is recovered."""
     assert set(Captured._fields) == {"ids", "values", "sampled", "histograms"}
     assert {field.name for field in dataclasses.fields(CapturedRecords)} == {
-        "scalars", "statistics", "reductions", "units", "facts", "phases",
+        "scalars", "statistics", "reductions", "units", "facts", "phases", "pauses",
         "raw",  # too large: left out
         "series",  # named as the step ends, before it is kept
         "saved",  # among the scalars before it is kept
@@ -100,7 +101,7 @@ def test_a_step_with_nothing_in_it_is_kept() -> None:
 def step_entry(**changed: object) -> bytes:
     """An entry of a step as anybody could write it."""
     head = {"arrays": [], "step": [0, 1, 0, 0, 5, 6], "scalars": [], "statistics": [], "reductions": [], "units": [],
-            "facts": False, "phases": [], "model": 0, **changed}  # fmt: skip
+            "facts": False, "phases": [], "pauses": [], "model": 0, **changed}  # fmt: skip
     text = json.dumps(head).encode()
     return b"S" + len(text).to_bytes(4, "little") + text
 
@@ -109,7 +110,8 @@ def step_entry(**changed: object) -> bytes:
     "changed",
     [{"step": [0, 1, "##[error]x", 0, 5, 6]}, {"step": [0, 1, 2**80, 0, 5, 6]}, {"arrays": [["<f8", [2**70]]]},
      {"scalars": [["x", 1.0, 1.0]]}, {"scalars": [[2**40, 1.0, 1.0]]}, {"units": [[-1, 1]], "arrays": [["<f8", [0]]]},
-     {"phases": [[1, 2]]}, {"phases": [[0, 0, 0, 0, 0, -1]]}],
+     {"phases": [[1, 2]]}, {"phases": [[0, 0, 0, 0, 0, -1]]},
+     {"pauses": [[1, -1]]}, {"pauses": [["1", 1]]}, {"pauses": [[1]]}],
 )  # fmt: skip
 def test_a_step_that_cannot_be_written_is_damaged(changed: dict[str, object]) -> None:
     """Otherwise a harvest would fail at it and recover nothing."""

@@ -34,6 +34,7 @@ from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.module_tree import ModuleTree
 from watchglass.capture.pytorch.operator_windows import OperatorWindows
 from watchglass.capture.pytorch.parameter_reader import ParameterReader
+from watchglass.capture.pytorch.pauses import Pauses
 from watchglass.capture.pytorch.root_calls import RootCalls, describe_training
 from watchglass.capture.pytorch.saving import Saving
 from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
@@ -107,6 +108,7 @@ class PyTorchAdapter:
         detach(calls.EVERY_BACKWARD.listen(hook.guard, before=begins, ended=ends))
         if self._current.phases is not None:
             DataWaits(hook, self._current.phases)
+            Pauses(hook, self._current.phases)
         detach(calls.SCALER_SCALE.listen(hook.guard, after=acts(guarded(backwards.loss_scaled))))
         detach(calls.SCALER_STEP.listen(hook.guard, before=before_scaler_step, ended=after_scaler_step))
         for name, call in calls.LOSSES.items():

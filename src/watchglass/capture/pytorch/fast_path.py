@@ -223,7 +223,12 @@ class FastPath:
             rate = groups[0].get("lr")
             if type(rate) is float and len(groups) == 1:
                 hook = self._hook
-                end_ns, phases = (monotonic_ns(), NO_PHASES) if self._phases is None else self._phases.end()
+                if self._phases is None:
+                    end_ns, phases = monotonic_ns(), NO_PHASES
+                else:
+                    end_ns, phases = self._phases.end()
+                    if self._phases.pauses:
+                        hook.current_records().pauses += self._phases.take_pauses()
                 hook.steady_step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
                 self._backwards = 0
                 self._arguments = self._kwargs = None

@@ -5,8 +5,8 @@ Each is wrapped when its first listener comes and restored when its last one lea
 ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and ``step`` of the schedulers of
 ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``,
 ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
-where phases of steps are recorded ``__next__`` of the iterators that it returns, and, in captured forwards in which
-attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
+where phases of steps are recorded ``__next__`` of the iterators that it returns and ``torch.save``, and, in captured
+forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
 ``scaled_dot_product_attention`` and ``multi_head_attention_forward``, and, while operators are profiled, ``start`` and
 ``step`` of ``torch.profiler.profile`` and ``__enter__`` of ``torch.autograd.profiler.profile``.
 
@@ -275,6 +275,7 @@ SCALER_UPDATE = PublicCall(lambda: ((torch.amp.GradScaler, "update"),))
 #: By name. The last is the second half of clipping where a script takes the norm itself; PyTorch has it since 2.6.
 CLIPS = {name: PublicCall(_clip(name)) for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")}
 DATA_LOADER = PublicCall(_data_loader)
+SAVE = PublicCall(lambda: ((torch, "save"), (torch.serialization, "save")), NestOfThread())
 ATTENTION = PublicCall(lambda: ((nn.functional, "scaled_dot_product_attention"),))
 MULTI_HEAD_ATTENTION = PublicCall(lambda: ((nn.functional, "multi_head_attention_forward"),))
 SOFTMAX = PublicCall(

@@ -267,6 +267,7 @@ class RootCalls:
         if clock.evaluation is not None:
             if current.phases is not None:
                 forward.records.phases.append(current.phases.end()[1])
+                forward.records.pauses += current.phases.take_pauses()
             self._evaluated(root, forward, output)
             self._handwritten.returned(root, forward, output)
             if not forward.has_loss and not current.hook.started:

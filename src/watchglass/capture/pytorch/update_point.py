@@ -420,6 +420,7 @@ class UpdatePoint:
             # One time for both: the phases of a step add up to its whole time.
             end_ns, phases = current.phases.end()
             step.records.phases.append(phases)
+            step.records.pauses += current.phases.take_pauses()
         current.hook.clock.end_update(end_ns)
         current.hook.updated(step)
         for forward in step.forwards:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count
+from watchglass.records import PHASE_NAMES, Finding, Mode, Pause, Severity, count
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker.step_outlier import StepOutlier as Documented
@@ -18,7 +18,11 @@ from watchglass.tables import StepView
 _FIRST, _RECENT, _AGAIN = 16, 64, 16
 #: Numbers of outliers that are kept.
 _KEPT = 16
+#: The share of their additional time that a pause takes, if it is the reason.
+_REASON = 0.5
 _SYMPTOMS = {"data": "outliers_wait_for_data", "other": "outliers_between_steps"}
+_SYMPTOMS_OF_PAUSES = {Pause.COLLECTION: "outliers_collect_garbage", Pause.SAVE: "outliers_save"}
+_PAUSES = {Pause.COLLECTION: "garbage collection", Pause.SAVE: "torch.save"}
 _WHERE = {
     "data": "waiting for data", "prepare": "between the arrival of a batch and the call of the model",
     "forward": "in the forward", "backward": "in the backward", "update": "in the update",
@@ -32,8 +36,9 @@ class StepOutlier(Rule):
     Looks at: the phases of training steps, and evaluations before them.
     Fires when: more than `n_outliers` times a step took more than `factor` times the median of the last steps, and
         `least` seconds more than it, and together these steps cost at least `cost` percent of the time of all steps.
-        Outliers in a row count once. The phase that grew most in them is named, and whether they come at equal
-        distances or after evaluations. The gain is an upper bound: outliers as fast as the median.
+        Outliers in a row count once. The phase that grew most in them is named; garbage collections or calls of
+        `torch.save` in the training thread, if they took half of the additional time; and whether outliers come at
+        equal distances or after evaluations. The gain is an upper bound: outliers as fast as the median.
     Usual causes: checkpoints, logging or evaluations by hand between steps; a loader that starts its workers again in
         each epoch; garbage collection; code that compiles for new shapes; other programs on the machine.
     What to try: `persistent_workers=True`; checkpoints less often, or in another thread; `gc.freeze()` after the
@@ -58,6 +63,8 @@ class StepOutlier(Rule):
     #: Seconds of all steps that were compared, and what outliers took beyond the median, by phase.
     whole: float = state(float)
     beyond: list[float] = state(lambda: [0.0] * len(PHASE_NAMES))
+    #: Seconds of outliers in which garbage was collected, and in which `torch.save` wrote, by name.
+    paused: dict[str, float] = state(dict)
     #: Number of outliers, of those after an evaluation, and the last of their steps; whether the last step was one.
     count: int = state(int)
     evaluated: int = state(int)
@@ -79,6 +86,8 @@ class StepOutlier(Rule):
             self.beyond = [
                 so_far + max(0.0, s - usual) for so_far, s, usual in zip(self.beyond, seconds, self.usual, strict=False)
             ]
+            for pause, spent in view.pauses.items():
+                self.paused[pause.name] = self.paused.get(pause.name, 0.0) + spent
             if not self.inside:
                 self._count(view)
                 yield from self._judged(view)
@@ -107,18 +116,25 @@ class StepOutlier(Rule):
             return
         percent, gain = 100 * lost / self.whole, self.whole / (self.whole - lost)
         phase = PHASE_NAMES[int(np.argmax(self.beyond))]
+        pause = next((each for each in Pause if self.paused.get(each.name, 0.0) >= _REASON * lost), None)
+        ms = 1000 * self.usual[-1]
+        reason = f", where {_PAUSES[pause]} took {self.paused[pause.name]:.2g} s" if pause is not None else ""
+        symptom = _SYMPTOMS.get(phase, "outliers_in_steps") if pause is None else _SYMPTOMS_OF_PAUSES[pause]
         yield self.finding(
             view,
             severity=Severity.WARNING,
             subject=phase,
             value=percent,
             limit=self.cost,
-            message=f"{self.count} training steps took more than {self.factor:g} times the median of "
-            f"{1000 * self.usual[-1]:.3g} ms, mostly {_WHERE[phase]}{self._rhythm()}; they cost {percent:.0f} % of the "
-            f"time, so without them steps are at most {gain:.1f} times as fast",
-            symptoms=(_SYMPTOMS.get(phase, "outliers_in_steps"),),
-            evidence={"gain": gain, "phase": phase, "steps": self.steps, "after_evaluation": self.evaluated},
-        )
+            message=f"{self.count} training steps took more than {self.factor:g} times the median of {ms:.3g} ms, "
+            f"mostly {_WHERE[phase]}{reason}{self._rhythm()}; they cost {percent:.0f} % of the time, so without them "
+            f"steps are at most {gain:.1f} times as fast",
+            symptoms=(symptom,),
+            evidence={
+                "gain": gain, "phase": phase, "steps": self.steps, "after_evaluation": self.evaluated,
+                "paused_s": self.paused,
+            },
+        )  # fmt: skip
 
     def _rhythm(self) -> str:
         """When outliers come, where that is known."""

@@ -33,7 +33,7 @@ _CHECKED = struct.Struct("<HHI")
 class FrameKind(IntEnum):
     """The kind of a frame's payload, where code names it: any number of :data:`~watchglass.records.ROW_KINDS` is one.
 
-    Numbers are never reused; 16 and above belong to the journal.
+    Numbers are never reused; 16 to 18 belong to the journal.
     """
 
     HEADER = 1
@@ -51,6 +51,7 @@ class FrameKind(IntEnum):
     SAMPLES = records.SAMPLES.number
     NOTES = records.NOTES.number
     PHASES = records.PHASES.number
+    PAUSES = records.PAUSES.number
     FINDING = records.FINDINGS.number
     STATUS = 17
     OBSERVATION = 18

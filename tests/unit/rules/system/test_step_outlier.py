@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import gc
+import io
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from phased_steps import phased
 from real_runs import RealRuns, Watch, batch, classifier, update
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Finding, Mode, Status
+from watchglass.records import Finding, Mode, Pause, Status
 from watchglass.rules import find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
@@ -66,6 +70,30 @@ def test_outliers_after_evaluations_are_told_from_others(run_path: Path) -> None
     assert "mostly between an update and the next batch, after evaluations; they cost" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("pause", "words", "cause"),
+    [(Pause.COLLECTION, "garbage collection", "garbage_collection"),
+     (Pause.SAVE, "torch.save", "checkpoints_stop_training")],
+)  # fmt: skip
+@pytest.mark.parametrize(("spent_s", "known"), [(1.9, True), (0.9, False)])
+def test_a_pause_that_takes_half_of_the_time_is_the_reason(
+    run_path: Path, pause: Pause, words: str, cause: str, spent_s: float, known: bool
+) -> None:
+    slow = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, other_s=2.0, pauses={pause: spent_s})
+    run = [slow if n >= 40 and n % 20 == 0 else STEP for n in range(101)]
+    (finding,) = found(run_path, run)
+    assert (f"next batch, where {words} took 7.6 s, every 20 steps" in finding.message) is known
+    assert (finding.causes[0] == cause) is known
+    assert finding.evidence["paused_s"][pause.name] == pytest.approx(4 * spent_s)
+
+
+def test_pauses_of_usual_steps_are_no_reason(run_path: Path) -> None:
+    usual = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, pauses={Pause.COLLECTION: 0.05})
+    run = [phased(forward_s=2.0) if n >= 40 and n % 20 == 0 else usual for n in range(101)]
+    (finding,) = found(run_path, run)
+    assert finding.causes[0] == "steps_interrupted"
+
+
 @pytest.mark.parametrize(("data_s", "count"), [(0.35, 0), (0.45, 1)])
 def test_an_outlier_is_beyond_the_factor(run_path: Path, data_s: float, count: int) -> None:
     assert len(found(run_path, steps(120, every=10, data_s=data_s))) == count
@@ -109,6 +137,10 @@ class TestTheDocumentedStepOutlier:
         assert found(run_path.with_name("few"), self.run(12), "sagemaker", n_outliers=12) == []
 
 
+#: Far longer than a machine with other work interrupts a step of a millisecond.
+PAUSE_S = 0.5
+
+
 class TestStepOutlierInRealRuns(RealRuns):
     rule = "StepOutlier"
     cause = "pauses_between_steps"
@@ -116,8 +148,7 @@ class TestStepOutlierInRealRuns(RealRuns):
     reads_more = "no two runs take the same times"
 
     def rules(self) -> list[RuleSpec]:
-        # A machine with other work interrupts steps, but hardly for so long.
-        return [RuleSpec(self.rule, {"least": 0.25, "n_outliers": 2})]
+        return [RuleSpec(self.rule, {"least": PAUSE_S / 2, "n_outliers": 2})]
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         model = classifier()
@@ -126,4 +157,42 @@ class TestStepOutlierInRealRuns(RealRuns):
         for step in range(45):
             update(model, optimizer, *batch())
             if sick and step in (34, 38, 42):
-                time.sleep(0.5)  # a checkpoint
+                self.pause(model)
+
+    def pause(self, model: nn.Module) -> None:
+        """What takes long between two steps."""
+        time.sleep(PAUSE_S)
+
+
+class Slow:
+    """A part of a cycle, which takes long to collect."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        time.sleep(PAUSE_S)
+
+
+class TestStepOutlierThatCollectsGarbage(TestStepOutlierInRealRuns):
+    cause = "garbage_collection"
+
+    def pause(self, model: nn.Module) -> None:
+        Slow()
+        gc.collect()
+
+
+class SlowFile(io.BytesIO):
+    """A file on a slow disk."""
+
+    def write(self, data: Any) -> int:
+        if not self.tell():
+            time.sleep(PAUSE_S)
+        return super().write(data)
+
+
+class TestStepOutlierThatSaves(TestStepOutlierInRealRuns):
+    cause = "checkpoints_stop_training"
+
+    def pause(self, model: nn.Module) -> None:
+        torch.save(model.state_dict(), SlowFile())

@@ -1,0 +1,57 @@
+"""Pauses of the training thread whose reason is known: garbage collections of Python, and ``torch.save``."""
+
+from __future__ import annotations
+
+import gc
+from threading import get_ident
+from time import monotonic_ns
+from typing import Any
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.step_phases import StepPhases
+from watchglass.records import Pause
+
+#: Shorter ones are not recorded: young objects are collected hundreds of times a second, in microseconds.
+_SHORT_NS = 1_000_000
+#: Most pauses of one step that are recorded.
+_MOST = 4096
+
+
+class Pauses:
+    """Times garbage collections and saves in the training thread, which the step in whose phases they lie records.
+
+    Args:
+        hook: Its end is the end of this.
+        phases: Gets the pauses, which are a part of its times.
+    """
+
+    def __init__(self, hook: Hook, phases: StepPhases) -> None:
+        self._phases = phases
+        self._thread = get_ident()
+        self._since_ns: dict[Pause, int] = {}
+        collected = hook.guard.shielded(self._collected)
+        gc.callbacks.append(collected)
+        hook.detach_with(lambda: gc.callbacks.remove(collected))
+        hook.detach_with(calls.SAVE.listen(hook.guard, before=self._save_begins, ended=self._save_ended))
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        (self._begin if phase == "start" else self._end)(Pause.COLLECTION)
+
+    def _save_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._begin(Pause.SAVE)
+
+    def _save_ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._end(Pause.SAVE)
+
+    def _begin(self, pause: Pause) -> None:
+        if get_ident() == self._thread:
+            self._since_ns[pause] = monotonic_ns()
+
+    def _end(self, pause: Pause) -> None:
+        if get_ident() != self._thread:
+            return
+        now_ns = monotonic_ns()
+        spent_ns = now_ns - self._since_ns.pop(pause, now_ns)
+        if spent_ns >= _SHORT_NS and self._phases.begun and len(self._phases.pauses) < _MOST:
+            self._phases.pauses.append((int(pause), spent_ns))
