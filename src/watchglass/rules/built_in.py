@@ -115,6 +115,7 @@ BUILT_IN = {
     "InputBound": BuiltInRule("system.input_bound", "system"),
     "StepOutlier": BuiltInRule("system.step_outlier", "system"),
     "MemoryLeak": BuiltInRule("system.memory_leak", "system"),
+    "Straggler": BuiltInRule("system.straggler", "system"),
     "CPUBottleneck": BuiltInRule("system.cpu_bottleneck", "system", _NO_GPU),
     "IOBottleneck": BuiltInRule("system.io_bottleneck", "system", _NO_GPU),
     "LowGPUUtilization": BuiltInRule("system.low_gpu_utilization", "system", _NO_GPU),
