@@ -15,9 +15,10 @@ from watchglass import Hook, open_run
 from watchglass.capture import FRAMEWORKS, Framework, frameworks
 from watchglass.capture.guard import Guard
 from watchglass.record import StepClock
-from watchglass.testing import AdapterSuite
+from watchglass.testing import AdapterSuite, PhaseSuite
 
 CHECKS = [name for name in vars(AdapterSuite) if name.startswith("test_")]
+CHECKS_OF_PHASES = [name for name in vars(PhaseSuite) if name.startswith("test_")]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def page(text: str, in_tmp_path: Path) -> Iterator[dict[str, Any]]:
     FRAMEWORKS.clear()
     FRAMEWORKS.update(before)
     frameworks._made.cache_clear()
-    for name in ("trainer", "trainer_adapter"):
+    for name in ("trainer", "trainer_adapter", "trainer_phases"):
         del sys.modules[name]
 
 
@@ -58,6 +59,12 @@ def test_an_adapter_is_less_than_a_hundred_lines(page: dict[str, Any], in_tmp_pa
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_adapter_of_the_page_passes_every_check(page: dict[str, Any], tmp_path: Path, check: str) -> None:
     run: Callable[[Path], None] = getattr(page["TestTrainer"](), check)
+    run(tmp_path / "suite")
+
+
+@pytest.mark.parametrize("check", CHECKS_OF_PHASES)
+def test_the_phases_of_the_page_pass_every_check(page: dict[str, Any], tmp_path: Path, check: str) -> None:
+    run: Callable[[Path], None] = getattr(page["TestTimedTrainer"](), check)
     run(tmp_path / "suite")
 
 

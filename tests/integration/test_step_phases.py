@@ -205,8 +205,8 @@ class FakeClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     made = FakeClock()
-    monkeypatch.setattr("watchglass.capture.step_phases.monotonic_ns", lambda: made.now_ns)
-    monkeypatch.setattr("watchglass.capture.pytorch.pauses.monotonic_ns", lambda: made.now_ns)
+    for place in ("hook", "pytorch.pauses"):
+        monkeypatch.setattr(f"watchglass.capture.{place}.monotonic_ns", lambda: made.now_ns)
     return made
 
 

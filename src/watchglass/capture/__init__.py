@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     )
     from watchglass.capture.hook import Hook as Hook
     from watchglass.capture.process_failure import failure_from as failure_from, report_uncaught as report_uncaught
+    from watchglass.capture.step_phases import (
+        AFTER_BACKWARD as AFTER_BACKWARD,
+        PhaseSource as PhaseSource,
+        StepPhases as StepPhases,
+    )
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__)

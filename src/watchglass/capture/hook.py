@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from time import monotonic_ns
 from typing import Any
 
 from watchglass.capture.alternating_optimizers import AlternatingOptimizers
@@ -24,6 +25,7 @@ from watchglass.capture.plan import Plan
 from watchglass.capture.process_failure import failure_from
 from watchglass.capture.resumption import Resumption
 from watchglass.capture.saved_values import SavedValues, mode_of
+from watchglass.capture.step_phases import PhaseSource, StepPhases
 from watchglass.capture.worker_files import WorkerOpening
 from watchglass.config import SessionConfig, environment
 from watchglass.control import Commit, Mailbox
@@ -85,6 +87,8 @@ class Hook:
         self.active = True
         #: Returns this process's rank in its group, None if it trains alone. Called at the first training step.
         self.rank: Callable[[], int | None] = environment.group_rank
+        #: Monotonic clock of the phases of steps, in nanoseconds.
+        self.phase_clock: Callable[[], int] = monotonic_ns
         #: Called where deferred work must be finished, see :meth:`settle`.
         self.on_settle: list[Callable[[], None]] = []
         #: Called after the configuration has changed.
@@ -161,6 +165,13 @@ class Hook:
     def detach_with(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` when this hook detaches."""
         self._detachers.append(undo)
+
+    def record_phases(self, source: PhaseSource) -> None:
+        """Record the phases of steps that ``source`` marks, if the configuration says so; for one source."""
+        if self.config.records_phases:
+            phases = StepPhases(self.phase_clock)
+            self.clock.end_phases = phases.end_in
+            source.attach(self, phases)
 
     def tensor_id(self, key: Any, make: Callable[[], TensorInfo]) -> int:
         """Id of the tensor known by ``key``; ``make`` builds its catalog row (id 0) the first time."""

@@ -1,10 +1,20 @@
-"""Divides the time of the training thread among the phases of its steps."""
+"""Divides the time of the training thread among the phases of its steps.
+
+:class:`PhaseSource` is the contract of what shows where phases begin: one member for each framework.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from time import monotonic_ns
+from typing import TYPE_CHECKING, ClassVar
 
+from watchglass.record import CapturedRecords
 from watchglass.records import StepPhase
+
+if TYPE_CHECKING:
+    from watchglass.capture.hook import Hook
 
 # Plain numbers: this runs in every step, and looking up a member of an enumeration costs more than comparing it.
 DATA, PREPARE, FORWARD, BACKWARD, UPDATE, OTHER = (int(phase) for phase in StepPhase)
@@ -22,9 +32,13 @@ class StepPhases:
 
     It reads a clock and nothing else, and never waits for a device: the times are those of the host. For the training
     thread.
+
+    Args:
+        now_ns: Monotonic clock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: Callable[[], int] = monotonic_ns) -> None:
+        self._now_ns = now_ns
         self._at = _BEFORE_ALL
         self._since_ns = 0
         self._spent_ns = _NOTHING.copy()
@@ -43,7 +57,7 @@ class StepPhases:
 
     def begin(self, phase: int) -> int:
         """One of the phases above begins now; returns the time in nanoseconds of the monotonic clock."""
-        now_ns = monotonic_ns()
+        now_ns = self._now_ns()
         at = self._at
         self._spent_ns[at if at != AFTER_BACKWARD else OTHER] += now_ns - self._since_ns
         self._since_ns = now_ns
@@ -60,9 +74,37 @@ class StepPhases:
 
         Phases are in nanoseconds, in the order of :class:`~watchglass.records.StepPhase`.
         """
-        now_ns, spent_ns, at = monotonic_ns(), self._spent_ns, self._at
+        now_ns, spent_ns, at = self._now_ns(), self._spent_ns, self._at
         spent_ns[at if at != AFTER_BACKWARD else UPDATE] += now_ns - self._since_ns
         self._since_ns = now_ns
         self._at = OTHER
         self._spent_ns = _NOTHING.copy()
         return now_ns, tuple(spent_ns[:AFTER_BACKWARD])
+
+    def end_in(self, records: CapturedRecords) -> int:
+        """The same, with phases and pauses into the records of what ends; returns the time."""
+        now_ns, phases = self.end()
+        records.phases.append(phases)
+        records.pauses += self.take_pauses()
+        return now_ns
+
+
+class PhaseSource(ABC):
+    """Shows where the phases of the steps of one framework begin.
+
+    An adapter gives it to :meth:`Hook.record_phases`, which asks for marks only if the configuration records phases.
+    Time without a mark is OTHER. The clock of the steps ends the phases of a step as the step ends.
+    ``watchglass.testing.PhaseSuite`` has the tests that each source must pass.
+    """
+
+    #: The phases that it marks. Time of the others is part of those that it marks before them, or OTHER.
+    phases: ClassVar[frozenset[StepPhase]]
+
+    @abstractmethod
+    def attach(self, hook: Hook, phases: StepPhases) -> None:
+        """Call ``phases.begin(phase)`` from now on, in the training thread, where a phase begins.
+
+        Args:
+            hook: Its guard runs the callbacks; ``hook.detach_with`` undoes what is put into the framework.
+            phases: Gets the marks. :data:`AFTER_BACKWARD` stands for UPDATE if the step ends next, and else for OTHER.
+        """

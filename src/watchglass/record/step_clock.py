@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from watchglass.record.open_steps import Forward, OpenStep
+from watchglass.record.open_steps import CapturedRecords, Forward, OpenStep
 from watchglass.records import Mode
 
 #: Most forwards of a step that are captured before a backward has run through them, and most that may still be trained
@@ -73,6 +73,8 @@ class StepClock:
         self.called: int | None = None
         #: Of models that are trained together on the same losses, the first, by the number of each.
         self.leaders: dict[int, int] = {}
+        #: Ends the phases of a step, puts them into its records and returns the time. None if none are recorded.
+        self.end_phases: Callable[[CapturedRecords], int] | None = None
         #: Gives a model that has a provisional number its own, as an evaluation of it is recorded.
         self.number_of: Callable[[int], int] = lambda model: model
         # Number of an evaluation of which nothing is captured, as its model has no number: it may have been due.
@@ -181,11 +183,11 @@ class StepClock:
         step.unpause()
         return step
 
-    def end_update(self, end_ns: int | None = None) -> None:
-        """An optimizer has changed parameters, or a scaler skipped it: at ``end_ns``; now if None."""
+    def end_update(self) -> None:
+        """An optimizer has changed parameters now, or a scaler skipped it."""
         if self.train is not None:
             self.train.updated = True
-            self.train.end_ns = self._now_ns() if end_ns is None else end_ns
+            self._end(self.train)
 
     def begin(self, mode: Mode) -> OpenStep:
         """Open a step manually, for loops that no adapter knows; close it with :meth:`end`."""
@@ -201,7 +203,7 @@ class StepClock:
 
     def end(self, step: OpenStep) -> None:
         """Close a step that :meth:`begin` opened, unless a later one has closed it."""
-        step.end_ns = self._now_ns()
+        self._end(step)
         if step is self.train:
             step.updated = True
             self.close_train()
@@ -254,6 +256,13 @@ class StepClock:
             step.records.absorb(more)
         step.forwards = []
         self._emit(step)
+
+    def _end(self, step: OpenStep) -> None:
+        if self.end_phases is None:
+            step.end_ns = self._now_ns()
+        else:
+            # One time for both: the phases of a step add up to its whole time.
+            step.end_ns = self.end_phases(step.records)
 
     def _open_train(self, now: int, called: int | None = None) -> OpenStep:
         self.called = called

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from watchglass.testing.clock import FakeClock as FakeClock
     from watchglass.testing.healthy import assert_trains_healthy as assert_trains_healthy
+    from watchglass.testing.phase_suite import PhaseCase as PhaseCase, PhaseSuite as PhaseSuite
     from watchglass.testing.source_suite import SourceSuite as SourceSuite
 
 if not TYPE_CHECKING:

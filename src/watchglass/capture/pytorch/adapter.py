@@ -23,7 +23,6 @@ from watchglass.capture.pytorch.compiled.graphs import unless_captured
 from watchglass.capture.pytorch.compiled.hidden_forwards import HiddenForwards
 from watchglass.capture.pytorch.compiled.scripting import script_unwatched
 from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
-from watchglass.capture.pytorch.data_waits import DataWaits
 from watchglass.capture.pytorch.facts import Facts
 from watchglass.capture.pytorch.fast_path import FastPath, FullPath
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
@@ -34,7 +33,7 @@ from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.module_tree import ModuleTree
 from watchglass.capture.pytorch.operator_windows import OperatorWindows
 from watchglass.capture.pytorch.parameter_reader import ParameterReader
-from watchglass.capture.pytorch.pauses import Pauses
+from watchglass.capture.pytorch.phases import PyTorchPhases
 from watchglass.capture.pytorch.root_calls import RootCalls, describe_training
 from watchglass.capture.pytorch.saving import Saving
 from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
@@ -42,7 +41,6 @@ from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.unoptimized_weights import UnoptimizedWeights
 from watchglass.capture.pytorch.unwatched_models import UnwatchedModels
 from watchglass.capture.pytorch.update_point import UpdatePoint
-from watchglass.capture.step_phases import StepPhases
 from watchglass.record import OpenStep
 from watchglass.records import UnsteppedBackwards
 
@@ -58,7 +56,9 @@ class PyTorchAdapter:
     """
 
     def __init__(self, hook: Hook, *, discover: bool) -> None:
-        self._current = TrainingState(hook, phases=StepPhases() if hook.config.records_phases else None)
+        self._current = TrainingState(hook)
+        # Before the fast path, which keeps where the marks go.
+        hook.record_phases(PyTorchPhases(self._current))
         self._current.models.on_numbered = self._numbered
         self._current.begin_step = self._begin_step
         hook.clock.number_of = self._current.models.settle
@@ -106,9 +106,6 @@ class PyTorchAdapter:
         after_scaler_step = acts(unless_captured(guarded(updates.after_scaler_step)))
         begins, ends = fast_path.before_backward, fast_path.after_backward
         detach(calls.EVERY_BACKWARD.listen(hook.guard, before=begins, ended=ends))
-        if self._current.phases is not None:
-            DataWaits(hook, self._current.phases)
-            Pauses(hook, self._current.phases)
         detach(calls.SCALER_SCALE.listen(hook.guard, after=acts(guarded(backwards.loss_scaled))))
         detach(calls.SCALER_STEP.listen(hook.guard, before=before_scaler_step, ended=after_scaler_step))
         for name, call in calls.LOSSES.items():

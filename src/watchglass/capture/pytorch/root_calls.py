@@ -266,8 +266,7 @@ class RootCalls:
             self._notify(current.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
         if clock.evaluation is not None:
             if current.phases is not None:
-                forward.records.phases.append(current.phases.end()[1])
-                forward.records.pauses += current.phases.take_pauses()
+                current.phases.end_in(forward.records)
             self._evaluated(root, forward, output)
             self._handwritten.returned(root, forward, output)
             if not forward.has_loss and not current.hook.started:

@@ -415,13 +415,7 @@ class UpdatePoint:
         self._capture.switch_off()
         for listener in current.events.each_step_updated:
             listener(step)
-        end_ns = None
-        if current.phases is not None:
-            # One time for both: the phases of a step add up to its whole time.
-            end_ns, phases = current.phases.end()
-            step.records.phases.append(phases)
-            step.records.pauses += current.phases.take_pauses()
-        current.hook.clock.end_update(end_ns)
+        current.hook.clock.end_update()
         current.hook.updated(step)
         for forward in step.forwards:
             forward.state = None
