@@ -1,0 +1,152 @@
+"""Which positions attention sees, from its arguments, its masks or its softmax."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
+from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
+from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
+from watchglass.capture.pytorch.tensors.attention import is_of_products, named_arguments
+
+#: Calls of attention that are noted, and sequences of which masks are read.
+_MOST_CALLS, _SEQUENCES = 256, 4
+#: What is added to a logit that is not to be seen is below this: exp(-1000) is 0 in every dtype.
+_HIDDEN = -1000.0
+
+
+class SeenPositions:
+    """Notes each call of attention in one forward, with how many of its positions see the next one.
+
+    Args:
+        hook: The hook of the run.
+        copies: Where what masks show is added.
+        carefully: Calls a function that may fail at forms of attention that are unknown here.
+    """
+
+    def __init__(self, hook: Hook, copies: Copies, carefully: Callable[[Callable[[], None]], None]) -> None:
+        self._copies = copies
+        self._carefully = carefully
+        self._calls: list[dict[str, Any]] = []
+        # How many calls of multi_head_attention_forward are running: what they call is no other attention.
+        self._within = 0
+        guard, guarded = hook.guard, hook.guarded
+        self._listening = [
+            ATTENTION.listen(guard, after=guarded(self._attended)),
+            MULTI_HEAD_ATTENTION.listen(guard, before=self._enter, after=guarded(self._heads), ended=self._exit),
+            SOFTMAX.listen(guard, after=guarded(self._softmax)),
+        ]
+
+    def close(self) -> None:
+        """The forward has ended: unwrap the functions."""
+        while self._listening:
+            self._listening.pop()()
+
+    def data(self, values: dict[CopyPlace, NDArray[Any]]) -> list[dict[str, Any]]:
+        """Field ``attention`` of the fact, from the values of the copies; for the recorder's thread."""
+        return _summed([_of_attention(noted, values) for noted in self._calls])
+
+    def _enter(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._within += 1
+
+    def _exit(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._within = max(0, self._within - 1)
+
+    def _attended(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if not self._within:
+            self._carefully(functools.partial(self._fused, named_arguments(arguments, kwargs)))
+
+    def _fused(self, given: dict[str, Any]) -> None:
+        causal = bool(given.get("is_causal"))
+        limit = _HIDDEN if _is_float(given.get("attn_mask")) else 0
+        self._note(
+            given["query"].shape[-2], given["key"].shape[-2], given.get("attn_mask"), limit, causal=causal, itself=None
+        )
+
+    def _heads(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        given = dict(zip(_names_of_heads(), arguments, strict=False)) | kwargs
+        self._carefully(functools.partial(self._by_heads, given))
+
+    def _by_heads(self, given: dict[str, Any]) -> None:
+        query, key, mask = given["query"], given["key"], given.get("attn_mask")
+        # True is what is not to be seen here.
+        self._note(
+            query.shape[0], key.shape[0], mask, _HIDDEN if _is_float(mask) else None, causal=False, itself=query is key
+        )
+
+    def _softmax(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        given = {**dict(zip(("input", "dim"), arguments, strict=False)), **kwargs}
+        logits, axis = given.get("input"), given.get("dim")
+        if self._within or not isinstance(logits, Tensor) or not isinstance(result, Tensor):
+            return
+        if not 3 <= logits.dim() <= 4 or axis not in (-1, logits.dim() - 1) or not is_of_products(logits.grad_fn):
+            return
+        queries, keys = logits.shape[-2:]
+        self._carefully(lambda: self._note(queries, keys, result, 0, causal=False, itself=None))
+
+    def _note(
+        self, queries: int, keys: int, mask: Tensor | None, limit: float | None, *, causal: bool, itself: bool | None
+    ) -> None:
+        """Attention was computed.
+
+        Args:
+            queries: Positions that look.
+            keys: Positions that are looked at.
+            mask: By query and key; None where none was given.
+            limit: A query sees a key where the mask is above it; None where it sees what the mask does not name.
+            causal: Whether no query sees a later key, without a mask.
+            itself: Whether queries and keys come from one tensor; None where that is not known.
+        """
+        if len(self._calls) >= _MOST_CALLS:
+            return
+        noted: dict[str, Any] = {"queries": queries, "keys": keys, "itself": itself, "next": 0.0 if causal else 1.0}
+        if queries == keys > 1 and mask is not None and mask.dim() > 1:
+            if mask.layout is not torch.strided or mask.is_nested or in_graph_capture(mask):
+                return
+            noted["next"] = self._copies.add(_seen(mask.detach(), limit, queries))
+        self._calls.append(noted)
+
+
+def _of_attention(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) -> dict[str, Any]:
+    share = noted["next"]
+    if not isinstance(share, float):
+        seen, itself = values[share]
+        share = float(seen / itself) if itself else 0.0
+    return {**noted, "next": share}
+
+
+def _summed(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls that are alike as one, with their number."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    for call in calls:
+        key = tuple(call.items())
+        numbers[key] = numbers.get(key, 0) + 1
+    return [{**dict(key), "calls": number} for key, number in numbers.items()]
+
+
+def _seen(mask: Tensor, limit: float | None, length: int) -> Tensor:
+    """How many positions see the next one, and how many of these next ones see themselves."""
+    for axis in range(mask.dim() - 2):
+        mask = mask.narrow(axis, 0, min(mask.shape[axis], _SEQUENCES))
+    mask = mask.expand(*mask.shape[:-2], length, length)
+    following, itself = mask.diagonal(1, -2, -1), mask.diagonal(0, -2, -1)[..., 1:]
+    following, itself = (~following, ~itself) if limit is None else (following > limit, itself > limit)
+    return torch.stack(((following & itself).sum(), itself.sum())).float()
+
+
+def _is_float(mask: Tensor | None) -> bool:
+    return mask is not None and mask.is_floating_point()
+
+
+@functools.cache
+def _names_of_heads() -> tuple[str, ...]:
+    return tuple(inspect.signature(F.multi_head_attention_forward).parameters)

@@ -1,0 +1,216 @@
+"""Where the class labels of a loss lie among the tokens that a model embeds."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from watchglass.capture.pytorch import autograd_graph as graphs
+from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
+from watchglass.capture.pytorch.events import LossCall, ModuleCall
+from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
+from watchglass.capture.pytorch.public_calls import argument_of
+
+#: Tokens that are copied, embedded tensors and losses that are noted.
+_TOKENS, _MOST_EMBEDDED, _MOST_LOSSES = 4096, 4, 4
+#: Predictions that are compared, twice.
+_PREDICTIONS = 64
+#: Operations between logits and a loss that change the arrangement alone.
+_ARRANGING = (
+    "ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "CloneBackward", "ToCopyBackward",
+    "TransposeBackward", "PermuteBackward", "SqueezeBackward", "UnsqueezeBackward", "AliasBackward", "SliceBackward",
+)  # fmt: skip
+_MOST_HOPS = 12
+#: Moves of the labels against the tokens that are compared.
+_MOVES = (0, 1, 2)
+
+
+class TokenLabels:
+    """The tokens that one forward embeds, and the labels of the losses on its predictions.
+
+    Args:
+        copies: Where the embedded tokens are added, until the first loss. Labels have copies of their own.
+    """
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        # Of each embedded tensor: its shape and a copy of its first rows and columns.
+        self._embedded: list[tuple[torch.Size, CopyPlace]] = []
+        self._memory: set[Any] = set()
+        self._losses: list[dict[str, Any]] = []
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the forward embeds integers."""
+        return bool(self._embedded)
+
+    def embed(self, call: ModuleCall) -> None:
+        """A module of kind EMBEDDING has returned."""
+        given = call.arguments[0] if call.arguments else None
+        if len(self._embedded) >= _MOST_EMBEDDED or not _is_readable(given):
+            return
+        if given.dim() not in (1, 2) or given.numel() < 2:
+            return
+        memory = given.data_ptr(), given.shape
+        if memory not in self._memory:
+            self._memory.add(memory)
+            self._embedded.append((given.shape, self._copies.add(_block(_rows(given)).clone())))
+
+    def compare(self, call: LossCall) -> bool:
+        """A loss function has returned; whether its labels can be compared with the tokens, and will be."""
+        if call.function not in ("cross_entropy", "nll_loss") or not _is_readable(call.target):
+            return False
+        if len(self._losses) >= _MOST_LOSSES or not isinstance(call.predictions, Tensor) or call.predictions.dim() < 2:
+            return False
+        ignored = argument_of(call.function, "ignore_index", call.arguments, call.kwargs, -100)
+        candidates = [each for each in self._embedded if _fits(each[0], call.target)]
+        if not candidates:
+            return False
+        shape = candidates[0][0]
+        length = _length(shape, call.target)
+        start = _start(call.predictions, shape[-1], length)
+        if start is None:
+            return False
+        copies, labels = Copies(), call.target.reshape(-1, length)
+        block = _block(labels)
+        noted = {
+            "function": call.function,
+            "tokens": [place for each, place in candidates if each == shape],
+            "shape": shape,
+            "copies": copies,
+            "labels": copies.add(block.clone()),
+            "columns": block.shape[1],
+            "right": copies.add(_right(call.predictions, call.target, ignored, length)),
+            "start": start,
+            "ignored": ignored,
+        }
+        copies.send()
+        self._losses.append(noted)
+        return True
+
+    def data(self, values: dict[CopyPlace, NDArray[Any]]) -> dict[str, Any]:
+        """Fields ``losses`` and ``embedded`` of the fact, from the values of the copies; for the recorder's thread."""
+        losses = [_of_loss(noted, values) for noted in self._losses]
+        return {
+            "losses": [each for each in losses if each is not None],
+            "embedded": sum(_is_token_like(values[place]) for _, place in self._embedded),
+        }
+
+
+def _of_loss(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) -> dict[str, Any] | None:
+    own = noted["copies"].values()
+    labels = own[noted["labels"]].reshape(-1, noted["columns"])
+    shape, found = noted["shape"], None
+    for place in noted["tokens"]:
+        tokens = values[place].reshape(-1, min(shape[-1], _TOKENS))
+        for axis in (1, 0) if len(shape) == 2 and tokens.shape == labels.shape and noted["start"] == 0 else (1,):
+            shares = [_agreeing(tokens, labels, noted["start"] + move, axis, noted["ignored"]) for move in _MOVES]
+            if found is None or max(shares) > max(found["shares"]):
+                found = {"shares": shares, "axis": axis, "length": shape[axis if len(shape) == 2 else 0]}
+    if found is None:
+        return None
+    judged = labels[(labels != noted["ignored"]) & (labels >= 0)]
+    right = [float(count / known) for count, known in own[noted["right"]].reshape(2, 2) if known]
+    return {
+        "function": noted["function"],
+        "agreeing": dict(zip(("same", "next", "second"), found["shares"], strict=True)),
+        "axis": found["axis"],
+        "length": found["length"],
+        "judged": int(judged.size),
+        "distinct": int(np.unique(judged).size),
+        "right": min(right, default=None),
+    }
+
+
+def _agreeing(tokens: NDArray[Any], labels: NDArray[Any], move: int, axis: int, ignored: int) -> float:
+    """Share of the labels that are the token ``move`` positions on; 0 where none can be compared."""
+    if axis == 0:
+        tokens, labels = tokens.T, labels.T
+    rows, length = min(len(tokens), len(labels)), min(tokens.shape[1] - move, labels.shape[1])
+    if length < 1:
+        return 0.0
+    tokens, labels = tokens[:rows, move : move + length], labels[:rows, :length]
+    judged = (labels != ignored) & (labels >= 0)
+    return float((tokens == labels)[judged].mean()) if judged.any() else 0.0
+
+
+def _is_token_like(tokens: NDArray[Any]) -> bool:
+    """Whether embedded numbers may be tokens: not positions in order, nor two kinds of segments."""
+    return bool(np.unique(tokens).size > 2 and (np.diff(tokens) == 1).mean() < 0.9)
+
+
+def _is_readable(tensor: Any) -> TypeGuard[Tensor]:
+    """Whether it holds integers that can be read now."""
+    if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.int64, torch.int32) or hasattr(tensor, "to_local"):
+        return False
+    if tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided or not tensor.numel():
+        return False
+    return not in_graph_capture(tensor)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dim() == 2 else tensor[None]
+
+
+def _block(tensor: Tensor) -> Tensor:
+    """The first rows of a matrix, of at most 4,096 elements."""
+    columns = min(tensor.shape[1], _TOKENS)
+    return tensor[: max(1, _TOKENS // columns), :columns]
+
+
+def _length(shape: torch.Size, target: Tensor) -> int:
+    """Number of labels for each row of tokens; 0 if rows do not have equally many."""
+    rows = shape[0] if len(shape) == 2 else 1
+    return target.numel() // rows if target.numel() % rows == 0 else 0
+
+
+def _fits(shape: torch.Size, target: Tensor) -> bool:
+    """Whether labels may be those of the tokens, less one or two at an end."""
+    length = _length(shape, target)
+    if not 1 < shape[-1] - 2 <= length <= shape[-1]:
+        return False
+    return target.dim() == 1 or (target.dim() == 2 and target.shape == (*shape[:-1], length)[-2:])
+
+
+def _start(predictions: Tensor, positions: int, length: int) -> int | None:
+    """The position of the first prediction that the loss is given; None where that does not show."""
+    node: Any = predictions.grad_fn
+    start, sliced = 0, False
+    for _ in range(_MOST_HOPS):
+        name = "" if node is None else node.name()
+        if not name.startswith(_ARRANGING):
+            break
+        if name.startswith("SliceBackward"):
+            sizes = graphs.shape_of(node.next_functions[0][0], node.next_functions[0][1])
+            axis = graphs.axis_of(node._saved_dim, len(sizes)) if sizes else None
+            if axis is not None and sizes[axis] == positions:
+                sliced = True
+                start += graphs.axis_of(node._saved_start, positions)
+        node = node.next_functions[0][0] if node.next_functions else None
+    if node is None or name.startswith("IndexBackward"):
+        return None
+    return start if sliced or length == positions else None
+
+
+def _right(predictions: Tensor, target: Tensor, ignored: int, length: int) -> Tensor:
+    """How many of a few predictions are right, and how many were compared; of first positions, and of the first ones.
+
+    A model that moves its tokens itself knows nothing at the first position. Positions may come before rows.
+    """
+    if predictions.dim() == 2 and target.dim() == 1:
+        rows, labels = predictions.detach(), target
+        chosen = [(rows[::length], labels[::length]), (rows, labels)]
+    else:
+        rows = predictions.detach().flatten(2)
+        labels = target.reshape(rows.shape[0], rows.shape[2])
+        chosen = [(rows[..., 0], labels[:, 0]), (rows[0].T, labels[0])]
+    found = []
+    for values, classes in chosen:
+        values, classes = values[:_PREDICTIONS], classes[:_PREDICTIONS]
+        judged = (classes != ignored) & (classes >= 0)
+        found += [((values.argmax(-1) == classes) & judged).sum(), judged.sum()]
+    return torch.stack(found).float()
