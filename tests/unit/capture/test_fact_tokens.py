@@ -151,6 +151,11 @@ def sliced_at_the_start(model: nn.Module, ids: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, 1:].reshape(-1, SIZE), ids[:, 2:].reshape(-1))
 
 
+def of_log_shares(model: nn.Module, ids: Tensor) -> Tensor:
+    shares = model(ids[:, 1:])[:, :-1].log_softmax(-1)
+    return F.nll_loss(shares.flatten(0, 1), ids[:, 2:].flatten())
+
+
 def twice(model: nn.Module, ids: Tensor) -> Tensor:
     """The labels were moved before, and are moved again, as models do that take labels."""
     logits, labels = model(ids[:, :-1]), F.pad(ids[:, 1:], (0, 1), value=-100)[:, 1:]
@@ -167,7 +172,7 @@ def masked_tokens(model: nn.Module, ids: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("loss", "where"), [(following, "next"), (same, "same"), (sliced, "next"), (sliced_at_the_start, "same"),
-                        (twice, "second"), (masked_tokens, "")]
+                        (of_log_shares, "next"), (twice, "second"), (masked_tokens, "")]
 )  # fmt: skip
 def test_the_move_of_the_labels_is_known(run_path: Path, loss: Loss, where: str) -> None:
     (fact,) = recorded(Decoder(causal), run_path, loss)
@@ -190,14 +195,23 @@ def test_few_steps_are_looked_at(run_path: Path) -> None:
     assert len(recorded(Decoder(causal), run_path, steps=20)) == len([1, 2, 3, 4, 8, 16])
 
 
-def test_predictions_of_unknown_place_are_left_out(run_path: Path) -> None:
-    class Picked(Decoder):
-        def forward(self, ids: Tensor) -> Tensor:
-            return super().forward(ids)[:, torch.arange(ids.shape[1] - 1)]
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda logits: logits[:, torch.arange(LENGTH).flip(0)],
+        lambda logits: logits.index_select(1, torch.arange(LENGTH).flip(0)),
+        lambda logits: logits.flip(1),
+        lambda logits: logits.roll(1, 1),
+        lambda logits: F.pad(logits[:, :-1], (0, 0, 1, 0)),
+        lambda logits: logits[:, torch.arange(LENGTH - 1)],
+    ],
+)
+def test_predictions_of_unknown_place_are_left_out(run_path: Path, pick: Callable[[Tensor], Tensor]) -> None:
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        picked = pick(model(ids[:, :-1]))
+        return F.cross_entropy(picked.flatten(0, 1), ids[:, 1 : picked.shape[1] + 1].flatten())
 
-    found = recorded(Picked(causal), run_path, lambda model, ids: F.cross_entropy(
-        model(ids[:, :-1]).flatten(0, 1), ids[:, 1:-1].flatten()))  # fmt: skip
-    assert found == []
+    assert recorded(Decoder(causal), run_path, loss) == []
 
 
 def test_no_function_stays_wrapped(run_path: Path) -> None:

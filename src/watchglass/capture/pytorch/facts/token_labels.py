@@ -19,10 +19,16 @@ from watchglass.capture.pytorch.public_calls import argument_of
 _TOKENS, _MOST_EMBEDDED, _MOST_LOSSES = 4096, 4, 4
 #: Predictions that are compared, twice.
 _PREDICTIONS = 64
-#: Operations between logits and a loss that change the arrangement alone.
-_ARRANGING = (
+#: Operations between logits and a loss that keep the order of positions.
+_ORDERLY = (
     "ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "CloneBackward", "ToCopyBackward",
     "TransposeBackward", "PermuteBackward", "SqueezeBackward", "UnsqueezeBackward", "AliasBackward", "SliceBackward",
+    "LogSoftmaxBackward",
+)  # fmt: skip
+#: Operations that may change it.
+_REORDERING = (
+    "IndexBackward", "IndexSelectBackward", "GatherBackward", "TakeBackward", "MaskedSelectBackward", "RollBackward",
+    "FlipBackward", "ConstantPadNdBackward",
 )  # fmt: skip
 _MOST_HOPS = 12
 #: Moves of the labels against the tokens that are compared.
@@ -182,7 +188,7 @@ def _start(predictions: Tensor, positions: int, length: int) -> int | None:
     start, sliced = 0, False
     for _ in range(_MOST_HOPS):
         name = "" if node is None else node.name()
-        if not name.startswith(_ARRANGING):
+        if not name.startswith(_ORDERLY):
             break
         if name.startswith("SliceBackward"):
             sizes = graphs.shape_of(node.next_functions[0][0], node.next_functions[0][1])
@@ -191,7 +197,7 @@ def _start(predictions: Tensor, positions: int, length: int) -> int | None:
                 sliced = True
                 start += graphs.axis_of(node._saved_start, positions)
         node = node.next_functions[0][0] if node.next_functions else None
-    if node is None or name.startswith("IndexBackward"):
+    if node is None or name.startswith(_REORDERING):
         return None
     return start if sliced or length == positions else None
 
