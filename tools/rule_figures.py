@@ -93,9 +93,9 @@ def _losses(path: Path) -> Points:
 
 def _step(run: Run, finding: Finding) -> int:
     """The training step at which a finding was made."""
-    for phase in run.phases(Mode.EVAL) if finding.mode is Mode.EVAL else ():
-        if phase.first_step <= finding.step <= phase.last_step:
-            return max(0, phase.train_step)
+    for stretch in run.stretches(Mode.EVAL) if finding.mode is Mode.EVAL else ():
+        if stretch.first_step <= finding.step <= stretch.last_step:
+            return max(0, stretch.train_step)
     return max(0, finding.step)
 
 

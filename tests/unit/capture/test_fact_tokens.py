@@ -91,6 +91,64 @@ def unmasked_in_the_open(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
 
 
+def weights(q: Tensor, k: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1)
+
+
+def times_a_mask(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Masked after the softmax, and made to sum to 1 again."""
+    kept = weights(q, k) * below(q.shape[-2]).float()
+    return F.dropout(kept / kept.sum(-1, keepdim=True), 0.5) @ v
+
+
+def a_mask_times(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (below(q.shape[-2]) * weights(q, k).to(torch.float64)).float() @ v
+
+
+def filled_after(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.normalize(weights(q, k).masked_fill(~below(q.shape[-2]), 0.0), p=1.0, dim=-1) @ v
+
+
+def where_below(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.where(below(q.shape[-2]), weights(q, k), 0.0) @ v
+
+
+def where_above(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.where(~below(q.shape[-2]), 0.0, weights(q, k)) @ v
+
+
+def cut_above(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.einsum("bhqk,bhkd->bhqd", weights(q, k).tril(-1), v)
+
+
+def with_a_prefix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The first positions are seen by all."""
+    kept = weights(q, k) * (below(q.shape[-2]) | (torch.arange(k.shape[-2]) < 4)).float()
+    return kept / kept.sum(-1, keepdim=True) @ v
+
+
+def dropped_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Nothing is masked: twice noise, a scale, and an arrangement that keeps every weight."""
+    kept = 0.5 * F.dropout(F.dropout(weights(q, k), 0.5), 0.2).tril(k.shape[-2])
+    return torch.einsum("bhqk,bhkd->bhqd", kept, v)
+
+
+def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Something learned is done to the weights."""
+    return (weights(q, k) * torch.sigmoid(q.mean(-1, keepdim=True) - k.mean(-1)[..., None, :])) @ v
+
+
+def turned_and_masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    kept = weights(q, k).transpose(-1, -2) * below(q.shape[-2]).T
+    return kept.transpose(-1, -2) @ v
+
+
+def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What autograd saves is packed, as for checkpoints: reading it would run the forward again."""
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda packed: packed):
+        return times_a_mask(q, k, v)
+
+
 def unmasked_but_for_padding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The last three keys are padding for all."""
     seen = torch.arange(k.shape[-2]) < k.shape[-2] - 3
@@ -120,12 +178,16 @@ def recorded(model: nn.Module, run: Path, loss: Loss = following, steps: int = 1
     ("attend", "sees"),
     [
         (causal, 0), (by_mask, 0), (by_added_mask, 0), (in_the_open, 0), (unmasked, 1), (unmasked_in_the_open, 1),
-        (unmasked_but_for_padding, 1),
+        (unmasked_but_for_padding, 1), (times_a_mask, 0), (a_mask_times, 0), (filled_after, 0), (where_below, 0),
+        (where_above, 0), (cut_above, 0), (with_a_prefix, 3 / (LENGTH - 1)), (dropped_out, 1), (gated, None),
+        (turned_and_masked, None), (packed, None),
     ],
 )  # fmt: skip
-def test_attention_that_sees_the_next_token_shows(run_path: Path, attend: Attend, sees: float) -> None:
+def test_attention_that_sees_the_next_token_shows(run_path: Path, attend: Attend, sees: float | None) -> None:
     (fact,) = recorded(Decoder(attend), run_path)
-    assert fact["attention"] == [{"queries": LENGTH, "keys": LENGTH, "itself": None, "next": sees, "calls": 1}]
+    assert fact["attention"] == [
+        {"queries": LENGTH, "keys": LENGTH, "itself": None, "next": pytest.approx(sees), "calls": 1}
+    ]
     assert fact["embedded"] == 1  # positions are no tokens
 
 

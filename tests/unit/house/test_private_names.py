@@ -51,6 +51,7 @@ LISTED: dict[str, Callable[[], bool]] = {
     "_saved_": lambda: all(hasattr(node, name) for node, names in _nodes() for name in names.split()),
     "_raw_saved_": lambda: hasattr((_leaf() * 2.0).grad_fn._raw_saved_other, "unpack_hook"),
     "_input_metadata": lambda: list(_softmax()._input_metadata[0].shape) == [2, 3],
+    "_sequence_nr": lambda: _softmax()._sequence_nr() < _softmax()._sequence_nr(),
     "_compiled_call_impl": lambda: "_compiled_call_impl" in vars(nn.Module),
     "_torchdynamo_orig_callable": lambda: _in_source("_dynamo/eval_frame.py", "._torchdynamo_orig_callable = "),
     "_guards": lambda: _in_source("_guards.py", "class TracingContext"),

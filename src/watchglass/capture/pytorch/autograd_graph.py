@@ -18,7 +18,7 @@ _MOST_NODES = 16_384
 #: Index of an operand that has no part in the graph: a constant, or data.
 CONSTANT = -1
 _NUMBERED = re.compile(r"Backward\d*$")
-#: Beyond it a number is a negative axis, which autograd keeps without its sign.
+#: Beyond it a number is negative, as that of an axis, which autograd keeps without its sign.
 _UNSIGNED = 1 << 63
 _PARAMETER = "torch::autograd::AccumulateGrad"
 
@@ -276,8 +276,12 @@ def saved_tensors(node: Any, name: str) -> list[Tensor]:
 
 def axis_of(value: int, axes: int) -> int:
     """An axis as autograd keeps it, a negative one as unsigned, counted from the first."""
-    value = value - 2 * _UNSIGNED if value >= _UNSIGNED else value
-    return value % axes if axes else 0
+    return signed(value) % axes if axes else 0
+
+
+def signed(value: int) -> int:
+    """A number that autograd keeps without its sign."""
+    return value - 2 * _UNSIGNED if value >= _UNSIGNED else value
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -20,8 +20,8 @@ class CausalMaskMissing(Rule):
     Fires when: the label of each position is the token at the next one, and all attention of the tokens to themselves
         sees the next position, in `patience` looks in a row. In a model of two sequences (encoder and decoder) only
         attention counts whose queries and keys are known to come from one tensor. Nothing is reported where any of it
-        is causal, where part of the positions see the next one (a prefix), or where attention does not show (compiled
-        code, other libraries).
+        is causal, where part of the positions see the next one (a prefix), where the script does something unknown to
+        the weights after their softmax, or where attention does not show (compiled code, other libraries).
     Usual causes: a forgotten mask or is_causal=True, an encoder layer that is used as a decoder, a mask of the wrong
         sense (True hides in nn.MultiheadAttention, and shows in scaled_dot_product_attention).
     What to try: is_causal=True, or generate_square_subsequent_mask; compare the loss with that of a text cut short.
@@ -71,7 +71,7 @@ def _open_calls(data: dict[str, Any]) -> int:
     if not data["losses"] or any(moved(each) != "next" for each in data["losses"]):
         return 0
     calls = attention_over_tokens(data)
-    if any(each["next"] < MOVED for each in calls):
+    if any(each["next"] is None or each["next"] < MOVED for each in calls):
         return 0
     if data["embedded"] > 1 or data["recurrent"]:
         calls = [each for each in calls if each["itself"]]

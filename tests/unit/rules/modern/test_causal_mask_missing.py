@@ -19,7 +19,7 @@ RULE = "CausalMaskMissing"
 
 
 def looked(
-    *attention: tuple[float, bool | None], following: float = 1.0, same: float = 0.1, embedded: int = 1,
+    *attention: tuple[float | None, bool | None], following: float = 1.0, same: float = 0.1, embedded: int = 1,
     recurrent: Sequence[bool] = (), judged: int = 500, keys: int = 16,
 ) -> dict[str, Any]:  # fmt: skip
     """A fact: calls of attention with the share that sees the next position, and whether it is of one tensor."""
@@ -60,6 +60,7 @@ class TestCausalMaskMissing(RuleSuite):
             course(looked((1.0, None), embedded=2)),  # a recurrent decoder that attends to an encoder
             course(looked((1.0, None), recurrent=[False])),
             course(looked((0.4, None))),  # a prefix that is seen by all
+            course(looked((1.0, None), (None, None))),  # what happens to the weights of a call is unknown
             course(looked((1.0, None), keys=40)),  # attention to something else
             course(looked((1.0, False))),
             course(looked()),

@@ -15,6 +15,7 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
+from watchglass.capture.pytorch.facts.later_masks import LaterMasks, later_masks
 from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
 from watchglass.capture.pytorch.tensors.attention import is_of_products, named_arguments
 
@@ -37,6 +38,8 @@ class SeenPositions:
         self._copies = copies
         self._carefully = carefully
         self._calls: list[dict[str, Any]] = []
+        # Of calls in the open, by the sequence number of the node of their softmax.
+        self._softmaxes: dict[int, dict[str, Any]] = {}
         # How many calls of multi_head_attention_forward are running: what they call is no other attention.
         self._within = 0
         guard, guarded = hook.guard, hook.guarded
@@ -50,6 +53,28 @@ class SeenPositions:
         """The forward has ended: unwrap the functions."""
         while self._listening:
             self._listening.pop()()
+
+    def follow(self, predictions: Tensor) -> None:
+        """Predictions were computed: note the masks that attention in the open applies after its softmax."""
+        found = later_masks(predictions.grad_fn, self._softmaxes) if self._softmaxes else {}
+        for number, noted in self._softmaxes.items():
+            masks = found.get(number)
+            if masks is None:
+                noted["next"] = None
+            elif masks.causal:
+                noted["next"] = 0.0
+            elif noted["queries"] == noted["keys"] > 1:
+                noted["later"] = self._places(noted["queries"], masks)
+
+    def _places(self, length: int, masks: LaterMasks) -> list[CopyPlace]:
+        """Copies of what masks after the softmax show, and of their largest values."""
+        places = []
+        for limit, several in ((0, masks.shown), (None, masks.hidden)):
+            # Others are a scale, or hide the same keys from all.
+            for mask in (each for each in several if each.dim() > 1 and _is_readable(each)):
+                mask = _some(mask.detach())
+                places.append(self._copies.add(torch.stack((*_seen(mask, limit, length), mask.max().float()))))
+        return places
 
     def data(self, values: dict[CopyPlace, NDArray[Any]]) -> list[dict[str, Any]]:
         """Field ``attention`` of the fact, from the values of the copies; for the recorder's thread."""
@@ -91,12 +116,18 @@ class SeenPositions:
         if not 3 <= logits.dim() <= 4 or axis not in (-1, logits.dim() - 1) or not is_of_products(logits.grad_fn):
             return
         queries, keys = logits.shape[-2:]
-        self._carefully(lambda: self._note(queries, keys, result, 0, causal=False, itself=None))
+        weights = result  # narrowed for the closure
+        self._carefully(lambda: self._note_weights(queries, keys, weights))
+
+    def _note_weights(self, queries: int, keys: int, weights: Tensor) -> None:
+        noted = self._note(queries, keys, weights, 0, causal=False, itself=None)
+        if noted is not None and weights.grad_fn is not None:
+            self._softmaxes[weights.grad_fn._sequence_nr()] = noted
 
     def _note(
         self, queries: int, keys: int, mask: Tensor | None, limit: float | None, *, causal: bool, itself: bool | None
-    ) -> None:
-        """Attention was computed.
+    ) -> dict[str, Any] | None:
+        """Attention was computed; returns what is noted of it, if anything.
 
         Args:
             queries: Positions that look.
@@ -107,21 +138,27 @@ class SeenPositions:
             itself: Whether queries and keys come from one tensor; None where that is not known.
         """
         if len(self._calls) >= _MOST_CALLS:
-            return
+            return None
         noted: dict[str, Any] = {"queries": queries, "keys": keys, "itself": itself, "next": 0.0 if causal else 1.0}
         if queries == keys > 1 and mask is not None and mask.dim() > 1:
-            if mask.layout is not torch.strided or mask.is_nested or in_graph_capture(mask):
-                return
+            if not _is_readable(mask):
+                return None
             noted["next"] = self._copies.add(_seen(mask.detach(), limit, queries))
         self._calls.append(noted)
+        return noted
 
 
 def _of_attention(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) -> dict[str, Any]:
-    share = noted["next"]
-    if not isinstance(share, float):
+    share, later = noted["next"], [values[place] for place in noted.get("later", ())]
+    if isinstance(share, tuple):
         seen, itself = values[share]
         share = float(seen / itself) if itself else 0.0
-    return {**noted, "next": share}
+    for seen, itself, largest in later:
+        kept = float(seen / itself) if itself else 0.0
+        # Noise of dropout is above 1 where it keeps a weight, and hides no position altogether.
+        if kept == 0 or largest <= 1:
+            share = min(share, kept)
+    return {**{key: value for key, value in noted.items() if key != "later"}, "next": share}
 
 
 def _summed(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -135,12 +172,22 @@ def _summed(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _seen(mask: Tensor, limit: float | None, length: int) -> Tensor:
     """How many positions see the next one, and how many of these next ones see themselves."""
-    for axis in range(mask.dim() - 2):
-        mask = mask.narrow(axis, 0, min(mask.shape[axis], _SEQUENCES))
+    mask = _some(mask)
     mask = mask.expand(*mask.shape[:-2], length, length)
     following, itself = mask.diagonal(1, -2, -1), mask.diagonal(0, -2, -1)[..., 1:]
     following, itself = (~following, ~itself) if limit is None else (following > limit, itself > limit)
     return torch.stack(((following & itself).sum(), itself.sum())).float()
+
+
+def _some(mask: Tensor) -> Tensor:
+    """The mask of a few sequences and heads."""
+    for axis in range(mask.dim() - 2):
+        mask = mask.narrow(axis, 0, min(mask.shape[axis], _SEQUENCES))
+    return mask
+
+
+def _is_readable(mask: Tensor) -> bool:
+    return mask.layout is torch.strided and not mask.is_nested and not in_graph_capture(mask)
 
 
 def _is_float(mask: Tensor | None) -> bool:

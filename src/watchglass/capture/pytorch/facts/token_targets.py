@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from torch import Tensor
+
 from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall, ModuleCall
@@ -41,10 +43,11 @@ class _Look:
         #: Whether a loss has been computed: what is called later makes no part of its predictions.
         self.closed = False
 
-    def close(self) -> None:
+    def close(self, predictions: Tensor) -> None:
         """The first loss has been computed."""
         self.closed = True
         self.attention.close()
+        self.attention.follow(predictions)
         self.copies.send()
         self.forward.records.facts.append(("token_targets", "loss", DeferredFact(self._data)))
 
@@ -134,4 +137,4 @@ class TokenTargets:
     @staticmethod
     def _compare(look: _Look, call: LossCall) -> None:
         if look.labels.compare(call) and not look.closed:
-            look.close()
+            look.close(call.predictions)
