@@ -211,7 +211,8 @@ UNMATCHED = [
     f"watchglass: collection typo holds nothing at step 0: did you mean {' or '.join(NEAR)}?",
     "watchglass: collection place holds nothing at step 0: did you mean conv1?",
     "watchglass: collection kind holds nothing at step 0: did you mean ReLU?",
-    "watchglass: collection tanh_input holds nothing at step 0: change what it selects, or leave it out",
+    "watchglass: collection tanh_input holds nothing at step 0: the model has nothing of the kind, or it is hidden in "
+    "compiled code or another library",
     "watchglass: collection later holds nothing at step 7: change what it selects, or leave it out",
 ]
 

@@ -512,8 +512,14 @@ class Hook:
         return self.plan.due(mode, mode_step)
 
     def _report_unmatched(self, step: OpenStep) -> None:
-        for name, near in self.plan.unmatched():
-            hint = f"did you mean {' or '.join(near)}?" if near else "change what it selects, or leave it out"
+        for collection, near in self.plan.unmatched():
+            if near:
+                hint = f"did you mean {' or '.join(near)}?"
+            elif collection.narrows:
+                hint = "change what it selects, or leave it out"
+            else:  # also what rules need, which a user has not selected
+                hint = "the model has nothing of the kind, or it is hidden in compiled code or another library"
+            name = collection.name
             _log.warning("watchglass: collection %s holds nothing at step %d: %s", name, step.mode_step, hint)
             step.records.facts.append(("collection_unmatched", "plan", {"collection": name, "near": list(near)}))
 

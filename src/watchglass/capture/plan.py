@@ -222,11 +222,11 @@ class Plan:
         )
         return tuple(dict.fromkeys((*tags, *own)))
 
-    def unmatched(self) -> list[tuple[str, tuple[str, ...]]]:
+    def unmatched(self) -> list[tuple[Collection, tuple[str, ...]]]:
         """Collections that were due but matched no tensor so far, with similar names; each is returned once."""
         reported = self._awaited & self._was_due
         self._awaited &= ~reported
-        return [(collection.name, self._near(collection)) for collection in self._of(reported)]
+        return [(collection, self._near(collection)) for collection in self._of(reported)]
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -247,12 +247,12 @@ def test_collections_that_match_nothing_are_reported_once_with_near_names() -> N
     )  # fmt: skip
     watched.keep("conv1.weight", Role.WEIGHT, Place("encoder", "Conv2d", 0))
     watched.keep("act.output", Role.OUTPUT, Place("act", "ReLU", 1))
-    assert watched.unmatched() == [
+    assert [(collection.name, near) for collection, near in watched.unmatched()] == [
         ("tanh_input", ()), ("typo", ("conv1.weight",)), ("place", ("encoder",)), ("kind", ("ReLU",)),
     ]  # fmt: skip
     assert watched.unmatched() == []
     watched.due(Mode.TRAIN, 5)
-    assert [name for name, _ in watched.unmatched()] == ["later"]
+    assert [collection.name for collection, _ in watched.unmatched()] == ["later"]
 
 
 def test_defaults_that_match_nothing_are_not_reported() -> None:

@@ -64,7 +64,8 @@ class AttentionEntropyCollapse(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not where no attention was captured."""
-        return "" if self.largest else "no attention was captured: the model has none, or other libraries compute it"
+        missing = "no attention was captured: the model has none, or other libraries or compiled code compute it"
+        return "" if self.largest else missing
 
     def _is_low(self, name: str, mean: float) -> bool:
         return self.largest[name] > _SHARP and mean < self.share * self.largest[name]

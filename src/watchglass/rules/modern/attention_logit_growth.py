@@ -69,7 +69,8 @@ class AttentionLogitGrowth(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not where no attention was captured."""
-        return "" if self.first else "no attention was captured: the model has none, or other libraries compute it"
+        missing = "no attention was captured: the model has none, or other libraries or compiled code compute it"
+        return "" if self.first else missing
 
     def _finding(self, view: StepView, found: dict[str, float], severity: Severity) -> Finding:
         name = max(found, key=found.__getitem__)

@@ -19,14 +19,14 @@ from watchglass.tables import StepView
 class LossSpike(Rule):
     """The training loss jumps far above its recent values: once, repeatedly, or permanently.
 
-    Looks at: the training loss at every step, against the last `window` losses.
-    Fires when: the logarithm of the loss lies `deviations` robust deviations above their median, and the loss at least
-        `jump` times that median. One spike that recovers is an `info`. It is a `warning` if more than `in_a_row` steps
-        in a row are spikes, or if `often` spikes begin within `within` steps. A loss that has been zero or below is
-        judged by its values instead of their logarithms. The finding gives the hash of the batch at captured steps, and
-        reports whether an earlier spike had the same batch. Captured or not, it gives the number of the batch in its
-        epoch if the run takes its batches from one data loader of known length. Models that are trained in turns with
-        others get an `info` at most.
+    Looks at: the training loss at every step, against the last `window` losses, and the last `fewest` of these.
+    Fires when: the logarithm of the loss lies `deviations` robust deviations above the median of either, and the loss
+        at least `jump` times that median. One spike that recovers is an `info`. It is a `warning` if more than
+        `in_a_row` steps in a row are spikes, or if `often` spikes begin within `within` steps. A loss that has been
+        zero or below is judged by its values instead of their logarithms. The finding gives the hash of the batch at
+        captured steps, and reports whether an earlier spike had the same batch. Captured or not, it gives the number of
+        the batch in its epoch if the run takes its batches from one data loader of known length. Models that are
+        trained in turns with others get an `info` at most.
     Usual causes: bad batches, a learning rate that is too high, second moments of Adam that lag behind the gradient.
     What to try: look at the batches of these steps; clip the gradient norm; lower the learning rate or beta2.
     Costs: nothing in addition to the loss; a copy of at most 64 KiB of the inputs at captured steps.
@@ -81,7 +81,9 @@ class LossSpike(Rule):
         """The largest loss that is no spike."""
         if len(self.recent) < self.fewest:
             return math.inf
-        return levels.highest(self.recent, self.lowest, self.deviations, self.jump)
+        # While a loss falls, its fall is most of the spread of the whole window.
+        windows = {len(self.recent), self.fewest}
+        return min(levels.highest(self.recent[-steps:], self.lowest, self.deviations, self.jump) for steps in windows)
 
     def _finding(self, view: StepView, loss: float, limit: float) -> Finding:
         usual = median(self.recent)

@@ -59,7 +59,7 @@ class OutputLogitDrift(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not where no loss function gets logits."""
-        return "" if self.first else "no loss function that applies a softmax was captured"
+        return "" if self.first else "no loss function that applies a softmax was captured outside of compiled code"
 
     def _finding(self, view: StepView, name: str, start: float, now: float) -> Finding:
         far = abs(now - start) > self.drift

@@ -54,6 +54,13 @@ def test_single_spikes_are_noted(run_path: Path, steps: tuple[int, ...], infos: 
     assert sum(finding.count for finding in findings) == infos
 
 
+def test_a_spike_shows_while_the_loss_falls(run_path: Path) -> None:
+    """The spread of the whole window is that of its fall, from 8 to 3."""
+    steps = losses(lambda step: 5.0 * float(np.exp(-step / 20)) + 5.0 * (step == 100), steps=130)
+    (finding,) = replay(TestLossSpike().build(run_path, steps), [RuleSpec("LossSpike")]).findings
+    assert (finding.step, finding.last_step) == (100, 100)
+
+
 def test_a_new_level_is_a_spike_only_until_it_is_usual(run_path: Path) -> None:
     run = TestLossSpike().build(run_path, losses(lambda step: 3.0 * (step >= 100), steps=600))
     findings = replay(run, [RuleSpec("LossSpike")]).findings
