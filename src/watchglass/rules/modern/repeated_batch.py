@@ -29,8 +29,9 @@ class RepeatedBatch(Rule):
         batch size of these inputs. Without a known loader: whether the inputs are a part of a larger tensor, and
         whether each step creates them again.
     Fires when: a share of `share` of at least `min_captures` captured steps had the same inputs, and the loader has
-        more than one batch. This is an `error`. So is a loader that reads in order and is begun again at each step, if
-        inputs differ by an augmentation and `min_captures` sketches of targets in a row are the same. Or `repeats`
+        more than one batch. This is an `error`. So is a loader that reads in order and is begun again at each step, or
+        one that was begun once and has fewer batches than steps, if inputs differ by an augmentation and
+        `min_captures` sketches of targets in a row are the same. Or `repeats`
         batches were repeated within one epoch, with others in between (the same batch several times in a row is an
         inner loop). The rule is silent if each step trains on the whole data set. If the size of the data set is
         unknown, the same inputs are a `warning` if each step restarts the loader, or takes less than half of a larger
@@ -73,7 +74,7 @@ class RepeatedBatch(Rule):
     rows: int = state(int)
     evaluated: int = state(int)
     evaluation: float | None = state(lambda: None)
-    #: Of steps that begin a loader again which reads in order: the latest targets, and sketches with these in a row.
+    #: The latest targets, and sketches with these in a row.
     targets: str = state(str)
     alike: int = state(int)
 
@@ -110,7 +111,7 @@ class RepeatedBatch(Rule):
         if known is not None and key != self.last and now and known["iterations"] == now:
             yield from self._again(view, given[0], loaders, view.model_step - known["step"])
         if key != self.last:
-            yield from self._first_batches(view, given[0])
+            yield from self._same_targets(view, given[0])
         self.last = key
         if key in self.batches:
             seen = self.batches[key]
@@ -165,20 +166,16 @@ class RepeatedBatch(Rule):
             evidence={"captures": self.captures, "steps": steps, **({"batches": batches} if certain else {})},
         )
 
-    def _first_batches(self, view: StepView, data: Any) -> Iterable[Finding]:
-        """A finding where each step begins a loader again that reads in order; inputs may be augmented."""
+    def _same_targets(self, view: StepView, data: Any) -> Iterable[Finding]:
+        """A finding where the loaders show that sketched steps had one batch, although their inputs are augmented."""
         loaders = self._loaders(data)
-        if not loaders or any(each.get("sampler") != "SequentialSampler" for each in loaders.values()):
-            return
-        restarts = all(data["iterations"][name] > view.model_step > 0 for name in loaders)
-        batches = min(each.get("batches") or 0 for each in loaders.values())
-        if not restarts or batches < 2:
-            return
+        batches = min((each.get("batches") or 0 for each in loaders.values()), default=0)
         for fact in view.facts("target_sketch")[:1]:
             targets = repr([fact.data.get(name) for name in ("shape", "counts", "mean", "variance", "units")])
             self.alike = self.alike + 1 if targets == self.targets else 1
             self.targets = targets
-        if self.alike < self.min_captures:
+        how = self._one_batch(view, data, loaders) if self.alike >= self.min_captures and batches > 1 else ""
+        if not how:
             return
         yield self.finding(
             view,
@@ -186,11 +183,23 @@ class RepeatedBatch(Rule):
             subject="first batch",
             value=float(self.alike),
             limit=float(self.min_captures),
-            message=f"each step begins the data loader again, which reads in order and has {batches} batches; "
-            f"{self.alike} sketched steps had the same targets, up to step {view.mode_step}",
+            message=f"{how} {batches} batches; {self.alike} sketched steps had the same targets, up to step "
+            f"{view.mode_step}",
             symptoms=("same_batch",),
             evidence={"captures": self.captures, "steps": self.alike, "batches": batches},
         )
+
+    def _one_batch(self, view: StepView, data: Any, loaders: dict[str, dict[str, Any]]) -> str:
+        """How loaders gave the same batch to each step so far, the beginning of a message; "" where they did not."""
+        begun = [data["iterations"][name] for name in loaders]
+        in_order = all(each.get("sampler") == "SequentialSampler" for each in loaders.values())
+        if in_order and all(count > view.model_step > 0 for count in begun):
+            return "each step begins the data loader again, which reads in order and has"
+        if all(count == 1 for count in begun) and all(
+            view.model_step >= (each.get("batches") or math.inf) for each in loaders.values()
+        ):
+            return "this is beyond the end of the data loader, which was begun once and has"
+        return ""
 
     def _restarts(self, key: str, loaders: dict[str, dict[str, Any]]) -> bool:
         """Whether each step begins an iteration over the only loader, which gives a full batch each time."""

@@ -92,6 +92,10 @@ def first_each_time(loader: DataLoader[Any]) -> Iterator[Any]:
         yield next(iter(loader))
 
 
+def first_for_all(loader: DataLoader[Any]) -> Iterator[Any]:
+    yield from itertools.repeat(next(iter(loader)))
+
+
 def with_validation(loader: DataLoader[Any], other: DataLoader[Any], model: nn.Module) -> Iterator[Any]:
     while True:
         yield from loader
@@ -118,9 +122,9 @@ def of_columns(number: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield table[:, :16], labels
 
 
-def augmented(loader: DataLoader[Any]) -> Iterator[Any]:
-    """The first batch of a loader at each step, with other inputs each time."""
-    for inputs, labels in first_each_time(loader):
+def augmented(batches: Iterator[Any]) -> Iterator[Any]:
+    """The same batches with other inputs each time."""
+    for inputs, labels in batches:
         yield inputs + 0.1 * torch.randn_like(inputs), labels
 
 
@@ -165,9 +169,12 @@ def of_two_loaders(first: DataLoader[Any], second: DataLoader[Any]) -> Iterator[
         (lambda: of_columns(64), [Severity.INFO]),
         (lambda: first_each_time(DataLoader(Endless(), 32)), [Severity.WARNING]),
         (lambda: epochs(DataLoader(Endless(), 32)), []),
-        (lambda: augmented(data(256)), [Severity.ERROR]),
-        (lambda: augmented(data(256, shuffle=True)), []),
-        (lambda: augmented(data(32)), []),
+        (lambda: augmented(first_each_time(data(256))), [Severity.ERROR]),
+        (lambda: augmented(first_each_time(data(256, shuffle=True))), []),
+        (lambda: augmented(first_each_time(data(32))), []),
+        (lambda: augmented(first_for_all(data(256, shuffle=True))), [Severity.ERROR]),
+        (lambda: augmented(first_for_all(data(2048, shuffle=True))), []),
+        (lambda: augmented(epochs(data(96))), []),
         (lambda: with_validation(data(96), data(96), classifier()), []),
     ],
 )
