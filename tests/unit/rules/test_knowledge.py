@@ -79,7 +79,7 @@ def symptoms_in_source(tree: ast.AST) -> Iterator[str]:
         texts: list[ast.AST] = []
         if isinstance(node, ast.keyword) and node.arg in ("symptom", "symptoms"):
             texts = [node.value]
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = [each.id.lower() for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
             if any("symptom" in name for name in names) and node.value is not None:

@@ -25,6 +25,10 @@ _DEEP = 8
 _BEGINNING = 3
 #: Fall of the loss below which nothing was learned; multiples of `ratio` that explain it, and a loss that falls little.
 _NOTHING, _EXPLAINS_NOTHING, _EXPLAINS_LITTLE = 0.1, 20.0, 3.0
+#: Gradient of the first layer over that of the last from which on nothing is lost in between (house).
+_EVEN = 0.1
+#: Loss over what its function gave below which a factor in between makes gradients small (house).
+_TINY = 1e-2
 #: What may have made gradients zero.
 _IN_HALF_WORDS = ", while modules compute in float16 and nothing scales the loss"
 #: Layers on the shortest way through a model on which no signal is kept, whatever the initial weights (house).
@@ -55,7 +59,8 @@ class VanishingGradient(Rule):
         does not, and queries and keys get small gradients while attention is even. At the end of a run, 3 times `ratio`
         is enough. 20 times is enough if the loss has fallen by less than a tenth, and saturating activations or many
         layers without shortcuts and normalisation explain it.
-        * The means of all layers are below `threshold`.
+        * The means of all layers are below `threshold`. The finding says so if the loss is below 1 % of what its only
+        function gave.
         * At the end of a run of 64 steps or more the loss has fallen by less than a tenth, the learning rate is usual,
         and at least 8 layers follow each other without shortcuts and normalisation. Weights that keep the size of
         gradients over such a depth still make the outputs for different inputs alike. The rule then skips several
@@ -144,7 +149,8 @@ class VanishingGradient(Rule):
         if self.over_depth >= 2 and depth is not None:
             self.last = self._over_depth(view, gradients, depth)
         elif self.everywhere >= 2:
-            self.last = self._everywhere(view, gradients, largest)
+            even = depth is not None and depth.first_mean > _EVEN * depth.last_mean > 0
+            self.last = self._everywhere(view, gradients, largest, even=even)
         # A last layer that starts from zero passes little gradient back until a warm-up has let it grow.
         window = 4 * self.window if signals.warming_up(view) else self.window
         if max(self.over_depth, self.everywhere) >= window:
@@ -248,7 +254,7 @@ class VanishingGradient(Rule):
             },
         }
 
-    def _everywhere(self, view: StepView, gradients: Statistics, largest: float) -> dict[str, Any]:
+    def _everywhere(self, view: StepView, gradients: Statistics, largest: float, *, even: bool) -> dict[str, Any]:
         zero = largest == 0
         many = len(gradients) > 1
         whose = (
@@ -258,6 +264,12 @@ class VanishingGradient(Rule):
         )
         size = "exactly zero" if zero else f"at most {largest:.2g} in mean absolute value"
         what = f"{'are' if many else 'is'} {size}"
+        function, factor = _factor(view)
+        tiny = not zero and factor < _TINY
+        symptoms = ["gradients_exactly_zero" if zero else "vanishing_everywhere"]
+        symptoms += ["gradients_even"] if even else []
+        symptoms += ["loss_tiny_beside_function"] if tiny else []
+        symptoms += ["zero_gradients_in_half"] if zero and _in_half(view) else []
         return {
             "subject": "everywhere",
             "tensors": gradients.names[:8],
@@ -265,13 +277,22 @@ class VanishingGradient(Rule):
             "limit": self.threshold,
             "message": f"{whose} {what} at step {view.mode_step}"
             + (_IN_HALF_WORDS if zero and _in_half(view) else "")
+            + (", the last layer's too" if even else "")
+            + (f", as the loss is {factor:.2g} times {function}" if tiny else "")
             + signals.loss_words(self.start, signals.losses(view, 16)),
-            "symptoms": [
-                "gradients_exactly_zero" if zero else "vanishing_everywhere",
-                *(("zero_gradients_in_half",) if zero and _in_half(view) else ()),
-                *learning_rates.too_high(view),
-            ],
+            "symptoms": [*symptoms, *learning_rates.too_high(view)],
+            "evidence": {"function": function, "loss_factor": factor} if tiny else {},
         }
+
+
+def _factor(view: StepView) -> tuple[str, float]:
+    """The only loss function of this step, and the loss over what it gave; ("", 1.0) where that is not known."""
+    loss = signals.loss(view)
+    parts = {name[5:]: value for name, value in view.scalars().items() if name.startswith("loss/")}
+    if loss is None or len(parts) != 1:
+        return "", 1.0
+    ((function, value),) = parts.items()
+    return (function, loss / value) if value > 0 and loss > 0 else ("", 1.0)
 
 
 def _in_half(view: StepView) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.modern.call_rounds import Round, rounds_of
 from watchglass.rules.modern.sampled_updates import middle, sampled_updates
@@ -21,19 +21,24 @@ from watchglass.tables import StepView
 _LATEST = 16
 #: Captures with a norm from which on it is judged.
 _FEWEST = 8
+#: Relative difference of limits that are the same but for rounding, and mean over limit where most elements are at it.
+_ROUNDING, _AT_LIMIT = 1e-3, 0.9
 
 
 class AlwaysClipping(Rule):
     """Most steps clip the gradient, or clipping removes almost all of it.
 
-    Looks at: how often the norm exceeded the limit of clipping, this limit, the norm before it, sampled updates, and
-        the order of calls with a gradient scaler.
+    Looks at: how often the norm exceeded the limit of clipping, this limit, the norm before it, sampled updates, the
+        order of calls with a gradient scaler, and whether the gradients of all weights end at one absolute value.
     Fires when: more than `share` of at least `calls` calls exceeded the limit: `info`, because many recipes clip at
         every step. It is a `warning` if four conditions hold: the limit is less than `left` of the norm in the median
         of the last captures, the optimizer does not normalise the gradient itself (as Adam does), updates are below
-        `small` times the weights, and the loss has fallen by less than half. Or the norm is infinite in eight captures
-        in a row: a gradient that is scaled by it is zero. Or gradients are clipped between the backward and the step of
-        a scaler whose scale is above the limit, without its unscale_, and the limit is less than `left` of the norm.
+        `small` times the weights, and the loss has fallen by less than half. Or the last three hold, and in eight
+        captures in a row most elements of all gradients have one absolute value, or their norm is the same: they are
+        clipped, by PyTorch or by the script, with a limit that each of them exceeds. Or the norm is infinite in eight
+        captures in a row: a gradient that is scaled by it is zero. Or gradients are clipped between the backward and
+        the step of a scaler whose scale is above the limit, without its unscale_, and the limit is less than `left` of
+        the norm.
     Usual causes: a limit from a recipe for another loss or batch size; a loss that is summed and not averaged; a
         missing scaler.unscale_(optimizer).
     What to try: set the limit near the median of the norm; with Adam, the limit changes little. With a scaler, call
@@ -46,9 +51,16 @@ class AlwaysClipping(Rule):
 
     default = True
     needs = (
-        Needs(facts=("clip",), why="to see how often gradients are clipped"),
+        Needs(facts=("clip",), optional=True, why="to see how often gradients are clipped"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to compare the limit with the norm"),
-        Needs(facts=("update_sample",), optional=True, why="to see what is left of updates"),
+        Needs(facts=("update_sample",), why="to see what is left of updates"),
+        Needs(
+            role=Role.GRADIENT,
+            statistics=("min", "max", "nonzero_abs_mean"),
+            optional=True,
+            why="to see that all elements are at a limit",
+        ),
+        Needs(scalars=("gradient_norm",), optional=True, why="to see that a script sets the norm"),
         Needs(scalars=("loss",), optional=True, why="to see whether the run learns"),
         Needs(facts=("calls", "loss_scale"), optional=True, why="to see whether gradients are unscaled before"),
     )
@@ -64,6 +76,9 @@ class AlwaysClipping(Rule):
     limit: float | None = state(lambda: None)
     norms: list[float] = state(list)
     ratio: float = state(float)
+    #: The absolute value at which the gradients of the latest captures end and their norm, and captures with the same.
+    edge: list[float] = state(lambda: [0.0, 0])
+    steady: list[float] = state(lambda: [0.0, 0])
     #: Captures in a row with an infinite norm.
     infinite: int = state(int)
     normalises: bool = state(bool)
@@ -87,6 +102,7 @@ class AlwaysClipping(Rule):
             self.scaled = all(map(_clips_scaled, rounds)) if rounds else self.scaled
         norm = view.scalar("gradient_norm_before_clip")
         if norm is None or norm <= 0:
+            yield from self._at_a_limit(view)
             return
         scale = view.scalar("loss_scale")
         if self.scaled and scale is not None and self.limit and self.limit < min(scale, self.left * norm) < np.inf:
@@ -129,6 +145,37 @@ class AlwaysClipping(Rule):
                 f"clip up to step {view.mode_step}: the limit is {self.limit:g}, the norm {usual:.3g} in the median",
             )
 
+    def _at_a_limit(self, view: StepView) -> Iterable[Finding]:
+        """A finding where the gradients themselves show that all of them exceeded a limit."""
+        if not view.captured or self.normalises or not 0 < self.ratio < self.small:
+            return
+        gradients = signals.weight_gradients(view)
+        if not len(gradients):
+            return
+        ends = np.maximum(np.abs(gradients.min), np.abs(gradients.max))
+        edge, norm = float(ends.max()), view.scalar("gradient_norm") or 0.0
+        flat = (ends >= (1 - _ROUNDING) * edge) & (gradients.nonzero_abs_mean >= _AT_LIMIT * edge)
+        _count(self.edge, edge if edge > 0 and flat.all() else 0.0)
+        _count(self.steady, norm)
+        if self.edge[1] >= _FEWEST:
+            what = f"most elements of all gradients are at {edge:.3g} or -{edge:.3g}, the limit of clipping by value,"
+        elif self.steady[1] >= _FEWEST:
+            what = f"the norm of the gradient is {norm:.3g}, the limit of clipping by the norm,"
+        else:
+            return
+        if self._stuck(view):
+            yield self.finding(
+                view,
+                severity=Severity.WARNING,
+                subject="at a limit",
+                tensors=gradients.names[:8] if self.edge[1] >= _FEWEST else ["gradient_norm"],
+                value=edge if self.edge[1] >= _FEWEST else norm,
+                message=f"{what} in {int(max(self.edge[1], self.steady[1]))} captures in a row up to step "
+                f"{view.mode_step}, and updates are {self.ratio:.2g} times the weights",
+                symptoms=("clipped_to_nothing",),
+                evidence={**signals.evidence(view), "update_ratio": self.ratio},
+            )
+
     def _before_unscaling(self, view: StepView, limit: float, scale: float, norm: float) -> Finding:
         kept = limit / norm
         return self.finding(
@@ -168,6 +215,12 @@ class AlwaysClipping(Rule):
     def _stuck(self, view: StepView) -> bool:
         slow = 0 < self.ratio < self.small and not signals.warming_up(view) and not signals.decayed(view)
         return not self.normalises and slow and signals.progress(self.start, signals.losses(view, 32)) < 0.5
+
+
+def _count(seen: list[float], value: float) -> None:
+    """Count a capture with the value of the one before, but for rounding; zero is no value."""
+    same = value > 0 and abs(value - seen[0]) <= _ROUNDING * value
+    seen[:] = [value, seen[1] + 1 if same else 1 if value > 0 else 0]
 
 
 def _clips_scaled(order: Round) -> bool:

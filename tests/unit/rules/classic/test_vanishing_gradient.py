@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from real_runs import RealRuns, Watch, classifier, fit
+from real_runs import RealRuns, Watch, batch, classifier, fit
 from synthetic_steps import MODULES, constant_loss, training
 from watchglass.config import RuleSpec
 from watchglass.diagnose import diagnose
@@ -55,6 +56,21 @@ class TestDepthInRealRuns(RealRuns):
             nn.init.kaiming_normal_(layer.weight)
             nn.init.zeros_(layer.bias)
         fit(model, watch, rate=0.02 if sick else 0.1, steps=72)
+
+
+class TestTinyFactorInRealRuns(RealRuns):
+    rule = "VanishingGradient"
+    cause = "loss_scaled_down"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for _ in range(40):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            (F.cross_entropy(model(inputs), labels) * (1e-5 if sick else 0.5)).backward()
+            optimizer.step()
 
 
 def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:

@@ -99,6 +99,43 @@ class TestAlwaysClippingInRealRuns(RealRuns):
             optimizer.step()
 
 
+class TestElementsAtALimitInRealRuns(RealRuns):
+    rule = "AlwaysClipping"
+    cause = "clipping_too_strong"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The script clips each element itself."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for _ in range(60):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            for each in model.parameters():
+                each.grad.clamp_(*((-1e-6, 1e-6) if sick else (-1, 1)))
+            optimizer.step()
+
+
+class TestNormAtALimitInRealRuns(RealRuns):
+    rule = "AlwaysClipping"
+    cause = "clipping_too_strong"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The script gives each gradient one norm; the twin learns with the same norm at another rate."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05 if sick else 500.0)
+        watch(model)
+        for _ in range(60):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            norm = torch.stack([each.grad.norm() for each in model.parameters()]).norm()
+            for each in model.parameters():
+                each.grad.mul_(1e-4 / norm)
+            optimizer.step()
+
+
 class TestClippingBeforeUnscalingInRealRuns(RealRuns):
     rule = "AlwaysClipping"
     cause = "clipped_while_scaled"
