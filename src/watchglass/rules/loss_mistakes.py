@@ -96,6 +96,8 @@ def mistakes(terms: Sequence[LossTerm], calls: LossCalls, batch: int, floor: flo
                 yield from _clamped_to_probabilities(term, at)
             if name == "sub":
                 yield from _broadcast(term, at)
+            if name in ("sub", "mul"):
+                yield from _averaged(term, at, batch)
             if name in _SOFTMAXES:
                 yield from _of_one_unit(term, at)
             if name == "div":
@@ -397,6 +399,21 @@ def _broadcast(term: LossTerm, at: int) -> Iterable[Mistake]:
     )
     evidence = {"function": "the difference", "prediction_shape": str(tuple(given)), "target_shape": target}
     yield Mistake(Severity.ERROR, "loss_shapes_broadcast", message, float(rows * rows), float(rows), evidence)
+
+
+def _averaged(term: LossTerm, at: int, batch: int) -> Iterable[Mistake]:
+    """Outputs that are one for all samples, where they meet the targets of each."""
+    given, shape = list(term.operations[at].get("from") or ()), term.shape(at)
+    if batch < 2 or shape != [batch, *given] or term.operands(at).count("constant") != 1:
+        return
+    for source in term.sources(at):
+        each = term.operations[source]
+        if term.name(source) in ("mean", "sum") and 0 in each.get("axes", ()) and each.get("rows") == batch:
+            message = (
+                f"outputs are averaged over the {batch} samples of the batch, and only then compared with targets of "
+                f"shape {tuple(shape)}: the loss does not depend on which sample has which output"
+            )
+            yield Mistake(Severity.ERROR, "averaged_over_samples", message, float(batch))
 
 
 def _raw_predictions(term: LossTerm, at: int) -> Iterable[Mistake]:

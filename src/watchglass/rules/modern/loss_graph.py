@@ -39,6 +39,7 @@ class LossGraph(Rule):
         * A softmax is applied to the result of a softmax, or a sigmoid to that of a sigmoid.
         * A clamp limits logits so far that no sample can get a loss below `floor`.
         * Predictions of shape (n, 1) minus targets of shape (n) give differences of shape (n, n): an `error`.
+        * Outputs are averaged over the batch before they meet the targets of its samples: an `error`.
         * The loss is summed over the batch, the optimizer is SGD, and the loss diverged. Or in `patience` captures
           after `hold` steps the update was more than `large` of the weight, and the loss had not fallen to half of its
           start. Or at the end of a run of 64 steps or more the loss has fallen by less than a tenth; the rule skips

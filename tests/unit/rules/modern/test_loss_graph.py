@@ -157,6 +157,8 @@ def focal(shares: Tensor, target: Tensor) -> Tensor:
         (lambda out, y: F.cross_entropy(out.clamp(-1, 1), y), 4, ("warning", "output_out_of_range")),
         (lambda out, y: ((out - y) ** 2).mean(), 1, ("error", "loss_broadcasts")),
         (lambda out, y: (y[:, None] - out.squeeze()).abs().mean(), 1, ("error", "loss_broadcasts")),
+        (lambda out, y: ((out.mean(0) - one_hot(y)) ** 2).mean(), 4, ("error", "outputs_averaged")),
+        (lambda out, y: -(one_hot(y) * out.log_softmax(1).mean(0)).sum(1).mean(), 4, ("error", "outputs_averaged")),
         (lambda out, y: F.cross_entropy(out, y, reduction="sum"), 4, ("info", "")),
         (lambda out, y: F.cross_entropy(out, y, reduction="sum") * Weight.of(out), 4, ("info", "")),
         # Four sequences of eight positions and five classes.
@@ -196,6 +198,9 @@ def test_each_mistake_has_its_cause(run_path: Path, loss: Loss, units: int, foun
     [
         (lambda out, y: -(one_hot(y) * out.softmax(1).clamp(min=1e-7).log()).sum(1).mean(), 4),
         (lambda out, y: binary(out.sigmoid(), y), 4),
+        # Moments of the outputs, with those of the targets.
+        (lambda out, y: ((out.mean(0) - one_hot(y).mean(0)) ** 2).mean(), 4),
+        (lambda out, y: ((out - out.mean(0) - one_hot(y)) ** 2).mean(), 4),
         # Contrast of samples, in both directions.
         (lambda out, y: -(similarities(out).log_softmax(0) + similarities(out).log_softmax(1)).diag().mean(), 4),
         # A ranking of all samples, and a pooling over them.
