@@ -11,7 +11,7 @@ from watchglass.rules import signals
 from watchglass.rules.fresh_weights import initialization_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.tables import StepView
+from watchglass.tables import Statistics, StepView
 
 #: Captures with the same values that are enough where a run ends.
 _FEWEST = 2
@@ -22,10 +22,11 @@ class OptimizerMissesParameter(Rule):
 
     Looks at: the parameters of the optimizers, statistics of weights, and the parameters that backwards reach.
     Fires when: an optimizer holds other parameters of the same model, and a parameter that has a gradient and that no
-        optimizer holds did not change in `patience` captures, or in two and the run ends, as far as it is captured. In
-        other modules in training mode: a parameter with the same values in `looks` readings of the graph, if most
-        weights of its module look freshly initialised. Frozen parameters, pretrained modules, models that only pass
-        gradients on (a discriminator, a perceptual loss), and weights that the script updates itself are not reported.
+        optimizer holds did not change in `patience` captures, or in two and the run ends, as far as it is captured.
+        Where it was frozen before, at the end of the run no capture need show it since then. In other modules in
+        training mode: a parameter with the same values in `looks` readings of the graph, if most weights of its module
+        look freshly initialised. Frozen parameters, pretrained modules, models that only pass gradients on (a
+        discriminator, a perceptual loss), and weights that the script updates itself are not reported.
     Usual causes: layers added after the optimizer was made, a plain list of modules instead of a ModuleList, a wrong
         filter, a second module or parameters of the loss that were forgotten.
     What to try: build the optimizer from model.parameters(), after the last change of the model; with
@@ -51,6 +52,8 @@ class OptimizerMissesParameter(Rule):
     seen: dict[str, list[Any]] = state(dict)
     #: The latest of these captures.
     last: int = state(int)
+    #: Norm and sum of frozen weights, at their latest capture.
+    frozen: dict[str, list[float]] = state(dict)
     #: Weights that have changed although no optimizer holds them.
     moved: list[str] = state(list)
 
@@ -60,17 +63,25 @@ class OptimizerMissesParameter(Rule):
             yield from self._beyond(view, fact.data["parameters"], fact.data["count"])
         for fact in view.facts("membership"):
             self._take(fact.data.get("left_out_beside"))
-        if view.mode is Mode.TRAIN and self.names and view.captured:
-            self._compare(view)
+        if view.mode is not Mode.TRAIN or not view.captured:
+            return
+        weights = view.statistics(Role.WEIGHT)
+        if self.names:
+            self._compare(weights, view.mode_step)
             yield from self._judge(view, self.patience)
+        rows = weights.group.answers.get("frozen weights", lambda: _frozen(weights))
+        norms, sums = weights.l2[rows].tolist(), weights.sum[rows].tolist()
+        # Frozen weights are not captured each time.
+        self.frozen.update(
+            (weights.names[row], [norm, total]) for row, norm, total in zip(rows, norms, sums, strict=True)
+        )
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The last judgement; a short or slow run has few captures."""
         yield from self._judge(view, min(self.patience, _FEWEST))
 
-    def _compare(self, view: StepView) -> None:
+    def _compare(self, weights: Statistics, step: int) -> None:
         """Count the captures in which the weights are the same."""
-        weights = view.statistics(Role.WEIGHT)
         columns = zip(weights.names, weights.l2.tolist(), weights.sum.tolist(), strict=True)
         values = {name: [norm, total] for name, norm, total in columns}
         trained = {name.rpartition(".")[0] for name in values}
@@ -85,7 +96,7 @@ class OptimizerMissesParameter(Rule):
                 self.seen.pop(name)
                 continue
             self.seen[name] = [value, before[1] + 1 if before is not None else 1]
-            self.last = view.mode_step
+            self.last = step
 
     def _judge(self, view: StepView, patience: int) -> Iterable[Finding]:
         """A finding about parameters that did not change in so many captures."""
@@ -95,7 +106,8 @@ class OptimizerMissesParameter(Rule):
             return
         total = self.total - len(self.moved)
         value, captures = self.seen[missed[0]]
-        unchanged = "" if value is None else f": unchanged in {captures} captures up to step {self.last}"
+        seen = value is not None and (captures > _FEWEST or missed[0] not in self.frozen)
+        unchanged = f": unchanged in {captures} captures up to step {self.last}" if seen else ""
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
             view,
@@ -135,8 +147,14 @@ class OptimizerMissesParameter(Rule):
     def _take(self, left_out: Any) -> None:
         if isinstance(left_out, dict):
             self.names, self.total = list(left_out["names"]), left_out["count"]
-            self.seen = {name: seen for name, seen in self.seen.items() if name in self.names}
+            before = {name: [value, _FEWEST] for name, value in self.frozen.items()}
+            self.seen = {name: seen for name, seen in {**before, **self.seen}.items() if name in self.names}
             self.moved = [name for name in self.moved if name in self.names]
+
+
+def _frozen(weights: Statistics) -> list[int]:
+    """Rows of the weights that are not trainable."""
+    return [row for row, info in enumerate(weights.tensors) if info.trainable is False]
 
 
 def _is_fresh(rows: list[dict[str, Any]]) -> bool:

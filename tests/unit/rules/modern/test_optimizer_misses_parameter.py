@@ -90,6 +90,25 @@ class TestOptimizerMissesParameterInRealRuns(RealRuns):
             update(model, optimizer, *batch())
 
 
+class TestUnfrozenLateInRealRuns(RealRuns):
+    rule = "OptimizerMissesParameter"
+    cause = "parameter_not_in_optimizer"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Layers are unfrozen so late that no capture shows them again; the twin gives them to its optimizer."""
+        model = classifier()
+        nn.init.orthogonal_(model[0].weight)
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(model[2:].parameters(), lr=0.05)
+        watch(model)
+        for number in range(44):
+            if number == 40:
+                model[0].requires_grad_(True)
+                if not sick:
+                    optimizer.add_param_group({"params": model[0].parameters()})
+            update(model, optimizer, *batch())
+
+
 class TestOptimizerMissesASecondModuleInRealRuns(RealRuns):
     rule = "OptimizerMissesParameter"
     cause = "parameter_not_in_optimizer"
