@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -14,10 +15,11 @@ import numpy.typing as npt
 
 import watchglass
 from example_runs import ExampleRun, example_run
+from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import build_rule
-from watchglass.run import Run
+from watchglass.run import Run, step_times
 from watchglass.testing.rule_suite import shown
 from watchglass.view.plot import COLOURS, thin
 
@@ -25,6 +27,8 @@ Points = Sequence[tuple[float, float]]
 
 _WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _GAP = 680, 150, 64, 16, 30, 44
 _GREY, _MOST_POINTS, _CHARACTER = "#888888", 200, 6.2
+#: Beginnings of the names of metrics in percent.
+_PERCENT = ("cpu.utilization", "cpu.iowait", "gpu.")
 #: Ranges of more than this many powers of ten have a logarithmic axis.
 _DECADES = 2.0
 
@@ -37,18 +41,25 @@ class _Line(NamedTuple):
 
 
 class _Panel(NamedTuple):
-    """One diagram: its lines, a limit or NaN, and the steps that it spans."""
+    """One diagram: its lines over steps, or over the seconds of a run, and a limit or NaN."""
 
     title: str
     lines: tuple[_Line, ...]
     limit: float
+    in_seconds: bool = False
+
+    @property
+    def last(self) -> float:
+        """The end of its axis."""
+        return max([1.0, *(x for line in self.lines for x, _ in line.points)])
 
 
 def draw(rule: str) -> str:
     """The figure of a rule as SVG; its ``<desc>`` is the sentence of the first finding.
 
     The sick run and its twin are trained again. The upper diagram has their losses; the lower one, if the rule measures
-    something at several steps, has the values of its findings and the limit.
+    something at several steps, has the values of its findings and the limit. For a rule that reads samples of metrics,
+    and whose runs are made of numbers, the diagrams have these metrics.
     """
     with tempfile.TemporaryDirectory() as folder:
         sick = example_run(rule, Path(folder, "sick"), sick=True)
@@ -57,9 +68,10 @@ def draw(rule: str) -> str:
             _Line("sick run", _losses(sick.path), COLOURS["train"]),
             _Line("healthy twin", _losses(example_run(rule, Path(folder, "healthy"), sick=False).path), _GREY),
         ]
+        metrics = [] if sick.trained else _metrics(rule, Path(folder))
         first = found[0]
         at = [(float(_step(watchglass.open_run(sick.path), each)), each.value) for each in found]
-    panels = [_Panel("loss", tuple(line for line in runs if line.points), math.nan)]
+    panels = metrics or [_Panel("loss", tuple(line for line in runs if line.points), math.nan)]
     same = [(step, value) for (step, value), each in zip(at, found, strict=True) if _alike(each, first)]
     measured = [(step, value) for step, value in same if value is not None and math.isfinite(value)]
     if len({step for step, _ in measured}) > 1:
@@ -91,6 +103,50 @@ def _losses(path: Path) -> Points:
     return [(float(step), float(value)) for step, value in zip(steps, values, strict=True)]
 
 
+def _metrics(rule: str, folder: Path) -> list[_Panel]:
+    """The courses of the percentages that a rule needs, a line for each instance, in two runs; else those of steps."""
+    names = [name for need in build_rule(RuleSpec(rule)).needs for name in need.metrics if name.startswith(_PERCENT)]
+    courses = {f"{name} in percent": functools.partial(_course, metric=name) for name in names}
+    return [
+        _Panel(
+            title,
+            tuple(
+                _Line(name if at == 0 else "", points, colour)
+                for name, colour in (("sick run", COLOURS["train"]), ("healthy twin", _GREY))
+                for at, points in enumerate(course(watchglass.open_run(folder / name.split()[0])))
+            ),
+            math.nan,
+            in_seconds=True,
+        )
+        for title, course in (courses or {"training steps so far": _progress}).items()
+    ]
+
+
+def _course(run: Run, metric: str) -> list[Points]:
+    if metric not in _sampled(run):
+        return []
+    samples = run.samples(metric)
+    seconds = (samples.time_ns - samples.time_ns[0]) / 1e9
+    found = (thin(seconds, values, _MOST_POINTS) for values in samples.values.reshape(len(samples), -1).T)
+    return [list(zip(at.tolist(), values.tolist(), strict=True)) for at, values in found]
+
+
+def _sampled(run: Run) -> list[str]:
+    """Names of the metrics that a run has."""
+    return [str(name) for name in run.samples().to_arrow()["metric"].to_pylist()]
+
+
+def _progress(run: Run) -> list[Points]:
+    """Steps over the seconds since the first sample, or the first step."""
+    times = step_times(run.worker())
+    ends = times.end_ns.astype(np.float64)
+    sampled = [
+        run.samples(name).time[:1].astype(np.int64) for name in run.samples().to_arrow()["metric"].to_pylist()[:1]
+    ]
+    begin = min([float(times.begin_ns[0]), *(float(each[0]) for each in sampled)])
+    return [[(0.0, 0.0), *(((end - begin) / 1e9, number) for number, end in enumerate(ends.tolist(), 1))]]
+
+
 def _step(run: Run, finding: Finding) -> int:
     """The training step at which a finding was made."""
     for stretch in run.stretches(Mode.EVAL) if finding.mode is Mode.EVAL else ():
@@ -100,8 +156,8 @@ def _step(run: Run, finding: Finding) -> int:
 
 
 def _svg(rule: str, first: Finding, step: float, panels: Sequence[_Panel]) -> str:
-    steps = [x for panel in panels for line in panel.lines for x, _ in line.points] or [step]
-    last = max([*steps, step, 1.0])
+    in_seconds = any(panel.in_seconds for panel in panels)
+    last = max([0.0 if in_seconds else step, *(panel.last for panel in panels)])
     height = _TOP + len(panels) * (_PANEL + _GAP)
 
     def across(x: float) -> float:
@@ -111,11 +167,13 @@ def _svg(rule: str, first: Finding, step: float, panels: Sequence[_Panel]) -> st
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
         f"<title>{escape(rule)} on a sick run</title>",
-        f"<desc>Step {first.step}: {escape(first.message, quote=False)}</desc>",
+        f"<desc>{'Samples' if in_seconds else f'Step {first.step}'}: {escape(first.message, quote=False)}</desc>",
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
     ]
     for number, panel in enumerate(panels):
         parts += _panel(panel, _TOP + number * (_PANEL + _GAP), across, last)
+    if in_seconds:  # such a finding is about the course as a whole
+        return "\n".join([*parts, "</svg>"]) + "\n"
     colour, x = COLOURS[first.severity.value], across(step)
     bottom = height - _GAP
     parts.append(
@@ -136,13 +194,14 @@ def _panel(panel: _Panel, top: float, across: Callable[[float], float], last: fl
     x = _WIDTH - _RIGHT
     for line in reversed(panel.lines):
         yield f'<text x="{x:.0f}" y="{top - 10}" fill="{line.colour}" text-anchor="end">{escape(line.name)}</text>'
-        x -= _CHARACTER * len(line.name) + 20
+        x -= (_CHARACTER * len(line.name) + 20) if line.name else 0
     for value in scale.ticks():
         y = scale.down(value)
         yield f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}" stroke="#dddddd"/>'
         yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#555555">{value:.3g}</text>'
     for step in _round_numbers(0.0, last):
-        label = f"step {step:.0f}" if step == 0 else f"{step:g}"
+        zero = "0 s" if panel.in_seconds else "step 0"
+        label = zero if step == 0 else f"{step:g}"
         yield (
             f'<text x="{across(step):.1f}" y="{top + _PANEL + 16}" text-anchor="middle" fill="#555555">{label}</text>'
         )

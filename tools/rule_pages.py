@@ -87,12 +87,15 @@ def _figure(name: str, built_only: str) -> str:
         )
     step, _, message = html.unescape(found[1]).partition(": ")
     runs = "A sick run and its healthy twin, both made of numbers" if built_only else "A sick run and its healthy twin"
-    if step == "Step -1":
+    shown = "Losses"
+    if step == "Samples":
+        shown, when = "System metrics", "From samples of the machine"
+    elif step == "Step -1":
         when = "While no step completes"
     else:
         when = f"At {step[:1].lower()}{step[1:]}"
     return (
-        f"![Losses of a sick run and of its healthy twin, and where {name} reports](figures/{name}.svg)\n\n"
+        f"![{shown} of a sick run and of its healthy twin, and where {name} reports](figures/{name}.svg)\n\n"
         f"{runs}. {when} the rule reports: *{_escaped(message)}*.\n"
     )
 
