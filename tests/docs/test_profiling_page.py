@@ -64,6 +64,7 @@ def test_every_example_of_the_page_runs(page: str, in_tmp_path: Path, capsys: py
     assert "cpu.utilization" in capsys.readouterr().out
     assert len(names["during"]) > 10  # type: ignore[arg-type]
     assert len(names["operators"]) > 5  # type: ignore[arg-type]
+    assert len(names["times"]) == 1  # type: ignore[arg-type]
     names.clear()  # the run keeps its segments mapped
 
 

@@ -87,7 +87,7 @@ class Hook:
         self.active = True
         #: Returns this process's rank in its group, None if it trains alone. Called at the first training step.
         self.rank: Callable[[], int | None] = environment.group_rank
-        #: Monotonic clock of the phases of steps, in nanoseconds.
+        #: Monotonic clock of the phases and modules of steps, in nanoseconds.
         self.phase_clock: Callable[[], int] = monotonic_ns
         #: Called where deferred work must be finished, see :meth:`settle`.
         self.on_settle: list[Callable[[], None]] = []

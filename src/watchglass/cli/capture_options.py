@@ -66,6 +66,9 @@ SampleInterval = Annotated[
         "--sample-interval", metavar="SECONDS", help="Sample system metrics every SECONDS, 0.1 to 60. [default: 0.5]"
     ),
 ]
+ModuleTimes = Annotated[
+    bool, typer.Option("--module-times", help="Time the modules of the model, forward and backward, in some steps.")
+]
 ProfileSteps = Annotated[
     str | None,
     typer.Option(

@@ -118,6 +118,7 @@ def run(
     no_profiler: capture_options.NoProfiler = False,
     sample_interval: capture_options.SampleInterval = None,
     profile_steps: capture_options.ProfileSteps = None,
+    module_times: capture_options.ModuleTimes = False,
     report: ReportFile = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Compact the run at its end, like 'watchglass compact'.")
@@ -151,6 +152,7 @@ def run(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
         no_profiler=no_profiler, sample_interval_s=sample_interval, profile_steps=profile_steps,
+        module_times=module_times,
     )  # fmt: skip
     config_of_evaluator = None
     if evaluator == "local":

@@ -52,6 +52,7 @@ class SessionConfig(SaveSettings):
         sample_interval_s: Seconds between two samples of system metrics.
         profile_steps: Windows of training steps in which PyTorch's profiler records operators, ``"100:105"`` each: from
             the first number up to, without, the second one.
+        module_times: Whether the time of each module is recorded, in some training steps that are not captured.
         strict: Faults inside capture raise instead of detaching. For tests.
         overrides: Settings of the command line, which override those of the script.
     """
@@ -76,6 +77,7 @@ class SessionConfig(SaveSettings):
         0.5, help="time between samples of system metrics", unit="seconds", ge=0.1, le=60
     )
     profile_steps: tuple[str, ...] = parameter((), help="training steps whose operators are profiled, START:STOP")
+    module_times: bool = parameter(False, help="time the modules of the model in some training steps")
     strict: bool = parameter(False, help="faults inside capture raise")
     overrides: Mapping[str, Any] = field(default_factory=dict)
 

@@ -26,6 +26,7 @@ from watchglass.records.json_records import (
     record_as_json as record_as_json,
     record_from_json as record_from_json,
 )
+from watchglass.records.module_times import ModuleSeconds as ModuleSeconds, StepModules as StepModules
 from watchglass.records.operators import (
     OperatorTotals as OperatorTotals,
     OperatorWindow as OperatorWindow,

@@ -7,6 +7,7 @@ from watchglass.lazy_imports import lazily
 if TYPE_CHECKING:
     from watchglass.run.arrow_tables import RunTables as RunTables
     from watchglass.run.ending import Ending as Ending, ending_of as ending_of, state_of as state_of
+    from watchglass.run.module_times import ModuleTime as ModuleTime, ModuleTimes as ModuleTimes
     from watchglass.run.news import Cursor as Cursor, News as News
     from watchglass.run.numbering.lineage import Seam as Seam
     from watchglass.run.operators import Operators as Operators

@@ -16,6 +16,7 @@ from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import ROW_KINDS, Fact, Mode, ModelSummary, Role, count, judged
 from watchglass.run.ending import state_of
 from watchglass.run.markup import page
+from watchglass.run.module_times import ModuleTimes, module_times_of
 from watchglass.run.news import Cursor, News, cursor_of, news_of
 from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.numbering.lineage import Lineage, Seam, trace
@@ -395,6 +396,19 @@ class Run:
             UnknownNameError: There is no such worker.
         """
         return operators_of(self.worker(worker))
+
+    def module_times(self, worker: str | None = None) -> ModuleTimes:
+        """The time of each module, forward and backward, in the training steps in which it was measured.
+
+        Without rows if it was not measured.
+
+        Args:
+            worker: Whose modules.
+
+        Raises:
+            UnknownNameError: There is no such worker.
+        """
+        return module_times_of(self.worker(worker))
 
     # Tables
 

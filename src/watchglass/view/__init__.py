@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         write_trace as write_trace,
     )
     from watchglass.view.usage import (
+        modules_sentence as modules_sentence,
         operators_sentence as operators_sentence,
         phases_sentence as phases_sentence,
         usage_sentence as usage_sentence,

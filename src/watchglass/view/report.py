@@ -19,7 +19,7 @@ from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.settings import setting_rows
 from watchglass.view.text import duration, number, percent, printable, size
-from watchglass.view.time_figures import duration_rows, operator_rows, time_figures, usage_rows
+from watchglass.view.time_figures import duration_rows, module_rows, operator_rows, time_figures, usage_rows
 from watchglass.view.verdict import tone
 from watchglass.view.verdict_sentences import chain, closing, findings_of, headline, since
 
@@ -173,10 +173,17 @@ def _figures(first: int, figures: Sequence[tuple[str, go.Figure]]) -> list[str]:
 
 
 def _time_tables(run: Run) -> list[str]:
-    """Durations of steps, and, folded, operators of profiled steps and the metrics of machines."""
+    """Durations of steps, and, folded, modules, operators of profiled steps and the metrics of machines."""
     durations, usage = duration_rows(run), usage_rows(run)
     head = ("steps", "number", "in total", "mean", "median", "99th percentile", "longest", "at step")
     tables = [_table(head, durations)] if durations else []
+    times = run.module_times()
+    if len(times):
+        rows = [tuple(map(_text, row)) for row in module_rows(times)]
+        names = ("module", "type", "calls", "forward", "backward", "share", "with submodules", "backward")
+        where = ", times of the device" if times.on_device else ""
+        steps = f"{count(len(times.steps), 'step')} that were timed{where}"
+        tables.append(f"<details><summary>Modules, per step, in {steps}</summary>{_table(names, rows)}</details>")
     for operators in run.operators():
         rows = [tuple(map(_text, row)) for row in operator_rows(operators)]
         table = _table(("operator", "calls", "host", "share", "with its calls", "device", "memory"), rows)

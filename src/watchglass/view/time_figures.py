@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
 from watchglass.records import PHASE_NAMES, Finding, Mode
-from watchglass.run import Operators, Phases
+from watchglass.run import ModuleTimes, Operators, Phases
 from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
 from watchglass.view.text import duration, percent, quantity, size
 
@@ -28,7 +28,7 @@ _LOADS = (
     ("gpu.memory.utilization", "memory of GPUs", "#E69F00"),
 )  # fmt: skip
 _MAX_COLUMNS, _BARS = 240, 60
-#: Rows of a table of operators.
+#: Rows of a table of operators, or of modules.
 _MAX_OPERATORS = 20
 
 
@@ -206,6 +206,24 @@ def operator_rows(operators: Operators) -> list[tuple[str, ...]]:
             _exact(row.self_device_s / steps), size(max(row.self_memory_bytes, 0) / steps),
         )
         for row in hosts[:_MAX_OPERATORS]
+    ]  # fmt: skip
+
+
+def module_rows(times: ModuleTimes) -> list[tuple[str, ...]]:
+    """Modules as text, at most 20, those with the most time first.
+
+    Columns: path, type, calls per step, forward and backward per step without submodules, their share in the time of
+    all modules, forward and backward with submodules.
+    """
+    whole = sum(row.self_s for row in times.rows)
+    rows = sorted(times.rows, key=lambda row: -row.self_s)[:_MAX_OPERATORS]
+    return [
+        (
+            row.module or "(the model)", row.type, f"{row.calls:,.4g}", _exact(row.self_forward_s),
+            _exact(row.self_backward_s), percent(row.self_s / whole) if whole > 0 else "", _exact(row.forward_s),
+            _exact(row.backward_s),
+        )
+        for row in rows
     ]  # fmt: skip
 
 

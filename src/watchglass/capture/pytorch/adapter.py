@@ -30,6 +30,7 @@ from watchglass.capture.pytorch.handwritten_updates import HandwrittenUpdates
 from watchglass.capture.pytorch.model_discovery import Discovery
 from watchglass.capture.pytorch.module_capture import ModuleCapture
 from watchglass.capture.pytorch.module_hooks import Switch
+from watchglass.capture.pytorch.module_times import ModuleTiming
 from watchglass.capture.pytorch.module_tree import ModuleTree
 from watchglass.capture.pytorch.operator_windows import OperatorWindows
 from watchglass.capture.pytorch.parameter_reader import ParameterReader
@@ -79,6 +80,7 @@ class PyTorchAdapter:
         for part in TENSOR_PARTS:
             part(hook, self._current.models, saving, self._current.events)
         FirstBadModule(self._current)
+        ModuleTiming(self._current, self._capture)
         _adapters[hook] = self
         hook.detach_with(lambda: _adapters.pop(hook, None))
         self._install(hook, discover=discover)

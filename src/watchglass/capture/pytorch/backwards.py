@@ -147,6 +147,8 @@ class Backwards:
             return
         if current.phases is not None:
             current.phases.begin(BACKWARD)
+        for began in current.events.each_backward_began:
+            began()
         roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
         self.on_begin(roots)
         # On devices a backward and everything that it calls (even an optimizer) run on autograd's threads.
@@ -200,6 +202,8 @@ class Backwards:
             return
         if current.phases is not None:
             current.phases.begin(AFTER_BACKWARD)
+        for ended in current.events.each_backward_ended:
+            ended()
         current.in_backward = current.hook.guard.waiting = False
         step = current.hook.clock.train
         trained_before, self._trained_before = self._trained_before, []

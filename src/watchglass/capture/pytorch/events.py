@@ -152,6 +152,8 @@ class Events:
         script_update_ended: They have changed them.
         each_forward_began: Not about captured steps: an outermost module is about to be called with gradients.
         each_forward_ended: Not about captured steps: it has returned.
+        each_backward_began: Not about captured steps: a backward of a watched model is about to run.
+        each_backward_ended: Not about captured steps: it has ended, maybe by an exception.
         loss_suspected: Not about captured steps: a backward begins from a loss that is not finite, or that is a
             readback, so that it is not known yet whether it is.
         each_update_began: Not about captured steps: gradients are final, and an optimizer is about to use them; with
@@ -181,6 +183,8 @@ class Events:
     script_update_ended: list[Callable[[Update], None]] = field(default_factory=list)
     each_forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     each_forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    each_backward_began: list[Callable[[], None]] = field(default_factory=list)
+    each_backward_ended: list[Callable[[], None]] = field(default_factory=list)
     loss_suspected: list[Callable[[OpenStep, float | Readback], None]] = field(default_factory=list)
     each_update_began: list[Callable[[OpenStep, bool], None]] = field(default_factory=list)
     gradients_suspected: list[Callable[[OpenStep, list[str] | LateGradients], None]] = field(default_factory=list)

@@ -316,7 +316,8 @@ class FastPath:
         """Take this path from the next step to the next captured one, if that is not the same."""
         hook = self._hook
         self._step = hook.clock.next_train_step
-        self._end = hook.alternating.next_due(self._model, self._step)
+        captured = hook.alternating.next_due(self._model, self._step)
+        self._end = min(captured, self._current.next_observed(self._step))
         if self._end <= self._step or hook.stopping or not hook.begin_steady_steps(self._model):
             return
         self._first = self._step

@@ -57,6 +57,7 @@ class TrainingState:
         foreign: Optimizers of parameters that belong to no watched model.
         silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
         begin_step: Called when a TRAIN step has opened.
+        next_observed: The next TRAIN step from a given one on that a part wants to see, although it is not captured.
         phases: Where the time of steps goes; None where it is not recorded.
         chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
             mark: the chain of output, loss and backward proves that it was trained on.
@@ -84,6 +85,7 @@ class TrainingState:
     objectives: Objectives = field(default_factory=Objectives)
     every_gradient: bool = False
     begin_step: Callable[[OpenStep], None] = lambda step: None
+    next_observed: Callable[[int], int] = lambda step: sys.maxsize
     phases: StepPhases | None = None
     chained: int = 0
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)

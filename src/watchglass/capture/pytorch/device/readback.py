@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from watchglass.capture.stopwatches import DeviceStopwatch, HostStopwatch, Stopwatch
 from watchglass.records import HISTOGRAM_MANTISSA_BITS
 from watchglass.stats import Histograms
 
@@ -116,6 +117,22 @@ class DeviceTime:
         while self._spans and self._spans[0][1].query():
             begin, end = self._spans.popleft()
             self._report(_TIMED * int(1e6 * begin.elapsed_time(end)))
+
+
+def stopwatch_of(
+    device: torch.device | None, now_ns: Callable[[], int], modules: Mapping[str, Any] = _MODULES
+) -> Stopwatch:
+    """The clock of what runs on a device: events of its current stream if it has them, else ``now_ns`` of the host."""
+    module = modules.get(device.type) if device is not None else None
+    if device is None or module is None or device.type == "mps" or not module.is_available():
+        return HostStopwatch(now_ns)
+
+    def record() -> Any:
+        event = module.Event(enable_timing=True)
+        event.record(module.current_stream(device))
+        return event
+
+    return DeviceStopwatch(record, _let_graphs_be_captured)
 
 
 def histogram_width(wide: bool) -> int:

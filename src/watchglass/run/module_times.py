@@ -1,0 +1,137 @@
+"""The time that the modules of a worker's models took, in the training steps in which it was measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import Mode, StepModules, count, series_name
+from watchglass.run.table import needed
+from watchglass.run.worker import Worker
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Number of the model, and path of the module.
+_Key = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class ModuleTime:
+    """The mean time of one module in a training step, in seconds.
+
+    Attributes:
+        module: Its path; "" for the model, and with its name in front for a further model, ``"model_2/fc1"``.
+        type: Its type.
+        calls: Its calls per step.
+        self_forward_s: Its forwards, without those of its submodules.
+        self_backward_s: Its backwards, the same.
+        forward_s: Its forwards with those of its submodules.
+        backward_s: Its backwards, the same.
+    """
+
+    module: str
+    type: str
+    calls: float
+    self_forward_s: float
+    self_backward_s: float
+    forward_s: float
+    backward_s: float
+
+    @property
+    def self_s(self) -> float:
+        """Forwards and backwards, without those of its submodules."""
+        return self.self_forward_s + self.self_backward_s
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleTimes:
+    """The times of modules in some training steps of one worker.
+
+    Attributes:
+        worker: Name of the worker.
+        steps: The timed TRAIN steps, int64[n], ascending.
+        rows: Modules with their means over these steps, m in the order of their first calls.
+        forward: Time of the forwards in each step without those of submodules, in seconds, float64[n, m]; 0 in a step
+            that did not call the module.
+        backward: The same of the backwards.
+        on_device: Whether these are times of a device, and not of the host.
+    """
+
+    worker: str
+    steps: NDArray[np.int64]
+    rows: tuple[ModuleTime, ...]
+    forward: NDArray[np.float64]
+    backward: NDArray[np.float64]
+    on_device: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, module: str) -> ModuleTime:
+        """The means of the module with this path.
+
+        Raises:
+            KeyError: It was not called in these steps.
+        """
+        for row in self.rows:
+            if row.module == module:
+                return row
+        raise KeyError(module)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A data frame with the path as its index and a column for each other attribute of :class:`ModuleTime`.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        names = list(ModuleTime.__dataclass_fields__)
+        return needed("pandas").DataFrame([asdict(row) for row in self.rows], columns=names).set_index("module")
+
+    def __repr__(self) -> str:
+        modules, steps = count(len(self), "module"), count(len(self.steps), "step")
+        return f"ModuleTimes({modules} in {steps} of {self.worker!r})"
+
+
+def module_times_of(worker: Worker) -> ModuleTimes:
+    """See :meth:`Run.module_times`."""
+    numbers = worker.numbers(Mode.TRAIN)
+    found: list[tuple[int, StepModules]] = []
+    for attempt, tables in worker.attempts.items():
+        facts = [fact for fact in tables.facts() if fact.kind == StepModules.KIND and fact.global_step >= 0]
+        steps, index = numbers.of_global(attempt, np.array([fact.global_step for fact in facts], np.uint64))
+        read = ((step, StepModules.from_data(facts[at].data)) for step, at in zip(steps.tolist(), index, strict=True))
+        found += [(step, modules) for step, modules in read if modules is not None]
+    found.sort(key=lambda each: each[0])
+    types: dict[_Key, str] = {}
+    for _, timed in found:
+        types.update(((each.model, each.module), each.module_type) for each in timed.modules)
+    column = {key: at for at, key in enumerate(types)}
+    forward, backward, calls = (np.zeros((len(found), len(types))) for _ in range(3))
+    for row, (_, timed) in enumerate(found):
+        for each in timed.modules:
+            at = column[each.model, each.module]
+            forward[row, at] += each.forward_s
+            backward[row, at] += each.backward_s
+            calls[row, at] += each.calls
+    means = [values.mean(0) if found else np.zeros(0) for values in (calls, forward, backward)]
+    on_device = bool(found) and found[-1][1].on_device
+    rows = tuple(_with_submodules(key, types[key], column, means) for key in types)
+    return ModuleTimes(worker.name, np.array([step for step, _ in found], np.int64), rows, forward, backward, on_device)
+
+
+def _with_submodules(
+    key: _Key, module_type: str, column: dict[_Key, int], means: list[NDArray[np.float64]]
+) -> ModuleTime:
+    calls, forward, backward = means
+    model, path = key
+    inside = f"{path}." if path else ""
+    own = column[key]
+    below = [at for (of, other), at in column.items() if at == own or (of == model and other.startswith(inside))]
+    return ModuleTime(
+        series_name(path, model), module_type, float(calls[own]), float(forward[own]), float(backward[own]),
+        float(forward[below].sum()), float(backward[below].sum()),
+    )  # fmt: skip
