@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, TensorDataset
 
 from facts_of import batch, classifier, facts, facts_by_step, watching
 from watchglass import Mode, open_run
@@ -180,6 +180,39 @@ def test_epochs_are_counted_and_a_loader_is_described_once(run_path: Path) -> No
     iterations = [data["iterations"] for data in facts_by_step(run_path, "batch").values()]
     assert iterations == [{"loader": epoch} for epoch in (1, 1, 2, 2, 3, 3)]
     assert [(data["sampler"], data["batches"]) for data in facts(run_path, "data_loader")] == [("RandomSampler", 2)]
+
+
+class _Buckets(Sampler[list[int]]):
+    """Batches in an order of the script's own."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([list(range(8, 16)), list(range(8))])
+
+    def __len__(self) -> int:
+        raise AssertionError("code of the script must not be called")
+
+
+@pytest.mark.parametrize(
+    ("settings", "described"),
+    [
+        (lambda data: {"batch_size": 8}, ("SequentialSampler", 8, 2)),
+        (
+            lambda data: {"batch_sampler": BatchSampler(RandomSampler(data), batch_size=4, drop_last=False)},
+            ("RandomSampler", 4, 4),
+        ),
+        (lambda data: {"batch_sampler": _Buckets()}, ("_Buckets", None, None)),
+    ],
+)
+def test_what_orders_the_samples_is_named(
+    run_path: Path, settings: Callable[[Any], Any], described: tuple[str, int | None, int | None]
+) -> None:
+    model, data = classifier(), TensorDataset(*batch(0))
+    with watching(model, run_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for inputs, labels in DataLoader(data, **settings(data)):
+            step(model, optimizer, inputs, labels)
+    (fact,) = facts(run_path, "data_loader")
+    assert (fact["sampler"], fact["batch_size"], fact["batches"]) == described
 
 
 def test_a_watched_loader_gives_the_same_batches(run_path: Path) -> None:

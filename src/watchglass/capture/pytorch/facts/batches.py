@@ -265,6 +265,17 @@ def _workers(loader: Any) -> int:
     return number if isinstance(number, int) else 0
 
 
+def _sampler(loader: Any) -> tuple[Any, int | None]:
+    """What orders the samples of a loader, and its batch size; None where a sampler of the user makes the batches.
+
+    A loader that gets a sampler of batches has one of samples too, a sequential one, and does not ask it.
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    if type(batches) is torch.utils.data.BatchSampler:
+        return batches.sampler, batches.batch_size
+    return getattr(loader, "sampler", None) if batches is None else batches, getattr(loader, "batch_size", None)
+
+
 def _length(loader: Any) -> int | None:
     """Batches of an epoch; None where only code of the user would know."""
     data = torch.utils.data
@@ -272,7 +283,7 @@ def _length(loader: Any) -> int | None:
         data.SequentialSampler, data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler,
         data.DistributedSampler,
     )  # fmt: skip
-    if type(getattr(loader, "sampler", None)) not in samplers or type(loader.batch_sampler) is not data.BatchSampler:
+    if type(_sampler(loader)[0]) not in samplers or type(loader.batch_sampler) is not data.BatchSampler:
         return None
     try:
         return len(loader)
@@ -282,13 +293,13 @@ def _length(loader: Any) -> int | None:
 
 def _of(loader: Any) -> dict[str, Any]:
     """The settings of a loader; of the data set's code at most ``__len__`` is called, as its sampler does then."""
-    data_set, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
+    data_set, (sampler, batch_size) = getattr(loader, "dataset", None), _sampler(loader)
     initialize = getattr(loader, "worker_init_fn", None)
     return {
         "data_set": type(data_set).__name__,
         "iterable": isinstance(data_set, torch.utils.data.IterableDataset),
         "sampler": type(sampler).__name__,
-        "batch_size": getattr(loader, "batch_size", None),
+        "batch_size": batch_size,
         "batches": _length(loader),
         "drop_last": bool(getattr(loader, "drop_last", False)),
         "num_workers": _workers(loader),
