@@ -24,6 +24,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="u
 def functions() -> dict[str, object]:
     """What may be wrapped, by the name that a script knows it by."""
     found: dict[str, object] = {f"torch.{key}": getattr(torch, key) for key in ("compile", "softmax", "save")}
+    found["torch.cuda.synchronize"] = torch.cuda.synchronize
     found |= {f"torch.jit.{key}": value for key, value in vars(torch.jit).items() if callable(value)}
     for module, name in TORCH_PATCHABLE:
         owner = importlib.import_module(module)
@@ -46,12 +47,12 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
             return self.attend(x, x, x)[0]  # type: ignore[no-any-return]
 
     before = functions()
-    settings = {"facts": (), "save_interval": 1, "collections": ("attention",), "profile_steps": "1:2"}
+    settings = {"facts": ("tensor_reads",), "save_interval": 1, "collections": ("attention",), "profile_steps": "1:2"}
     with Hook(tmp_path / "run", profiler=True, **settings) as hook:
         PyTorchAdapter(hook, discover=True)
         model = Attending()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for _ in range(2):
+        for _ in range(3):
             model(torch.ones(2, 3, 4)).sum().backward()
             optimizer.step()
     wrapped = {name for seen in inside for name, value in seen.items() if before.get(name) is not value}

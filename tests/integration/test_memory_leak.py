@@ -1,8 +1,10 @@
-"""MemoryLeak in numbers, and in a run that keeps the graph of each step, evaluated while it trains."""
+"""MemoryLeak in numbers, and in runs that keep graphs or Python objects, evaluated while they train."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,15 @@ from torch import nn
 torch.set_num_threads(1)
 model = nn.Linear(64, 2)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
-losses = []
+losses, history = [], []
 while not os.path.exists(sys.argv[2]):
     loss = model(torch.randn(4096, 64)).pow(2).mean()  # its graph holds a megabyte
     optimizer.zero_grad()
     loss.backward(retain_graph=True)
     optimizer.step()
-    losses.append(loss if sys.argv[1] == "sick" else loss.item())
+    losses.append(loss if sys.argv[1] == "graphs" else loss.item())
+    if sys.argv[1] == "objects":
+        history.append([float(number) for number in range(30_000)])  # a megabyte
     time.sleep(0.02)
 """
 
@@ -51,6 +55,28 @@ def minutes(memory: Sequence[float], **more: Any) -> list[Step | Batch]:
             Batch(metrics={"processes.memory": samples, **more}),
         ]
     return found
+
+
+def held(steps: Sequence[Step | Batch], *, pid: int, graphs: int = 0, blocks: float = 0) -> list[Step | Batch]:
+    """The same with a fact at each step: held graphs of 16 earlier ones, and blocks more after each step."""
+    numbers = itertools.count()
+    return [
+        replace(each, facts={"held_memory": {
+            "pid": pid, "graphs": 16, "held": graphs, "blocks": int(1e5 + blocks * next(numbers)),
+        }}) if isinstance(each, Step) else each for each in steps
+    ]  # fmt: skip
+
+
+def by_process(memory: Sequence[float], growing: int) -> list[Step | Batch]:
+    """The same as :func:`minutes`, of processes 0 and 1, one of which has all that is beyond 100 MB."""
+    made = []
+    for each in minutes(memory):
+        if isinstance(each, Batch):
+            rest = [number - 100 * MB for number in each.metrics["processes.memory"]]  # type: ignore[operator]
+            rows = [[100 * MB, number] if growing == 1 else [number, 100 * MB] for number in rest]
+            each = replace(each, metrics={**each.metrics, "process.memory": rows})
+        made.append(each)
+    return made
 
 
 def growing(count: int, by: float = 100 * MB, begin: float = 1e9) -> list[float]:
@@ -90,6 +116,24 @@ def test_the_message_has_rate_and_time_left(run_path: Path) -> None:
     assert finding.evidence["bytes_per_second"] == pytest.approx(100 * MB / 60, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("growing_process", "facts", "cause", "words"),
+    [(1, {"graphs": 14}, "graphs_kept", "; the graphs of 14 of 16 earlier steps that were looked at are still held"),
+     (1, {"graphs": 16}, "graphs_kept", "; the graphs of all 16 earlier steps that were looked at are still held"),
+     (1, {"graphs": 2}, "results_kept", "did not level off"),
+     (1, {"blocks": 250}, "python_objects_kept", "; Python holds 250 more objects after each step"),
+     (1, {"blocks": 0.4}, "results_kept", "did not level off"),
+     (0, {"graphs": 16}, "helper_process_grows", "mostly in process 0, which does not train itself, 16.7 MB")],
+)  # fmt: skip
+def test_what_grows_is_named_where_facts_show_it(
+    run_path: Path, growing_process: int, facts: dict[str, Any], cause: str, words: str
+) -> None:
+    steps = held(by_process(growing(60), growing_process), pid=1, **facts)
+    finding = found(run_path, steps)[0]
+    assert words in finding.message
+    assert finding.causes[0] == cause
+
+
 @pytest.mark.parametrize(("by", "begin", "count"), [(34, 1e9, 1), (32, 1e9, 0), (120, 7e9, 1), (115, 7e9, 0)])
 def test_growth_is_absolute_and_relative(run_path: Path, by: float, begin: float, count: int) -> None:
     """Over three of the four windows at least 100 MB and 5 percent."""
@@ -119,7 +163,8 @@ def test_a_short_run_is_not_judged(run_path: Path) -> None:
 @pytest.mark.slow
 class TestMemoryLeakInRealRuns(RealRuns):
     rule = "MemoryLeak"
-    cause = "results_kept"
+    cause = "graphs_kept"
+    leak = "graphs"
     reads_more = "no two runs have the same samples"
 
     def rules(self) -> list[RuleSpec]:
@@ -132,9 +177,10 @@ class TestMemoryLeakInRealRuns(RealRuns):
         script, end = run.parent / "train.py", run.parent / f"{run.name}.end"
         script.write_text(SCRIPT)
         options = ["--run", str(run), "--rules", "MemoryLeak:window_s=1", "--sample-interval", "0.1"]
+        options += ["--save-interval", "4"]
         processes = Processes()
         try:
-            which = "sick" if sick else "healthy"
+            which = self.leak if sick else "healthy"
             launcher = processes.start("-m", "watchglass", "run", *options, script, which, end, cwd=run.parent)
             # The sick run goes on until it is found, and the other one until there is as much to compare.
             until(lambda: self.found(open_run(run).journal.findings) if sick else _has_samples(run), pause_s=0.2,
@@ -145,6 +191,14 @@ class TestMemoryLeakInRealRuns(RealRuns):
             processes.close()
         assert status == 0, errors
         assert bool(self.found(open_run(run).journal.findings)) is sick, "found while it trained"
+
+
+class TestMemoryLeakOfPythonObjects(TestMemoryLeakInRealRuns):
+    cause = "python_objects_kept"
+    leak = "objects"
+
+    # The healthy twin is that of the class above.
+    test_no_rule_fires_on_the_healthy_twin = None  # type: ignore[assignment]
 
 
 def _has_samples(run: Path) -> bool:

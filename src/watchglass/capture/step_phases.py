@@ -50,6 +50,11 @@ class StepPhases:
         """Whether a first mark was set, so that the present time belongs to a step."""
         return self._at != _BEFORE_ALL
 
+    @property
+    def present(self) -> int:
+        """The phase of the present time; after a backward that of an update, which will show."""
+        return self._at if self._at < AFTER_BACKWARD else UPDATE
+
     def take_pauses(self) -> list[tuple[int, int]]:
         """The pauses since the last end, as ``(pause, nanoseconds)``."""
         pauses, self.pauses = self.pauses, []

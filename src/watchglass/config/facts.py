@@ -92,6 +92,17 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "a few microseconds per loss function called at captured steps",
             "shapes and dtypes of a loss's arguments, whether they broadcast, and what made the predictions",
         ),
+        "held_memory": FactKind(
+            "",
+            "two microseconds at captured steps, and 0.2 ms for each million of Python's memory blocks",
+            "graphs of earlier steps that something still holds, and the number of Python's memory blocks",
+        ),
+        "tensor_reads": FactKind(
+            "",
+            "0.2 microseconds at every step; about ten steps of a run are observed, with two microseconds for each of "
+            "at most 1,024 reads",
+            "lines of the script that read numbers of tensors one by one, or wait for a device",
+        ),
         "token_targets": FactKind(
             "rules",
             "0.3 ms per attention and loss, and a copy of 4,096 tokens and labels, at the first three captured steps, "

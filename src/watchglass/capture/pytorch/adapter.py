@@ -37,6 +37,7 @@ from watchglass.capture.pytorch.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.phases import PyTorchPhases
 from watchglass.capture.pytorch.root_calls import RootCalls, describe_training
 from watchglass.capture.pytorch.saving import Saving
+from watchglass.capture.pytorch.tensor_reads import TensorReads
 from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.unoptimized_weights import UnoptimizedWeights
@@ -108,6 +109,7 @@ class PyTorchAdapter:
         after_scaler_step = acts(unless_captured(guarded(updates.after_scaler_step)))
         begins, ends = fast_path.before_backward, fast_path.after_backward
         detach(calls.EVERY_BACKWARD.listen(hook.guard, before=begins, ended=ends))
+        TensorReads(self._current)
         detach(calls.SCALER_SCALE.listen(hook.guard, after=acts(guarded(backwards.loss_scaled))))
         detach(calls.SCALER_STEP.listen(hook.guard, before=before_scaler_step, ended=after_scaler_step))
         for name, call in calls.LOSSES.items():

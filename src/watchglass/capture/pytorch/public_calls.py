@@ -7,8 +7,10 @@ Each is wrapped when its first listener comes and restored when its last one lea
 ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
 where phases of steps are recorded ``__next__`` of the iterators that it returns and ``torch.save``, and, in captured
 forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
-``scaled_dot_product_attention`` and ``multi_head_attention_forward``, and, while operators are profiled, ``start`` and
-``step`` of ``torch.profiler.profile`` and ``__enter__`` of ``torch.autograd.profiler.profile``.
+``scaled_dot_product_attention`` and ``multi_head_attention_forward``, in single steps in which a rule looks for reads
+of tensors ``item``, ``tolist``, ``cpu``, ``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and
+``torch.cuda.synchronize``, and, while operators are profiled, ``start`` and ``step`` of ``torch.profiler.profile`` and
+``__enter__`` of ``torch.autograd.profiler.profile``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
@@ -225,6 +227,10 @@ def _data_loader() -> Iterable[tuple[Any, str]]:
     yield DataLoader, "__iter__"
 
 
+def _method_of_tensors(name: str) -> Iterable[tuple[Any, str]]:
+    yield torch.Tensor, name
+
+
 def next_batch(iterator: type) -> PublicCall:
     """The calls of ``next`` for the iterators of a loader, by their class."""
     if iterator not in _NEXT_BATCH:
@@ -276,6 +282,12 @@ SCALER_UPDATE = PublicCall(lambda: ((torch.amp.GradScaler, "update"),))
 CLIPS = {name: PublicCall(_clip(name)) for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")}
 DATA_LOADER = PublicCall(_data_loader)
 SAVE = PublicCall(lambda: ((torch, "save"), (torch.serialization, "save")), NestOfThread())
+_READ = NestOfThread()
+#: Methods of tensors that may wait for a device, by name, and ``torch.cuda.synchronize``.
+READS = {
+    name: PublicCall(functools.partial(_method_of_tensors, name), _READ)
+    for name in ("item", "tolist", "cpu", "to", "__float__", "__int__", "__bool__")
+} | {"synchronize": PublicCall(lambda: ((torch.cuda, "synchronize"),), _READ)}
 ATTENTION = PublicCall(lambda: ((nn.functional, "scaled_dot_product_attention"),))
 MULTI_HEAD_ATTENTION = PublicCall(lambda: ((nn.functional, "multi_head_attention_forward"),))
 SOFTMAX = PublicCall(

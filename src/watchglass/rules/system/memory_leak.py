@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Severity
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
-from watchglass.tables import JointStep, Window
+from watchglass.tables import JointStep, StepView, Window
 
 #: Parts of a course: growth that levels off is missing in the last ones.
 _PARTS = 4
@@ -17,6 +19,10 @@ _PARTS = 4
 _KEPT = 64
 #: Least share of the whole growth in each part after the first; in a straight line each has a third.
 _STEADY = 0.2
+#: Processes that train, of which facts are kept.
+_MOST_PROCESSES = 64
+#: Held graphs of earlier steps that are no chance; blocks of Python, in all and for a step, that are more than noise.
+_HELD, _BLOCKS, _BLOCKS_OF_STEP = 3, 1000, 0.5
 
 
 class MemoryLeak(Rule):
@@ -26,17 +32,20 @@ class MemoryLeak(Rule):
         memory that is used and freed within a step, or within an epoch, does not count.
     Fires when: over four equal parts of the last windows the least memory rose in each part, by a fifth of the whole
         growth or more, and by `least_bytes` and `percent` percent together. Parts of 1, 2, 4 ... 16 windows are
-        compared. The windows become longer in a long run, so a leak that takes days is found too.
+        compared. The windows become longer in a long run, so a leak that takes days is found too. The process is named
+        that has half of the growth. What grows is named where that is known: graphs of earlier steps that are still
+        held, in a process that trains, or the number of Python's memory blocks in it.
     Usual causes: a list of losses or outputs that keeps the graph of each step; a cache or a hook that keeps tensors;
         samples that are Python objects, which each loader worker copies by and by.
     What to try: keep `loss.item()` or `loss.detach()`; look for what grows with `tracemalloc`; store samples in arrays.
-    Costs: nothing in addition to the samples of the machine, which are recorded under a launcher.
-    Source: 5 percent, 100 MB and three windows with growth: house.
+    Costs: the fact held_memory; the samples of the machine are recorded under a launcher.
+    Source: 5 percent, 100 MB, three windows with growth, three held graphs, 1000 blocks and one in two steps: house.
     """
 
     needs = (
         Needs(metrics=("processes.memory",), why="to see whether it grows"),
         Needs(metrics=("memory.limit",), optional=True),
+        Needs(facts=("held_memory",), optional=True),
     )
     streams = Windows(kinds=("samples",), length_s=1)
 
@@ -45,11 +54,14 @@ class MemoryLeak(Rule):
     percent: float = parameter(5.0, help="least growth relative to the first part", unit="%", ge=0)
 
     #: By stream and clock: number of the open window, length of windows in units of ``window_s``, and for each window
-    #: seconds, training step and least memory.
+    #: seconds, training step, least memory, that of each process, and Python's blocks in each process that trains.
     open: dict[str, int] = state(dict)
     length: dict[str, int] = state(dict)
-    courses: dict[str, list[list[float]]] = state(dict)
+    courses: dict[str, list[list[Any]]] = state(dict)
     limit: dict[str, float] = state(dict)
+    #: By process that trains: graphs of earlier steps that were looked for, and those that are held.
+    graphs: dict[str, list[int]] = state(dict)
+    blocks: dict[str, int] = state(dict)
 
     def check_window(self, window: Window) -> Iterable[Finding]:
         """A finding after a window with more memory."""
@@ -60,9 +72,13 @@ class MemoryLeak(Rule):
         limit = window.samples("memory.limit").mean_of_instances
         if len(limit):
             self.limit[key] = float(limit[-1])
-        memory = window.samples("processes.memory")
+        self._note_held(window.last.views if isinstance(window.last, JointStep) else (last,))
+        memory, single = window.samples("processes.memory"), window.samples("process.memory")
+        rows = dict(zip(single.time_ns.tolist(), single.values.tolist(), strict=True))
         for time_ns, value in zip(memory.time_ns.tolist(), memory.mean_of_instances.tolist(), strict=True):
-            if self._add(key, time_ns / 1e9, last.train_step, value):
+            of_each = zip(single.instances, rows.get(time_ns, ()), strict=False)
+            processes = {name: number for name, number in of_each if math.isfinite(number)}
+            if self._add(key, [time_ns / 1e9, last.train_step, value, processes, dict(self.blocks)]):
                 yield from self._judged(window, key)
 
     def applicable(self, step: JointStep) -> str:
@@ -70,21 +86,29 @@ class MemoryLeak(Rule):
         few = self.open and max(map(len, self.courses.values())) <= _PARTS
         return f"the run was sampled for less than {_PARTS + 1} windows of {self.window_s:g} s" if few else ""
 
-    def _add(self, key: str, seconds: float, step: int, value: float) -> bool:
+    def _note_held(self, views: Sequence[StepView]) -> None:
+        for fact in (fact for view in views if (fact := view.latest_fact("held_memory")) is not None):
+            pid, looked, held, blocks = (fact.data.get(name) for name in ("pid", "graphs", "held", "blocks"))
+            if type(pid) is int and type(looked) is int and type(held) is int and len(self.graphs) < _MOST_PROCESSES:
+                self.graphs[str(pid)] = [looked, held]
+                if type(blocks) is int:
+                    self.blocks[str(pid)] = blocks
+
+    def _add(self, key: str, row: list[Any]) -> bool:
         """Takes in a sample; whether it begins a window, so that the one before is whole."""
         course, length = self.courses.setdefault(key, []), self.length.setdefault(key, 1)
-        number = int(seconds // (length * self.window_s))
+        number = int(row[0] // (length * self.window_s))
         if number == self.open.get(key):
-            if course:
-                course[-1][2] = min(course[-1][2], value)
+            if course and row[2] < course[-1][2]:
+                course[-1][2:] = row[2:]
             return False
         # The first window is not whole, and the memory of the first steps still grows.
         if key in self.open:
-            course.append([seconds, step, value])
+            course.append(row)
         self.open[key] = number
         if len(course) > _KEPT:
             pairs = list(zip(course[:-1:2], course[1::2], strict=False))
-            self.courses[key] = [[*one[:2], min(one[2], other[2])] for one, other in pairs]
+            self.courses[key] = [[*one[:2], *min(one[2:], other[2:], key=lambda each: each[0])] for one, other in pairs]
             self.length[key], self.open[key] = 2 * length, -1
         return len(self.courses[key]) > _PARTS
 
@@ -100,6 +124,10 @@ class MemoryLeak(Rule):
         left_s = (limit - last[2]) * took_s / growth
         until = f"; at this rate the limit of {_bytes(limit)} is reached in {_time(left_s)}" if left_s > 0 else ""
         each = f", {_bytes(growth / steps)} for each training step" if steps > 0 else ""
+        process = _grown(first[3], last[3], growth)
+        symptom, what = self._symptom(process, first, last, steps)
+        where = f", mostly in process {process}" if process and len(last[3]) > 1 else ""
+        where += ", which does not train itself" if symptom == "memory_grows_beside_training" else ""
         yield self.finding(
             window,
             severity=Severity.WARNING,
@@ -107,12 +135,25 @@ class MemoryLeak(Rule):
             value=growth,
             limit=max(self.least_bytes, self.percent / 100 * first[2]),
             message=f"the memory of the run's processes grew from {_bytes(first[2])} to {_bytes(last[2])} in "
-            f"{_time(took_s)}{each}, and did not level off{until}",
-            symptoms=("memory_grows",),
+            f"{_time(took_s)}{where}{each}, and did not level off{what}{until}",
+            symptoms=(symptom,),
             evidence={**evidence, "bytes_per_step": growth / steps} if steps > 0 else evidence,
         )
 
-    def _growth(self, windows: list[list[float]], size: int) -> tuple[list[float], list[float]] | None:
+    def _symptom(self, process: str, first: list[Any], last: list[Any], steps: int) -> tuple[str, str]:
+        """The symptom, and the part of the message that says what grows."""
+        if process and self.graphs and process not in self.graphs:
+            return "memory_grows_beside_training", ""
+        looked, held = self.graphs.get(process, [0, 0])
+        if held >= _HELD:
+            of = f"all {looked}" if held == looked else f"{held} of {looked}"
+            return "graphs_held", f"; the graphs of {of} earlier steps that were looked at are still held"
+        more = last[4].get(process, 0) - first[4].get(process, math.inf)
+        if steps > 0 and more >= max(_BLOCKS, _BLOCKS_OF_STEP * steps):
+            return "python_objects_grow", f"; Python holds {more / steps:.3g} more objects after each step"
+        return "memory_grows", ""
+
+    def _growth(self, windows: list[list[Any]], size: int) -> tuple[list[Any], list[Any]] | None:
         """The windows with the least memory of the first and the last part, if it grew steadily between them."""
         if len(windows) < _PARTS * size:
             return None
@@ -123,9 +164,16 @@ class MemoryLeak(Rule):
         return (least[0], least[-1]) if grew and min(rises) >= _STEADY * whole else None
 
 
-def _least(windows: list[list[float]], size: int) -> Iterator[list[float]]:
+def _least(windows: list[list[Any]], size: int) -> Iterator[list[Any]]:
     for begin in range(0, _PARTS * size, size):
         yield min(windows[begin : begin + size], key=lambda each: each[2])
+
+
+def _grown(before: Mapping[str, float], after: Mapping[str, float], growth: float) -> str:
+    """The process with at least half of the growth; "" where none has, or memory by process is not known."""
+    grown = {name: number - before.get(name, 0.0) for name, number in after.items()}
+    most = max(grown, key=lambda name: grown[name], default="")
+    return most if most and 2 * grown[most] >= growth else ""
 
 
 def _bytes(number: float) -> str:

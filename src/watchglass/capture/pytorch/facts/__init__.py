@@ -14,6 +14,7 @@ from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
 from watchglass.capture.pytorch.facts.graph_looks import GraphLooks
+from watchglass.capture.pytorch.facts.held_memory import HeldMemory
 from watchglass.capture.pytorch.facts.judged_rows import JudgedRows
 from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
 from watchglass.capture.pytorch.facts.loss_calls import LossCallFact
@@ -114,6 +115,7 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     frozenset({"training_flags"}): lambda hook, models, subjects, leave, kinds: TrainingFlags(models),
     frozenset({"membership"}): lambda hook, models, subjects, leave, kinds: Membership(hook, models, subjects, leave),
     frozenset({"token_targets"}): lambda hook, models, subjects, leave, kinds: TokenTargets(hook, leave),
+    frozenset({"held_memory"}): lambda hook, models, subjects, leave, kinds: HeldMemory(),
     frozenset({"loss_call"}): lambda hook, models, subjects, leave, kinds: LossCallFact(),
     frozenset({"output_sketch", "target_sketch"}): (
         lambda hook, models, subjects, leave, kinds: JudgedRows(models, kinds)

@@ -1,0 +1,60 @@
+"""Fact ``held_memory``: graphs of earlier steps that something still holds, and the number of Python's memory blocks.
+
+Autograd frees the graph of a step when the script lets go of its results. A mark in the metadata of one of its nodes
+lives as long as the node does, so a weak reference to the mark shows whether the graph is held.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections import deque
+from typing import Any
+
+from watchglass.capture.pytorch.events import ForwardCall, Update
+from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.records import Mode
+
+#: Captured steps whose graphs are looked for, and tensors of an output among which one has a graph.
+_MOST_STEPS, _MOST_TENSORS = 16, 4
+#: Script variables hold the results of a step until those of the next one replace them.
+_YOUNG = 2
+_KEY = "watchglass.held_memory"
+
+
+class _Mark:
+    __slots__ = ("__weakref__",)
+
+
+class HeldMemory:
+    """Marks the graphs of captured steps, and counts those that are held some steps later."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, weakref.ref[_Mark]]] = deque(maxlen=_MOST_STEPS + _YOUNG)
+        self._step = -1
+
+    def forward_ended(self, call: ForwardCall) -> None:
+        """The captured forward has ended: mark the graph of its output, once in a step."""
+        step = call.step.global_step
+        if call.step.mode is not Mode.TRAIN or (self._marks and self._marks[-1][0] == step):
+            return
+        for _, tensor in tensors_in(call.output, _MOST_TENSORS):
+            node: Any = tensor.grad_fn
+            if node is not None:
+                mark = _Mark()
+                node.metadata[_KEY] = mark
+                self._marks.append((step, weakref.ref(mark)))
+                return
+
+    def update_ended(self, update: Update) -> None:
+        """The optimizer has stepped: look which graphs are held."""
+        step = update.step.global_step
+        if step == self._step:
+            return
+        self._step = step
+        earlier = [mark() is not None for _, mark in list(self._marks)[:-_YOUNG]]
+        data = {
+            "pid": os.getpid(), "graphs": len(earlier), "held": sum(earlier), "blocks": sys.getallocatedblocks(),
+        }  # fmt: skip
+        update.step.records.facts.append(("held_memory", "autograd", data))
