@@ -20,6 +20,7 @@ from watchglass.capture.cost import Cost
 from watchglass.capture.destination import check_destination
 from watchglass.capture.exit_and_fork import close_at_exit
 from watchglass.capture.guard import Guard
+from watchglass.capture.hang_stacks import HangStacks
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.plan import Plan
 from watchglass.capture.process_failure import failure_from
@@ -99,6 +100,8 @@ class Hook:
         self.on_start: list[Callable[[int], None]] = []
         #: Called a few times a second on the recorder's thread, while the run is open.
         self.on_look: list[Callable[[], None]] = []
+        if self.config.records_phases:
+            HangStacks(self, after_s=limits.stacks_after_s)
         #: Called at the end of the training run, once its last step is settled.
         self.on_end: list[Callable[[], None]] = []
         #: Called when everything is written, the last one added first.

@@ -28,6 +28,8 @@ class CaptureLimits:
             model: they must not live longer than in an unwatched run.
         cost_report_ns: Time between two facts on the cost of capture, for a process that is killed. Every 10 s they
             cost nothing that shows.
+        stacks_after_s: Silence after which stacks are recorded. 10 s are before a rule that finds a hang judges, and a
+            look takes a millisecond.
         harvest_s: Longest wait for another process that recovers the last steps of a dead worker. 20 s are enough for
             its requests to an object store.
         closing_s: Longest time to send the last records to an object store that is unreachable or slow. Longer than
@@ -45,6 +47,7 @@ class CaptureLimits:
     held_steps: int = 64
     kept_forward_bytes: int = 4 << 20
     cost_report_ns: int = 10_000_000_000
+    stacks_after_s: float = 10.0
     harvest_s: float = 20.0
     closing_s: float = 700.0
     spool_reserve_bytes: int = 256 << 20

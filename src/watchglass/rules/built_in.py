@@ -114,6 +114,7 @@ BUILT_IN = {
     "NLPSequenceRatio": BuiltInRule("classic.nlp_sequence_ratio", "sagemaker llm"),
     "InputBound": BuiltInRule("system.input_bound", "system"),
     "StepOutlier": BuiltInRule("system.step_outlier", "system"),
+    "Hang": BuiltInRule("system.hang", "system"),
     "SynchronousCopy": BuiltInRule("system.synchronous_copy", "system"),
     "MemoryLeak": BuiltInRule("system.memory_leak", "system"),
     "Straggler": BuiltInRule("system.straggler", "system"),

@@ -133,10 +133,13 @@ class Tick(Between):
         seconds: For each worker that is waited for, the seconds since its last complete step was read; before its first
             step, since it was first seen.
         living: Workers whose process is known to live.
+        stacks: Data of the latest fact ``stacks`` of workers, where it came since their last step and no tick before
+            has shown it.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     living: frozenset[str] = frozenset()
+    stacks: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def silent_s(self) -> float:

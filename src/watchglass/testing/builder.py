@@ -67,6 +67,8 @@ from watchglass.testing.layers import Layers, Modules
 
 #: When the first step begins, by the monotonic clock.
 _BEGIN_NS = 1_000_000_000
+#: Silence after which a worker has noted its stacks.
+_STACKS_AFTER_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -157,10 +159,12 @@ class Silence:
     Attributes:
         seconds: Length of that time.
         living: Ranks whose process is known to be alive; None for all.
+        stacks: By rank the data of a fact ``stacks``, which the first tick after ten seconds shows.
     """
 
     seconds: float = 60.0
     living: Sequence[int] | None = None
+    stacks: Mapping[int, Any] = field(default_factory=dict)
 
 
 def build_run(
@@ -279,10 +283,13 @@ class RunBuilder(AbstractContextManager["RunBuilder"]):
         living = [w.name for w in ranks if silence.living is None or w.rank in silence.living]
         if not self.ticks:
             self.ticks.append(Observation("ticks_recorded", 0))
+        stacks = {f"worker_{rank}": data for rank, data in silence.stacks.items()}
         for seconds in takewhile(lambda at: at <= silence.seconds, tick_times()):
             for group in [[worker] for worker in ranks] if self._alone else [ranks]:
                 names = {worker.name: seconds for worker in group}
-                data = {"seconds": names, "living": [name for name in living if name in names]}
+                data: dict[str, Any] = {"seconds": names, "living": [name for name in living if name in names]}
+                if seconds >= _STACKS_AFTER_S and stacks:
+                    data["stacks"], stacks = stacks, {}
                 steps = len(set().union(*(worker.orders for worker in group)))
                 name = group[0].name if self._alone else ""
                 self.ticks.append(Observation("tick", self.attempt, None, data, name, steps))

@@ -35,6 +35,8 @@ def tick_of(seen: Observation, run_id: str) -> Tick:
     rows = seconds.items() if isinstance(seconds, dict) else ()
     names = living if isinstance(living, list) else ()
     silent = {str(worker): float(s) for worker, s in rows if type(s) in (int, float)}
+    stacks = seen.data.get("stacks")
     return Tick(
-        run_id=run_id, attempt=seen.attempt, worker=seen.group, seconds=silent, living=frozenset(map(str, names))
-    )
+        run_id=run_id, attempt=seen.attempt, worker=seen.group, seconds=silent, living=frozenset(map(str, names)),
+        stacks=stacks if isinstance(stacks, dict) else {},
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from watchglass.config import EvaluatorTiming
 from watchglass.evaluate.engine.observing import tick_of
@@ -65,6 +66,7 @@ class Ticking:
         self._liveness, self._monotonic, self._ticks_s = liveness, monotonic, ticks_s
         self._groups: dict[tuple[int, str], _Waiting] = {}
         self._workers: dict[tuple[int, str], tuple[int, float]] = {}
+        self._shown_stacks: dict[tuple[int, str], Any] = {}
 
     def excuse(self, seconds: float) -> None:
         """Note how long nothing could be read: that time is no silence of a worker."""
@@ -106,4 +108,16 @@ class Ticking:
         claims = self._liveness.claims(attempt)
         living = [w.worker for w in workers if w.worker in claims and is_alive(claims[w.worker])]
         seconds = {w.worker: round(now_s - self._workers[attempt, w.worker][1], 3) for w in workers}
-        return [Observation("tick", attempt, None, {"seconds": seconds, "living": living}, name, shown.shown)]
+        data: dict[str, Any] = {"seconds": seconds, "living": living}
+        stacks = {w.worker: latest for w in workers if (latest := self._new_stacks(w)) is not None}
+        return [Observation("tick", attempt, None, {**data, "stacks": stacks} if stacks else data, name, shown.shown)]
+
+    def _new_stacks(self, worker: FollowedWorker) -> Any:
+        """Data of its latest fact ``stacks``, unless a tick had it or a step has ended since; else None."""
+        found = [fact for fact in worker.tables.facts(-1) if fact.kind == "stacks"]
+        step = found[-1].data.get("step") if found else None
+        key = worker.attempt, worker.worker
+        if type(step) is not int or step < worker.ended - 1 or self._shown_stacks.get(key) == found[-1].data:
+            return None
+        self._shown_stacks[key] = found[-1].data
+        return found[-1].data
