@@ -92,6 +92,11 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "a few microseconds per loss function called at captured steps",
             "shapes and dtypes of a loss's arguments, whether they broadcast, and what made the predictions",
         ),
+        "allocator": FactKind(
+            "",
+            "some microseconds at captured steps on a GPU; nothing without one",
+            "memory of a GPU that PyTorch's allocator has reserved, what tensors use of it, and retries",
+        ),
         "held_memory": FactKind(
             "",
             "two microseconds at captured steps, and 0.2 ms for each million of Python's memory blocks",

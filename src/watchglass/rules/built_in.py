@@ -118,6 +118,7 @@ BUILT_IN = {
     "SynchronousCopy": BuiltInRule("system.synchronous_copy", "system"),
     "MemoryLeak": BuiltInRule("system.memory_leak", "system"),
     "Straggler": BuiltInRule("system.straggler", "system"),
+    "MemoryFragmentation": BuiltInRule("system.memory_fragmentation", "system", _NO_GPU),
     "CPUBottleneck": BuiltInRule("system.cpu_bottleneck", "system", _NO_GPU),
     "IOBottleneck": BuiltInRule("system.io_bottleneck", "system", _NO_GPU),
     "LowGPUUtilization": BuiltInRule("system.low_gpu_utilization", "system", _NO_GPU),

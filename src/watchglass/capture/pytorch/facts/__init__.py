@@ -10,6 +10,7 @@ from typing import Any
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import Events
+from watchglass.capture.pytorch.facts.allocator import Allocator
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
@@ -115,6 +116,7 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     frozenset({"training_flags"}): lambda hook, models, subjects, leave, kinds: TrainingFlags(models),
     frozenset({"membership"}): lambda hook, models, subjects, leave, kinds: Membership(hook, models, subjects, leave),
     frozenset({"token_targets"}): lambda hook, models, subjects, leave, kinds: TokenTargets(hook, leave),
+    frozenset({"allocator"}): lambda hook, models, subjects, leave, kinds: Allocator(),
     frozenset({"held_memory"}): lambda hook, models, subjects, leave, kinds: HeldMemory(),
     frozenset({"loss_call"}): lambda hook, models, subjects, leave, kinds: LossCallFact(),
     frozenset({"output_sketch", "target_sketch"}): (
