@@ -69,7 +69,7 @@ class Listener:
         self.before, self.after = hook.guarded(self._before), hook.guarded(self._after)
 
     def _before(self) -> None:
-        self._hook.check_stop()
+        self._hook.apply_changes()
         self._hook.clock.begin(Mode.TRAIN)
         self._hook.ensure_started()
 

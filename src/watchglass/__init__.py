@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from watchglass.errors import (
         DeliverLater,
         EndOfRunError,
+        ProfileRefusedError,
         StepNotReadyError,
         StepNotRecordedError,
         TrainingStopped,
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Action", "Collection", "DeliverLater", "EndOfRunError", "Event", "Finding", "Hook", "Mode", "ModuleKind", "Needs",
-    "Role", "Rule", "Run", "Runs", "Severity", "StepNotReadyError", "StepNotRecordedError", "TrainingStopped",
-    "UndeliverableError", "UnknownNameError", "__version__", "open_run", "open_runs", "save_scalar", "save_tensor",
-    "watch", "xgboost_callback",
+    "ProfileRefusedError", "Role", "Rule", "Run", "Runs", "Severity", "StepNotReadyError", "StepNotRecordedError",
+    "TrainingStopped", "UndeliverableError", "UnknownNameError", "__version__", "open_run", "open_runs", "save_scalar",
+    "save_tensor", "watch", "xgboost_callback",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

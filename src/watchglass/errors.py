@@ -57,6 +57,10 @@ class DamagedDataError(WatchglassError, ValueError):
     """Bytes in a run that differ from what was written. The message names file and offset."""
 
 
+class ProfileRefusedError(WatchglassError, RuntimeError):
+    """A running job that was asked to profile some steps and has not: the message has its reason."""
+
+
 class CompactedError(WatchglassError, RuntimeError):
     """The segments being read were replaced by a compacted generation. The reader must start again."""
 

@@ -24,7 +24,11 @@ def page() -> str:
 def row_of(workers: int) -> str:
     memory = MemoryStore()
     intervals = ObjectStore("memory://", "", lambda request_s, tries: memory).policy.intervals(workers)
-    segments, looks, lists = 60 * workers / intervals.flush_s, 60 * workers / intervals.control_s, 60 / intervals.poll_s
+    segments, looks, lists = (
+        60 * workers / intervals.flush_s,
+        2 * 60 * workers / intervals.control_s,
+        60 / intervals.poll_s,
+    )
     usd = 60 * ((segments + lists) * WRITE_USD + (looks + segments) * READ_USD)
     return (
         f"| {workers:,} | {intervals.flush_s:.1f} | {segments:,.0f} | {looks:,.0f} | {intervals.answer_s:.1f} "

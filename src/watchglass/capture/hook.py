@@ -29,10 +29,10 @@ from watchglass.capture.saved_values import SavedValues, mode_of
 from watchglass.capture.step_phases import PhaseSource, StepPhases
 from watchglass.capture.worker_files import WorkerOpening
 from watchglass.config import SessionConfig, environment
-from watchglass.control import Commit, Mailbox
+from watchglass.control import Commit, Mailbox, ProfileWindow, Stop
 from watchglass.errors import InvalidValueError, TrainingStopped
 from watchglass.record import CapturedRecords, OpenStep, Recorder, SteadyRow, StepClock
-from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, count, series_name
+from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, WindowRefusal, count, series_name
 from watchglass.store import Store, open_store
 
 _log = logging.getLogger("watchglass")
@@ -110,8 +110,10 @@ class Hook:
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
         self._pid = os.getpid()
-        # Set by the recorder's thread.
-        self._stop: Commit | None = None
+        #: Called with the TRAIN steps and the number of each request for a profiled window, in the training thread.
+        self.on_window: list[Callable[[range, int], None]] = []
+        # Added by the recorder's thread, for the training thread; a stop stays.
+        self._commits: list[Commit] = []
         self._stopped = False
         # Records saved between steps: they belong to the next step.
         self._carried = CapturedRecords()
@@ -224,13 +226,22 @@ class Hook:
         self._recorder.start()
         self.resumption.release()
 
-    def check_stop(self) -> None:
-        """Raise :class:`~watchglass.errors.TrainingStopped` if the next TRAIN step lies beyond a committed stop."""
-        if self._stop is None or not self.clock.at_boundary or self.clock.next_train_step < self._stop.at_step:
+    def apply_changes(self) -> None:
+        """Begin what was committed, before a TRAIN step.
+
+        Raises:
+            TrainingStopped: The next TRAIN step lies beyond a committed stop.
+        """
+        if not self._commits:
             return
-        self._stopped = True
-        self.close()
-        raise TrainingStopped(self._stop.change.reason)
+        self._pass_on_windows()
+        if not self.clock.at_boundary:
+            return
+        for stop in self._commits[:]:
+            if isinstance(stop.change, Stop) and self.clock.next_train_step >= stop.at_step:
+                self._stopped = True
+                self.close()
+                raise TrainingStopped(stop.change.reason)
 
     def current_records(self) -> CapturedRecords:
         """Records of the step that is open; between steps those of the next one."""
@@ -389,9 +400,14 @@ class Hook:
         self.guard.call(self._saved.save_tensor, name, value, collection)
 
     @property
+    def changing(self) -> bool:
+        """Whether a change has been committed that is not applied yet: a stop, or a profiled window."""
+        return bool(self._commits)
+
+    @property
     def stopping(self) -> bool:
         """Whether a stop has been committed."""
-        return self._stop is not None
+        return any(isinstance(commit.change, Stop) for commit in self._commits[:])
 
     @property
     def started(self) -> bool:
@@ -409,6 +425,7 @@ class Hook:
             return
         if self.active:
             self.settle()
+            self.guard.call(self._pass_on_windows)
             for notify in self.on_end:
                 self.guard.call(notify)
             self.clock.close()
@@ -417,7 +434,7 @@ class Hook:
             self.active = False
         self._detach()
         # These callbacks hold the adapter, which holds the model.
-        for callbacks in (self.on_settle, self.on_configured, self.on_end, self.on_finished):
+        for callbacks in (self.on_settle, self.on_configured, self.on_window, self.on_end, self.on_finished):
             callbacks.clear()
         if self._recorder.started:
             status = status or ("stopped" if self._stopped else "finished")
@@ -458,7 +475,7 @@ class Hook:
     def _begin(self, mode: Mode) -> OpenStep:
         self.settle()
         if mode is Mode.TRAIN:
-            self.check_stop()
+            self.apply_changes()
         step = self.clock.begin(mode)
         if mode is Mode.TRAIN:
             self.ensure_started()
@@ -540,4 +557,18 @@ class Hook:
             callback()
 
     def _committed(self, commit: Commit) -> None:
-        self._stop = commit
+        self._commits.append(commit)
+
+    def _pass_on_windows(self) -> None:
+        for commit in self._commits[:]:
+            if not isinstance(commit.change, ProfileWindow):
+                continue
+            self._commits.remove(commit)
+            steps = range(commit.at_step, commit.at_step + commit.change.steps)
+            if self.config.profiler is not False and self.on_window:
+                for callback in self.on_window:
+                    callback(steps, commit.number)
+                continue
+            off = "the profiler is off, by --no-profiler or profiler=False"
+            reason = off if self.config.profiler is False else "only training steps of PyTorch are profiled"
+            self.add_fact(WindowRefusal(steps.start, steps.stop, reason, commit.number).to_fact("profiler"))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from watchglass.errors import InvalidValueError
 
 #: House: PyTorch keeps every event of a window in memory until its end, some thousands for each step.
-MOST_STEPS = 1000
+MOST_PROFILED_STEPS = 1000
 
 
 def profile_windows(texts: Iterable[str]) -> tuple[range, ...]:
@@ -39,6 +39,6 @@ def _window(text: str) -> range:
     window = range(int(found[1]), int(found[2]))
     if not window.start:
         raise InvalidValueError(f"must begin at step 1 or later, because a window opens between two steps, not {text}")
-    if not 1 <= window.stop - window.start <= MOST_STEPS:
-        raise InvalidValueError(f"must have 1 to {MOST_STEPS} steps, STOP excluded, but got {text}")
+    if not 1 <= window.stop - window.start <= MOST_PROFILED_STEPS:
+        raise InvalidValueError(f"must have 1 to {MOST_PROFILED_STEPS} steps, STOP excluded, but got {text}")
     return window

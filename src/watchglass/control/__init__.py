@@ -13,9 +13,10 @@ from watchglass.control.messages import (
     decode_commit,
     encode,
 )
+from watchglass.control.windows import commit_window
 
 __all__ = [
     "Acknowledgement", "Agreement", "BackgroundMailbox", "Change", "Commit", "Listener", "Mailbox",
-    "PlanChange", "ProfileWindow", "Stop", "StoreMailbox", "WorkerProgress", "decode_acknowledgement", "decode_commit",
-    "encode",
+    "PlanChange", "ProfileWindow", "Stop", "StoreMailbox", "WorkerProgress", "commit_window",
+    "decode_acknowledgement", "decode_commit", "encode",
 ]  # fmt: skip

@@ -96,7 +96,7 @@ class Agreement:
                 return None
         steps = [step for step in seen.values() if step is not None]
         furthest = max([*steps, *(worker.train_step for worker in active)], default=-1)
-        commit = Commit(furthest + self._margin(active), self._change)
+        commit = Commit(furthest + self._margin(active), self._change, self._number)
         new = self._write(layout.control_commit(self._change.kind, self._attempt, self._number), commit)
         return commit, seen, new
 

@@ -9,8 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from watchglass.control.messages import Acknowledgement, Change, Commit, Stop, decode_commit, encode
-from watchglass.errors import MissingFileError
+from watchglass.control.messages import (
+    Acknowledgement,
+    Change,
+    Commit,
+    ProfileWindow,
+    Stop,
+    decode_commit,
+    encode,
+)
+from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.store import PollingIntervals, Store, layout
 
 _log = logging.getLogger("watchglass")
@@ -20,7 +28,11 @@ class Mailbox(Protocol):
     """A source of committed changes."""
 
     def poll(self, train_step: int) -> list[Commit]:
-        """Changes committed since the last call; ``train_step`` is the last one that this worker has seen."""
+        """Changes committed since the last call, some perhaps only at the next call.
+
+        Args:
+            train_step: The last TRAIN step that this worker has seen.
+        """
 
     def close(self) -> None:
         """Stop looking."""
@@ -35,10 +47,12 @@ class StoreMailbox:
         store: The run's store.
         attempt: The attempt of this worker.
         worker: Its name.
-        kinds: The kinds of changes that this worker can act on.
+        kinds: The kinds of changes that this worker can act on, the most urgent one first.
     """
 
-    def __init__(self, store: Store, attempt: int, worker: str, kinds: Sequence[type[Change]] = (Stop,)) -> None:
+    def __init__(
+        self, store: Store, attempt: int, worker: str, kinds: Sequence[type[Change]] = (Stop, ProfileWindow)
+    ) -> None:
         self._store, self._attempt, self._worker = store, attempt, worker
         # The number of the change of each kind that comes next.
         self._next: dict[type[Change], int] = dict.fromkeys(kinds, 0)
@@ -50,15 +64,21 @@ class StoreMailbox:
         return bool(self._open)
 
     def poll(self, train_step: int) -> list[Commit]:  # noqa: D102
-        return [commit for kind in self._next if (commit := self._look(kind, train_step)) is not None]
+        for kind in self._next:
+            commit = self._look(kind, train_step)
+            if commit is not None:
+                return [commit]  # now: the look for the next kind may fail
+        return []
 
     def close(self) -> None:  # noqa: D102
         pass
 
     def _look(self, kind: type[Change], train_step: int) -> Commit | None:
         place = (kind.kind, self._attempt, self._next[kind])
+        # Runs without a request repeat these lookups all the time: a size costs less than a read that fails.
+        if not kind.agreed:
+            return None if self._store.size(layout.control_commit(*place)) is None else self._committed(kind, place)
         if kind not in self._open:
-            # Runs without a request repeat this lookup all the time: a size costs less than a read that fails.
             if self._store.size(layout.control_request(*place)) is None:
                 return None
             self._open.add(kind)
@@ -69,6 +89,16 @@ class StoreMailbox:
         except MissingFileError:
             return None
         self._open.discard(kind)
+        self._next[kind] += 1
+        return commit
+
+    def _committed(self, kind: type[Change], place: tuple[str, int, int]) -> Commit | None:
+        """The change that somebody has committed without asking; None for one that cannot be read, which is passed."""
+        commit = None
+        try:
+            commit = decode_commit(kind, self._store.read(layout.control_commit(*place)))
+        except (DamagedDataError, MissingFileError) as error:
+            _log.warning("watchglass: a request is ignored: %s", error)
         self._next[kind] += 1
         return commit
 

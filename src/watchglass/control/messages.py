@@ -2,6 +2,7 @@
 
 A rank that acts alone leaves the others blocked in a collective. So the evaluator writes a change as a request, each
 worker acknowledges it with the step that it has seen, and the evaluator commits a step that lies ahead of all of them.
+A profiled window blocks no other rank: it is committed at once, and a worker that reads it late begins it late.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
+from watchglass.config import MOST_PROFILED_STEPS
 from watchglass.errors import DamagedDataError, InvalidValueError
 
 T = TypeVar("T")
@@ -26,6 +28,7 @@ class Stop:
     """
 
     kind: ClassVar[str] = "stop"
+    agreed: ClassVar[bool] = True
     reason: str = ""
     finding: str = ""
 
@@ -43,6 +46,7 @@ class PlanChange:
     """
 
     kind: ClassVar[str] = "plan"
+    agreed: ClassVar[bool] = True
     save_intervals: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
     finding: str = ""
@@ -54,23 +58,29 @@ class PlanChange:
 
 @dataclass(frozen=True)
 class ProfileWindow:
-    """Some steps are profiled.
+    """The operators of some steps are profiled.
 
     Attributes:
-        steps: How many, at least 1.
+        steps: How many, 1 to :data:`~watchglass.config.MOST_PROFILED_STEPS`.
         reason: As for :class:`Stop`, like ``finding``.
 
     Raises:
-        InvalidValueError: The number is not a whole number from 1 on.
+        InvalidValueError: It is not a whole number in this range.
     """
 
     kind: ClassVar[str] = "profile"
+    agreed: ClassVar[bool] = False
     steps: int = 1
     reason: str = ""
     finding: str = ""
 
     def __post_init__(self) -> None:
         _check("steps of a profile window", self.steps, 1)
+        if self.steps > MOST_PROFILED_STEPS:
+            raise InvalidValueError(
+                f"steps of a profile window must be at most {MOST_PROFILED_STEPS} but got {self.steps}; "
+                "PyTorch keeps every event of a window in memory until its end"
+            )
 
 
 Change = Stop | PlanChange | ProfileWindow
@@ -95,15 +105,18 @@ class Commit:
     """All workers act at one step.
 
     Attributes:
-        at_step: The TRAIN step before which they do.
+        at_step: The TRAIN step before which they do, or after it where they need not agree.
         change: What they do.
+        number: Number of the change among those of its kind in this attempt, from 0 on.
     """
 
     at_step: int
     change: Change
+    number: int = 0
 
     def __post_init__(self) -> None:
         _check("at_step", self.at_step, 0)
+        _check("number", self.number, 0)
 
 
 def encode(message: Change | Acknowledgement | Commit, wall_ns: int) -> bytes:

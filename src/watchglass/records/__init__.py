@@ -28,6 +28,7 @@ from watchglass.records.json_records import (
 )
 from watchglass.records.module_times import ModuleSeconds as ModuleSeconds, StepModules as StepModules
 from watchglass.records.operators import (
+    COMPARED_STEPS as COMPARED_STEPS,
     OperatorTotals as OperatorTotals,
     OperatorWindow as OperatorWindow,
     WindowCost as WindowCost,

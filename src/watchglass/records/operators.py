@@ -11,6 +11,8 @@ from watchglass.records.training import Fact
 
 #: Operators of a window that are kept, by time: house. A model has some hundred.
 MOST_OPERATORS = 500
+#: Steps before a window whose times its steps are compared with: house.
+COMPARED_STEPS = 32
 #: Characters of a name that are kept: house. Kernels made from templates have names of some thousand.
 _MOST_CHARACTERS = 200
 
@@ -70,6 +72,7 @@ class OperatorWindow:
         cost: What it cost.
         omitted: Number of further operators, which took the least time.
         note: Why it has fewer steps than requested, as a sentence; "" if it has all.
+        request: Number of the request of the attempt that it answers; None if the configuration names it.
     """
 
     KIND: ClassVar = "operator_window"
@@ -80,6 +83,7 @@ class OperatorWindow:
     cost: WindowCost = WindowCost()
     omitted: int = 0
     note: str = ""
+    request: int | None = None
 
     def to_fact(self, source: str) -> Fact:
         """This as a fact of the run; ``source`` is the observer."""
@@ -89,17 +93,19 @@ class OperatorWindow:
         known = {name: value for name, value in asdict(self.cost).items() if not math.isnan(value)}
         data = {"first_step": self.first_step, "end_step": self.end_step, "operators": columns, "cost": known}
         omitted = self.omitted + len(self.operators) - len(kept)
-        return Fact(self.KIND, -1, source, {**data, "omitted": omitted, "note": self.note})
+        return Fact(self.KIND, -1, source, {**data, "omitted": omitted, "note": self.note, "request": self.request})
 
     @classmethod
     def from_fact(cls, fact: Fact) -> OperatorWindow | None:
         """The record that :meth:`to_fact` wrote; None if the fact is not valid."""
         data = fact.data
         columns, cost, note = data.get("operators"), data.get("cost"), data.get("note", "")
-        steps = [data.get("first_step"), data.get("end_step"), data.get("omitted", 0)]
+        steps, request = [data.get("first_step"), data.get("end_step"), data.get("omitted", 0)], data.get("request")
         if not isinstance(columns, Mapping) or not isinstance(cost, Mapping) or not isinstance(note, str):
             return None
         if not all(type(step) is int for step in steps) or not 0 <= steps[0] < steps[1]:
+            return None
+        if request is not None and type(request) is not int:
             return None
         try:
             rows = zip(*(_column(columns, field.name) for field in fields(OperatorTotals)), strict=True)
@@ -107,7 +113,7 @@ class OperatorWindow:
             known = WindowCost(**{field.name: float(cost.get(field.name, math.nan)) for field in fields(WindowCost)})
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
-        return cls(steps[0], steps[1], operators, known, steps[2], note)
+        return cls(steps[0], steps[1], operators, known, steps[2], note, request)
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,7 @@ class WindowRefusal:
         first_step: Its first TRAIN step.
         end_step: The TRAIN step after its last one.
         reason: Why, as a clause without a full stop.
+        request: As for :class:`OperatorWindow`.
     """
 
     KIND: ClassVar = "operator_window_refused"
@@ -125,6 +132,7 @@ class WindowRefusal:
     first_step: int
     end_step: int
     reason: str
+    request: int | None = None
 
     def to_fact(self, source: str) -> Fact:
         """This as a fact of the run; ``source`` is the observer."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from watchglass.run.news import Cursor as Cursor, News as News
     from watchglass.run.numbering.lineage import Seam as Seam
     from watchglass.run.operators import Operators as Operators
+    from watchglass.run.profiling import ProfileRequest as ProfileRequest, request_profile as request_profile
     from watchglass.run.reading import Journal as Journal
     from watchglass.run.recorded_step import RecordedStep as RecordedStep
     from watchglass.run.run import Run as Run, open_run as open_run

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from watchglass.records import OperatorTotals, OperatorWindow, WindowCost, count
+import numpy as np
+
+from watchglass.records import COMPARED_STEPS, Mode, OperatorTotals, OperatorWindow, WindowCost, count
 from watchglass.run.table import needed
 from watchglass.run.worker import Worker
+from watchglass.tables import WorkerTables
 
 if TYPE_CHECKING:
     import pandas
@@ -25,6 +29,7 @@ class Operators:
         cost: What the window cost the training run.
         omitted: Number of further operators, which took the least time.
         note: Why the window has fewer steps than requested; "" if it has all.
+        request: Number of the request that it answers, see :meth:`Run.profile`; None if the configuration names it.
     """
 
     worker: str
@@ -33,6 +38,7 @@ class Operators:
     cost: WindowCost
     omitted: int
     note: str
+    request: int | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -66,10 +72,30 @@ class Operators:
 
 def operators_of(worker: Worker) -> list[Operators]:
     """See :meth:`Run.operators`."""
-    windows = [window for fact in worker.facts(OperatorWindow.KIND) if (window := OperatorWindow.from_fact(fact))]
+    found = [each for tables in worker.attempts.values() for each in operators_in(worker.name, tables)]
+    return sorted(found, key=lambda operators: operators.steps.start)
+
+
+def operators_in(worker: str, tables: WorkerTables) -> list[Operators]:
+    """The windows that a worker recorded in one attempt, in the order in which they ended."""
+    facts = [fact for fact in tables.facts(-1) if fact.kind == OperatorWindow.KIND]
     return [
         Operators(
-            worker.name, range(each.first_step, each.end_step), each.operators, each.cost, each.omitted, each.note
+            worker, range(each.first_step, each.end_step), each.operators, _whole(each, tables), each.omitted,
+            each.note, each.request,
         )
-        for each in sorted(windows, key=lambda window: window.first_step)
-    ]
+        for each in map(OperatorWindow.from_fact, facts)
+        if each is not None
+    ]  # fmt: skip
+
+
+def _whole(window: OperatorWindow, tables: WorkerTables) -> WindowCost:
+    """The cost of a window; of one that was requested at once, with the steps before as the run has them."""
+    if not math.isnan(window.cost.outside_s):
+        return window.cost
+    steps = tables.steps.log.latest
+    before = steps[(steps["mode"] == Mode.TRAIN) & (steps["mode_step"] < window.first_step)][-COMPARED_STEPS - 1 :]
+    if len(before) < 2:
+        return window.cost
+    seconds = np.diff(before["end_ns"].astype(np.int64)) / np.diff(before["mode_step"]) / 1e9
+    return replace(window.cost, outside_s=float(np.median(seconds)))

@@ -22,6 +22,7 @@ from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.numbering.lineage import Lineage, Seam, trace
 from watchglass.run.numbering.steps import Range, half_open
 from watchglass.run.operators import Operators, operators_of
+from watchglass.run.profiling import ProfileRequest, request_profile
 from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.samples import Moment, Samples, overview, samples_of
@@ -69,8 +70,8 @@ def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps:
 
 
 class Run:
-    """A run over all its attempts, or one of them. Only reads. For one thread, except a :meth:`snapshot`.
-    Damaged parts are omitted, see ``problems``.
+    """A run over all its attempts, or one of them. For one thread, except a :meth:`snapshot`. Only :meth:`profile`
+    writes. Damaged parts are omitted, see ``problems``.
 
     The records of a step are shown once the step is complete. Steps count from 0 within their mode. In a resumed run
     the numbers continue, and a repeated step appears once, from the newest attempt. ``worker`` arguments are names such
@@ -411,6 +412,23 @@ class Run:
         return module_times_of(self.worker(worker))
 
     # Tables
+
+    def profile(self, steps: int = 5, *, start: int | None = None) -> ProfileRequest:
+        """Ask the running job to profile the operators of its next training steps; does not wait.
+
+        ``run.profile(5).wait()`` has the operators. The workers begin at one step if they read the request in time, and
+        otherwise with their next one.
+
+        Args:
+            steps: How many.
+            start: The first one, from 1 on; None for the next ones.
+
+        Raises:
+            InvalidValueError: Another number; a start that is over; steps that overlap those of another request.
+            EndOfRunError: The run has ended, or the attempt that it was opened with.
+            StoreError: The store refused.
+        """
+        return request_profile(self, steps, start)
 
     def statistics(
         self,

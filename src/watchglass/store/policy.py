@@ -83,8 +83,8 @@ FOLDER = StorePolicy(
     flush_of_many_s=0.5,
 )
 
-#: An object store: every operation is a request. With 1,024 workers all of them together make some 35 requests a second
-#: at most, half of them writes and half lookups of control messages.
+#: An object store: every operation is a request. With 1,024 workers all of them together make some 52 requests a second
+#: at most, a third of them writes and the others lookups of control messages.
 OBJECTS = StorePolicy(
     segments_grow=False,
     reads_in_place=False,

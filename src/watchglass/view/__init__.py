@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         printable as printable,
         size as size,
     )
+    from watchglass.view.time_figures import OPERATOR_TITLES as OPERATOR_TITLES, operator_rows as operator_rows
     from watchglass.view.trace import (
         check_trace_path as check_trace_path,
         trace_document as trace_document,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         operators_sentence as operators_sentence,
         phases_sentence as phases_sentence,
         usage_sentence as usage_sentence,
+        window_cost_sentence as window_cost_sentence,
     )
     from watchglass.view.verdict import (
         STYLES as STYLES,

@@ -19,7 +19,14 @@ from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.settings import setting_rows
 from watchglass.view.text import duration, number, percent, printable, size
-from watchglass.view.time_figures import duration_rows, module_rows, operator_rows, time_figures, usage_rows
+from watchglass.view.time_figures import (
+    OPERATOR_TITLES,
+    duration_rows,
+    module_rows,
+    operator_rows,
+    time_figures,
+    usage_rows,
+)
 from watchglass.view.verdict import tone
 from watchglass.view.verdict_sentences import chain, closing, findings_of, headline, since
 
@@ -186,7 +193,7 @@ def _time_tables(run: Run) -> list[str]:
         tables.append(f"<details><summary>Modules, per step, in {steps}</summary>{_table(names, rows)}</details>")
     for operators in run.operators():
         rows = [tuple(map(_text, row)) for row in operator_rows(operators)]
-        table = _table(("operator", "calls", "host", "share", "with its calls", "device", "memory"), rows)
+        table = _table(OPERATOR_TITLES, rows)
         steps = f"{operators.steps.start:,} up to {operators.steps.stop:,}"
         tables.append(f"<details><summary>Operators of training steps {steps}, per step</summary>{table}</details>")
     if usage:

@@ -28,8 +28,9 @@ _LOADS = (
     ("gpu.memory.utilization", "memory of GPUs", "#E69F00"),
 )  # fmt: skip
 _MAX_COLUMNS, _BARS = 240, 60
-#: Rows of a table of operators, or of modules.
+#: Rows of a table of operators or of modules, and the columns of the first.
 _MAX_OPERATORS = 20
+OPERATOR_TITLES = ("operator", "calls", "host", "share", "with its calls", "device", "memory")
 
 
 def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from watchglass.records import count
+from watchglass.records import WindowCost, count
 from watchglass.run import ModuleTimes, Operators, Phases, Usage
 from watchglass.view.text import duration, percent, size
 
@@ -57,10 +57,16 @@ def operators_sentence(operators: Operators) -> str:
     rows = sorted((row for row in operators.rows if not row.on_device), key=lambda row: -row.self_cpu_s)
     whole = sum(row.self_cpu_s for row in rows)
     words = ", ".join(f"{percent(row.self_cpu_s / whole)} {row.name}" for row in rows[:_NAMED] if row.self_cpu_s > 0)
-    cost = operators.cost
-    took = "" if math.isnan(cost.inside_s) else f"; a step took {duration(cost.inside_s)}"
-    before = "" if not took or math.isnan(cost.outside_s) else f", {duration(cost.outside_s)} in the steps before"
-    return f"steps {operators.steps.start}:{operators.steps.stop}, host: {words or 'no time'}{took}{before}"
+    steps = f"steps {operators.steps.start}:{operators.steps.stop}, host: {words or 'no time'}"
+    return "; ".join(filter(None, (steps, window_cost_sentence(operators.cost))))
+
+
+def window_cost_sentence(cost: WindowCost) -> str:
+    """``"a step took 30 ms, 25 ms in the steps before"``; "" where it is unknown."""
+    if math.isnan(cost.inside_s):
+        return ""
+    before = "" if math.isnan(cost.outside_s) else f", {duration(cost.outside_s)} in the steps before"
+    return f"a step took {duration(cost.inside_s)}{before}"
 
 
 def modules_sentence(times: ModuleTimes) -> str:

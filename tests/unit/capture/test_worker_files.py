@@ -302,11 +302,11 @@ def commit(store: Store) -> None:
     store.write(layout.control_commit("stop", 0), json.dumps({"at_step": 9, "reason": "because"}).encode())
 
 
-def test_a_look_for_an_unrequested_stop_is_one_question_about_a_size(remote: Remote) -> None:
+def test_a_look_for_a_change_is_one_question_about_a_size_for_each_kind(remote: Remote) -> None:
     control = StoreMailbox(remote, 0, "worker_0")
     for _ in range(10):
         assert control.poll(3) == []
-    assert remote.asked == {"size": 10}
+    assert remote.asked == {"size": 2 * 10}
     remote.write(layout.control_request("stop", 0), b"{}")
     assert control.poll(4) == []
     assert json.loads(remote.read(layout.control_seen("stop", 0, 0, "worker_0")))["train_step"] == 4

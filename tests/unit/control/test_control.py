@@ -19,6 +19,7 @@ from watchglass.control import (
     Stop,
     StoreMailbox,
     WorkerProgress,
+    commit_window,
     decode_acknowledgement,
     decode_commit,
     encode,
@@ -70,9 +71,11 @@ def test_a_change_that_makes_no_sense_is_refused_where_it_is_made() -> None:
         PlanChange({"weights": 0})
     with pytest.raises(InvalidValueError, match=r"steps of a profile window must be .* but got -2"):
         ProfileWindow(-2)
+    with pytest.raises(InvalidValueError, match=r"at most 1000 but got 1001"):
+        ProfileWindow(1001)
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.kind)
+@pytest.mark.parametrize("change", CHANGES[:2], ids=lambda change: change.kind)
 def test_all_workers_act_at_one_step_that_lies_ahead_of_them(tmp_path: Path, change: Change) -> None:
     store = LocalStore(tmp_path)
     ranks = [StoreMailbox(store, 0, f"worker_{rank}", KINDS) for rank in range(2)]
@@ -104,12 +107,53 @@ def test_changes_of_one_kind_follow_one_another_and_others_do_not_wait_for_them(
         assert found is not None
         return found[0]
 
-    Agreement(store, 0, PlanChange({"weights": 2})).request()
-    first, second = agreed(ProfileWindow(4)), agreed(ProfileWindow(5), 1)
+    first, second = agreed(PlanChange({"weights": 2})), agreed(PlanChange({"weights": 4}), 1)
+    Agreement(store, 0, PlanChange({"weights": 8}), number=2).request()
     stop = agreed(Stop("enough"))
-    assert mailbox.poll(3) == [stop, first], "no evaluator commits the change of the plan"
-    assert mailbox.poll(3) == [second]
-    assert mailbox.requested
+    assert [mailbox.poll(3) for _ in range(4)] == [[stop], [first], [second], []]
+    assert mailbox.requested, "no evaluator commits the third change of the plan"
+
+
+def test_a_window_is_read_as_soon_as_it_is_committed_and_nothing_is_acknowledged(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    mailbox = StoreMailbox(store, 0, "worker_0")
+    assert mailbox.poll(3) == []
+    first = commit_window(store, 0, ProfileWindow(5), 10)
+    second = commit_window(store, 0, ProfileWindow(5), 15)
+    assert (first, second) == (Commit(10, ProfileWindow(5), 0), Commit(15, ProfileWindow(5), 1))
+    assert commit_window(store, 1, ProfileWindow(5), 10).number == 0, "attempts count apart"
+    assert [mailbox.poll(3) for _ in range(3)] == [[first], [second], []]
+    assert not mailbox.requested
+    assert sorted(path.name for path in tmp_path.rglob("0000/*/*")) == ["commit", "commit"]
+
+
+def test_windows_that_overlap_are_refused_also_of_two_requests_at_once(tmp_path: Path) -> None:
+    class Rival(LocalStore):
+        """Another request is written between the look for a free number and the write."""
+
+        rival: ProfileWindow | None = ProfileWindow(5)
+
+        def write(self, path: str, data: bytes, *, replace: bool = False) -> None:
+            rival, self.rival = self.rival, None
+            if rival is not None:
+                super().write(path, encode(Commit(12, rival), 1))
+            super().write(path, data, replace=replace)
+
+    with pytest.raises(InvalidValueError, match=r"steps 10:15 overlap steps 12:17, which .* at step 17 or later"):
+        commit_window(Rival(tmp_path / "one"), 0, ProfileWindow(5), 10)
+    assert commit_window(Rival(tmp_path / "two"), 0, ProfileWindow(2), 10).number == 1
+
+
+def test_a_damaged_window_is_passed_and_keeps_no_stop_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = LocalStore(tmp_path)
+    store.write("control/profile/0000/0000/commit", b'{"at_step": 3, "steps": -1}')
+    whole = commit_window(store, 0, ProfileWindow(2), 3)
+    agreement = Agreement(store, 0, Stop("enough"))
+    agreement.request()
+    agreement.commit([worker(0)])
+    mailbox = StoreMailbox(store, 0, "worker_0")
+    assert [mailbox.poll(3) for _ in range(3)] == [[Commit(8, Stop("enough"))], [], [whole]]
+    assert "a request is ignored: a control message is not a ProfileWindow" in caplog.text
 
 
 def test_an_evaluator_that_takes_over_finds_what_was_written(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Adapter:
         hook.detach_with(lambda: trainer.listeners.remove(self))
 
     def begin(self, trainer: Trainer) -> None:
-        self.hook.check_stop()
+        self.hook.apply_changes()
         self.hook.clock.begin(Mode.TRAIN)
         self.hook.ensure_started()
 
@@ -130,7 +130,7 @@ class StopsTooLate(Adapter):
     def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
         super().end(trainer, loss, gradient)
         try:
-            self.hook.check_stop()
+            self.hook.apply_changes()
         except TrainingStopped:
             trainer.weights *= 0.5
             raise

@@ -234,7 +234,7 @@ class FastPath:
                 self._arguments = self._kwargs = None
                 self._step = step = self._step + 1
                 self._at = _BETWEEN
-                if step >= self._watchful or hook.stopping or not hook.active:
+                if step >= self._watchful or hook.changing or not hook.active:
                     self._look_around()
                 return
         if at != _OFF:
@@ -247,7 +247,7 @@ class FastPath:
 
     def _look_around(self) -> None:
         """Between steps: leave where the path ends, listen to the beginning of an update where the norm is due."""
-        if self._step >= self._end or self._hook.stopping or not self._hook.active:
+        if self._step >= self._end or self._hook.changing or not self._hook.active:
             self.leave()
             return
         self._norm_step = self._readings.norm_pace.next_due(self._step)
@@ -318,7 +318,7 @@ class FastPath:
         self._step = hook.clock.next_train_step
         captured = hook.alternating.next_due(self._model, self._step)
         self._end = min(captured, self._current.next_observed(self._step))
-        if self._end <= self._step or hook.stopping or not hook.begin_steady_steps(self._model):
+        if self._end <= self._step or hook.changing or not hook.begin_steady_steps(self._model):
             return
         self._first = self._step
         self._norm_ns = 0

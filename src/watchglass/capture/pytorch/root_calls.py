@@ -161,8 +161,8 @@ class RootCalls:
         if not current.in_closure:
             if current.update_depth:
                 current.leave_update()
-            if current.hook.stopping:
-                current.hook.check_stop()
+            if current.hook.changing:
+                current.hook.apply_changes()
         if current.phases is not None:
             current.phases.begin(FORWARD)
         self._open(root, arguments, kwargs)

@@ -114,7 +114,7 @@ class UpdatePoint:
             return None if closure is None else self._with_closure(late, arguments, kwargs, closure)
         before = current.hook.clock.train
         if before is None or id(optimizer) in before.optimizers:
-            current.hook.check_stop()
+            current.hook.apply_changes()
         step = self._begin(optimizer, closure=closure is not None)
         if closure is not None:
             read = functools.partial(self._read_gradients, step, optimizer)

@@ -100,7 +100,7 @@ class XGBoostCallback(TrainingCallback):
         self._rounds.end(model)
         # XGBoost stops by its stop flag: an exception would lose the trees so far.
         try:
-            self._rounds.check_stop()
+            self._rounds.apply_changes()
         except TrainingStopped:
             return True
         return False

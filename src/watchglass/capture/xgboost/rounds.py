@@ -49,7 +49,7 @@ class Rounds:
         self._said = False
         self.evaluations: Evaluations = {}
         self.begin, self.end = hook.guarded(self._begin), hook.guarded(self._end)
-        self.check_stop = hook.guarded(hook.check_stop)
+        self.apply_changes = hook.guarded(hook.apply_changes)
 
     def _begin(self, evaluations: Evaluations) -> None:
         # One object for all rounds: it has the last round even if another callback hides its end.

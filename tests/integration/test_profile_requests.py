@@ -1,0 +1,195 @@
+"""A running job that is asked to profile steps: what it records, what it refuses, and that it trains as before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.waiting import until
+from torch import nn
+from torch.profiler import profile
+
+from watchglass import Mode, open_run
+from watchglass.capture import Hook
+from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.errors import EndOfRunError, MissingFileError, ProfileRefusedError
+from watchglass.run import ProfileRequest
+
+Between = Callable[[Hook, int], object]
+
+
+def train(folder: Path, between: Between = lambda hook, step: None, steps: int = 30, **settings: Any) -> list[Any]:
+    """Trains; ``between`` is called before each step. Returns the weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with Hook(run=folder, flight_recorder=False, strict=True, **settings) as hook:
+        adapter = PyTorchAdapter(hook, discover=False)
+        adapter.attach(model)
+        for step in range(steps):
+            between(hook, step)
+            optimizer.zero_grad()
+            model(torch.randn(2, 4)).pow(2).mean().backward()
+            optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+class Asking:
+    """Asks before one step, and lets the training run go on once it has heard the request."""
+
+    def __init__(self, at: int = 10, steps: int = 2, **more: Any) -> None:
+        self.at, self.steps, self.more = at, steps, more
+        self.requests: list[ProfileRequest] = []
+
+    def __call__(self, hook: Hook, step: int) -> None:
+        if step != self.at:
+            return
+        hook.flush()
+        run = until(lambda: open_run(hook.config.run), despite=(MissingFileError,))
+        run.wait_for_steps(step - 2)
+        self.requests.append(run.profile(self.steps, **self.more))
+        until(lambda: hook.changing)
+
+    @property
+    def request(self) -> ProfileRequest:
+        return self.requests[0]
+
+
+def test_the_next_steps_are_profiled_and_no_number_changes(tmp_path: Path) -> None:
+    asking = Asking()
+    profiled, plain = train(tmp_path / "run", asking), train(tmp_path / "plain")
+    assert all(map(torch.equal, profiled, plain))
+    (window,) = asking.request.wait()
+    # On the fast path the first step after the request is the last one on it.
+    assert window.steps in (range(11, 13), range(12, 14))
+    assert window["aten::addmm"].calls == 4
+    assert window.cost.inside_s > 0
+    assert window.cost.outside_s > 0
+    assert (window.note, window.request) == ("", 0)
+
+
+def test_a_later_start_is_kept_and_windows_may_follow_one_another(tmp_path: Path) -> None:
+    first, second = Asking(start=15), Asking(at=11, start=17)
+
+    def between(hook: Hook, step: int) -> None:
+        first(hook, step)
+        second(hook, step)
+
+    train(tmp_path / "run", between, profile_steps="20:22")
+    assert [(each.steps, each.request) for each in open_run(tmp_path / "run").operators()] == [
+        (range(15, 17), 0), (range(17, 19), 1), (range(20, 22), None),
+    ]  # fmt: skip
+
+
+def test_without_a_request_nothing_listens_and_the_steps_after_a_window_are_as_those_before(tmp_path: Path) -> None:
+    from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
+
+    asking, numbers = Asking(), []
+    unwrapped = profile.start
+
+    def between(hook: Hook, step: int) -> None:
+        numbers.append(len(hooks))
+        asking(hook, step)
+
+    train(tmp_path / "run", between)
+    assert set(numbers[:11]) == {numbers[0]}
+    assert max(numbers) == numbers[0] + 1
+    assert profile.start is unwrapped
+
+
+@pytest.mark.parametrize(
+    ("settings", "asking", "reason"),
+    [
+        ({"profiler": False}, Asking(), "the profiler is off, by --no-profiler or profiler=False"),
+        ({"profile_steps": "15:20"}, Asking(steps=6, start=14), "it would overlap the window 15:20"),
+        ({}, Asking(start=100), "the training run ended before it began"),
+        ({}, Asking(at=29), "the training run ended before it"),  # began, or its last step on the full path
+    ],
+)
+def test_refusals_are_stated_in_the_run(tmp_path: Path, settings: dict[str, Any], asking: Asking, reason: str) -> None:
+    train(tmp_path / "run", asking, **settings)
+    with pytest.raises(ProfileRefusedError, match=reason):
+        asking.request.wait()
+    (refusal,) = open_run(tmp_path / "run").facts("operator_window_refused")
+    assert reason in refusal.data["reason"]
+    assert len(open_run(tmp_path / "run").steps()) == 30
+
+
+def test_a_script_that_profiles_keeps_its_profiler(tmp_path: Path) -> None:
+    own, asking = profile(), Asking()
+
+    def between(hook: Hook, step: int) -> None:
+        if step == 5:
+            own.start()
+        asking(hook, step)
+        if step == 20:
+            own.stop()
+
+    train(tmp_path / "run", between)
+    with pytest.raises(ProfileRefusedError, match="the script uses PyTorch's profiler itself"):
+        asking.request.wait()
+    assert {event.key: event.count for event in own.key_averages()}["aten::addmm"] == 30
+
+
+def test_steps_of_a_loop_that_no_adapter_knows_are_refused(tmp_path: Path) -> None:
+    asking = Asking()
+    with Hook(run=tmp_path / "run", flight_recorder=False, strict=True) as hook:
+        for step in range(12):
+            asking(hook, step)
+            with hook.step(Mode.TRAIN):
+                hook.save_scalar("loss", 1.0)
+    with pytest.raises(ProfileRefusedError, match="only training steps of PyTorch are profiled"):
+        asking.request.wait()
+
+
+SCRIPT = """
+import os, torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+while not os.path.exists("enough"):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+def test_a_job_is_profiled_from_another_terminal(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = [sys.executable, "-m", "watchglass"]
+
+    def call(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*words, *more], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    job = subprocess.Popen(
+        [*words, "run", "--run", "run", "--evaluator", "none", "train.py"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        until(lambda: (tmp_path / "run" / "run.json").exists())
+        until(lambda: open_run(tmp_path / "run").steps())
+        done = call("profile", "run", "--steps", "3")
+        assert (done.returncode, "will be profiled, from step" in done.stderr) == (0, True), done.stderr
+        assert "aten::addmm" in done.stdout
+        assert "of worker_0, per step; a step took" in done.stdout
+        assert call("profile", "run", "--start", "10000000", "--no-wait").returncode == 0
+        again = call("profile", "run", "--start", "10000003")
+        assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+        assert "steps 10000003:10000008 overlap steps 10000000:10000005, which were requested before" in again.stderr
+    finally:
+        (tmp_path / "enough").touch()
+        out, err = job.communicate()
+    assert (job.returncode, out) == (0, "trained\n"), err
+    ended = call("profile", "run")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "run has ended, so nothing of it can be profiled; a new run can be" in ended.stderr
+    run = open_run(tmp_path / "run")
+    assert [len(window.steps) for window in run.operators()] == [3]
+    with pytest.raises(EndOfRunError):
+        run.profile()
