@@ -50,7 +50,7 @@ def test_every_action_on_a_command_line_is_right(page: str, environment: None, i
         words = shlex.split(line)
         specs = [parse_action(words[place + 1]) for place, word in enumerate(words) if word == "--action"]
         named += [spec.name for spec in checked_actions(specs, rule_names(), thorough=False)]
-    assert set(named) == {"StopTraining", "Notify", "Webhook", "Command"} - {"Webhook"}
+    assert set(named) == {"StopTraining", "Notify", "Command", "ProfileSteps"}
     checked_actions([parse_action("Webhook:url=https://example.org:8443/a?b=c,severity=error")], [])
 
 

@@ -20,6 +20,7 @@ _BUILT_IN = {
     "Notify": "watchglass.actions.notify",
     "Webhook": "watchglass.actions.webhook",
     "Command": "watchglass.actions.command",
+    "ProfileSteps": "watchglass.actions.profile_steps",
 }
 
 #: The contract of an action in a user's file.

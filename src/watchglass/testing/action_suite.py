@@ -83,6 +83,10 @@ class ActionSuite(ABC):
     def arrived(self, tmp_path: Path) -> int:
         """Number of events that have reached the destination."""
 
+    def event(self, tmp_path: Path, kind: str = "finding", **changed: Any) -> Event:
+        """The event that is delivered; arguments as of :func:`example_event`."""
+        return example_event(kind, **changed)
+
     def make(self, parameters: Mapping[str, Any]) -> Action:
         """The action."""
         action: Subscription = build_action(ActionSpec(self.name, dict(parameters)))
@@ -106,7 +110,7 @@ class ActionSuite(ABC):
         spec = ActionSpec(self.name, {**self.works(tmp_path), "on": "finding,status"})
         action = self.make(spec.parameters)
         for number, kind in enumerate(("finding", "status", *(("summary",) if action.takes_summaries else ())), 1):
-            event = example_event(kind)
+            event = self.event(tmp_path, kind)
             assert action.wants(event)
             outcome = delivered(spec, event, timeout_s=action.timeout_s)
             assert outcome.done, f"{kind}: {outcome.reason}"
@@ -114,14 +118,16 @@ class ActionSuite(ABC):
 
     def test_a_message_can_hold_anything(self, tmp_path: Path) -> None:
         """Braces, quotes, markup, other alphabets and line ends are plain text."""
-        event = example_event(message="{run} 'a' \"b\" $HOME `id` <b> % é 損失 \\ ; | &\nnext", tensors=("x" * 300,))
+        event = self.event(
+            tmp_path, message="{run} 'a' \"b\" $HOME `id` <b> % é 損失 \\ ; | &\nnext", tensors=("x" * 300,)
+        )
         outcome = delivered(ActionSpec(self.name, self.works(tmp_path)), event)
         assert outcome.done, outcome.reason
         assert self.arrived(tmp_path) == 1
 
     def test_a_failure_is_reported_in_a_line(self, tmp_path: Path) -> None:
         """The outcome has a reason of one line."""
-        outcome = delivered(ActionSpec(self.name, self.fails(tmp_path)), example_event())
+        outcome = delivered(ActionSpec(self.name, self.fails(tmp_path)), self.event(tmp_path))
         assert not outcome.done
         assert outcome.reason
         assert "\n" not in outcome.reason

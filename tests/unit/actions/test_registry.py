@@ -83,7 +83,7 @@ def test_what_an_own_action_raises_before_a_training_run_is_a_line(method: str, 
 
 
 def test_every_built_in_action_is_documented() -> None:
-    for name in ("StopTraining", "Notify", "Webhook", "Command"):
+    for name in ("StopTraining", "Notify", "Webhook", "Command", "ProfileSteps"):
         documented = documentation(find_action(name))
         assert documented.summary.endswith(".")
         assert all(parameter.help for parameter in documented.parameters)
