@@ -107,8 +107,8 @@ def test_without_a_request_nothing_listens_and_the_steps_after_a_window_are_as_t
     [
         ({"profiler": False}, Asking(), "the profiler is off, by --no-profiler or profiler=False"),
         ({"profile_steps": "15:20"}, Asking(steps=6, start=14), "it would overlap the window 15:20"),
-        ({}, Asking(start=100), "the training run ended before it began"),
-        ({}, Asking(at=29), "the training run ended before it"),  # began, or its last step on the full path
+        ({}, Asking(start=100), "the training run ended before the window began"),
+        ({}, Asking(at=29), "the training run ended before"),  # the window began, or its last step on the full path
     ],
 )
 def test_refusals_are_stated_in_the_run(tmp_path: Path, settings: dict[str, Any], asking: Asking, reason: str) -> None:

@@ -213,7 +213,7 @@ class OperatorWindows:
         if self._open is not None:
             self._close("the training run ended before its last step")
         for window in self._due if self._hook.started else ():
-            begin = f"step {window.steps.start}" if window.request is None else "it began"
+            begin = f"step {window.steps.start}" if window.request is None else "the window began"
             self._refuse(window, f"the training run ended before {begin}")
         self._due.clear()
         self._sum_up()
