@@ -121,11 +121,34 @@ def test_without_an_axis_of_heads_there_is_one(heads: tuple[Tensor, Tensor], axe
 def test_the_cost_is_bounded_and_rows_come_from_everywhere() -> None:
     query, key = torch.randn(32, 2, 64, 4), torch.randn(32, 2, 64, 4)
     largest, _, whole = rows_of_attention(query, key, causal=True, most_logits=4 * 2 * 16 * 64)
-    assert largest.shape == (2, 4 * 16)
+    assert largest.shape == (2, 4 * 16 + 4)
     assert not whole
     chosen, places = spread(32, 4), spread(64, 16)
     expected = written_out(query, key, torch.full((64, 64), -math.inf).triu(1))[0].reshape(2, 32, 64)
-    assert_close(largest, expected[:, chosen][:, :, places].flatten(1))
+    assert_close(largest[:, : 4 * 16], expected[:, chosen][:, :, places].flatten(1))
+
+
+@pytest.mark.parametrize("form", ["bool", "float", "causal", ""])
+def test_the_longest_query_is_among_the_rows(form: str) -> None:
+    """Of each sequence and head another one; its largest logit among the keys that it sees is the largest of all."""
+    generator = torch.Generator().manual_seed(3)
+    query, key = (torch.randn(2, 4, 64, 8, generator=generator) for _ in range(2))
+    for sequence, head in itertools.product(range(2), range(4)):
+        query[sequence, head, 9 + 17 * sequence + 5 * head] *= 40
+    allowed = torch.ones(64, 64, dtype=torch.bool).tril()
+    added = torch.zeros(64, 64).masked_fill(~allowed, -math.inf)
+    mask = {"bool": allowed, "float": added}.get(form)
+    largest, entropy, whole = rows_of_attention(query, key, mask, causal=form == "causal", most_logits=2 * 4 * 8 * 64)
+    assert (largest.shape, entropy.shape, whole) == ((4, 2 * 8 + 2), (4, 2 * 8), False)
+    expected = written_out(query, key, added if form else None)[0]
+    assert_close(largest[:, -2:], expected.reshape(4, 2, 64).amax(-1))
+
+
+def test_the_longest_query_meets_the_keys_of_its_group() -> None:
+    query, key = torch.randn(1, 4, 64, 8), torch.randn(1, 2, 64, 8)
+    query[:, :, 20] *= 40
+    largest, _, _ = rows_of_attention(query, key, most_logits=4 * 64)
+    assert_close(largest[:, -1:], written_out(query, key.repeat_interleave(2, 1))[0].amax(-1, keepdim=True))
 
 
 @pytest.mark.parametrize(("length", "most"), [*itertools.product((1, 2, 5, 64, 1000), (1, 3, 16, 64, 5000))])

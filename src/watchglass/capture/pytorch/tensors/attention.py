@@ -38,7 +38,7 @@ _Given = dict[str, Any]
 class Attention:
     """Saves ``attn.attention_logits_max.0`` and ``attn.attention_entropy.0``: one value per query, of head 0.
 
-    Computed again from queries and keys, of a few rows of a few sequences, see
+    Computed again from queries and keys, of a few rows of a few sequences and of the longest query, see
     :func:`~watchglass.capture.pytorch.tensors.attention_rows.rows_of_attention`. Observed are
     ``torch.nn.functional.scaled_dot_product_attention``, and ``multi_head_attention_forward`` where it computes
     attention itself because its weights are requested (``nn.MultiheadAttention`` in its default setting). They are

@@ -24,6 +24,9 @@ def rows_of_attention(
 ) -> tuple[Tensor, Tensor, bool]:  # fmt: skip
     """Largest logits, entropies in nats, both of shape ``(heads, rows)``, and whether that is of all rows.
 
+    Where some rows are left out, the largest logits are also those of the query with the largest norm of each sequence
+    and head, behind the others. A logit is at most the product of the norms of its query and key.
+
     As ``torch.nn.functional.scaled_dot_product_attention`` computes them, in float32 at least and without dropout. A
     row is one query; a row that is masked altogether has no entropy and counts as the mean of its head.
 
@@ -47,16 +50,24 @@ def rows_of_attention(
     batch, heads, length, size = query.shape
     chosen = spread(batch, SEQUENCES)
     query, key = query[chosen], key[chosen]
+    mask = None if mask is None else mask[chosen]
+    scale = 1 / math.sqrt(size) if scale is None else scale
     places = spread(length, most_logits // max(1, query.shape[0] * heads * key.shape[2]))
-    query = query[:, :, places]
-    logits = _logits(query, key) * (1 / math.sqrt(size) if scale is None else scale)
+    at = torch.arange(length, device=query.device)[places].expand(*query.shape[:2], -1)
+    rows = at.shape[2]
+    if rows < length:
+        longest = torch.linalg.vector_norm(query, dim=-1, dtype=_kind(query)).argmax(-1, keepdim=True)
+        at = torch.cat((at, longest), 2)
+    at = at[..., None]
+    logits = _logits(query.gather(2, at.expand(-1, -1, -1, size)), key) * scale
     if mask is not None:
-        mask = mask[chosen][:, :, places]
+        mask = mask.gather(2, at.expand(-1, -1, -1, mask.shape[3]))
         logits = logits.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else logits + mask
     if causal:
-        at = torch.arange(length, device=query.device)[places, None]
-        logits = logits.masked_fill(torch.arange(key.shape[2], device=query.device) > at, -math.inf)
-    return *_of_rows(logits, logits.softmax(-1)), query.shape[0] == batch and query.shape[2] == length
+        logits = logits.masked_fill(torch.arange(logits.shape[3], device=logits.device) > at, -math.inf)
+    largest, entropy = _of_rows(logits, logits.softmax(-1))
+    whole = query.shape[0] == batch and rows == length
+    return _by_head(largest[:, :, :rows], largest[:, :, rows:]), _by_head(entropy[:, :, :rows]), whole
 
 
 def rows_of_softmax(logits: Tensor, shares: Tensor, *, most_logits: int = 1 << 18) -> tuple[Tensor, Tensor, bool]:
@@ -73,18 +84,23 @@ def rows_of_softmax(logits: Tensor, shares: Tensor, *, most_logits: int = 1 << 1
     logits, shares = logits[chosen], shares[chosen]
     places = spread(length, most_logits // max(1, logits.shape[0] * heads * keys))
     logits, shares = logits[:, :, places].float(), shares[:, :, places].float()
-    return *_of_rows(logits, shares), logits.shape[0] == batch and logits.shape[2] == length
+    largest, entropy = _of_rows(logits, shares)
+    return _by_head(largest), _by_head(entropy), logits.shape[0] == batch and logits.shape[2] == length
 
 
 def _of_rows(logits: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
     entropy = torch.special.entr(shares).sum(-1)
     largest = logits.amax(-1)
     unseen = largest == -math.inf
-    return _by_head(_filled(largest, unseen)), _by_head(_filled(entropy, unseen))
+    return _filled(largest, unseen), _filled(entropy, unseen)
+
+
+def _kind(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _logits(query: Tensor, key: Tensor) -> Tensor:
-    kind = torch.promote_types(query.dtype, torch.float32)
+    kind = _kind(query)
     count, heads, rows, size = query.shape
     groups = key.shape[1]
     grouped = query.to(kind).reshape(count, groups, -1, size)
@@ -97,8 +113,8 @@ def _filled(values: Tensor, unseen: Tensor) -> Tensor:
     return torch.where(unseen, mean, values)
 
 
-def _by_head(values: Tensor) -> Tensor:
-    return values.transpose(0, 1).flatten(1)
+def _by_head(*parts: Tensor) -> Tensor:
+    return torch.cat([values.transpose(0, 1).flatten(1) for values in parts], 1)
 
 
 def _four(tensor: Tensor) -> Tensor:
