@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.run.arrow_tables import RunTables as RunTables
+    from watchglass.run.arrow_tables import OPERATOR_TABLE as OPERATOR_TABLE, RunTables as RunTables
     from watchglass.run.ending import Ending as Ending, ending_of as ending_of, state_of as state_of
     from watchglass.run.module_times import ModuleTime as ModuleTime, ModuleTimes as ModuleTimes
     from watchglass.run.news import Cursor as Cursor, News as News

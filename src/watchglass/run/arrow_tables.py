@@ -1,10 +1,14 @@
-"""The tables of a run, one for each declared kind of rows: the steps that count for SQL, everything for export."""
+"""The tables of a run: the steps that count for SQL, everything for export.
+
+There is one for each declared kind of rows, and one of the operators that the facts of profiled windows hold.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +36,7 @@ from watchglass.records import (
     number_to_json,
 )
 from watchglass.run.clocks import LATEST, wall_times
+from watchglass.run.operators import operators_in
 from watchglass.run.samples import long_form
 from watchglass.run.statistics_query import FIELDS, Layout, Rows, StatisticsQuery, spans, texts
 from watchglass.run.table import Table
@@ -43,10 +48,23 @@ if TYPE_CHECKING:
     from watchglass.run.run import Run
 
 _Columns = dict[str, Any]
+#: The table of operators of profiled windows.
+OPERATOR_TABLE = "operators"
+_OPERATOR_SCHEMA = pa.schema([
+    ("worker", pa.string()), ("attempt", pa.int64()), ("first_step", pa.int64()), ("end_step", pa.int64()),
+    ("request", pa.int64()), ("operator", pa.string()), ("calls", pa.int64()), ("self_cpu_s", pa.float64()),
+    ("cpu_s", pa.float64()), ("self_device_s", pa.float64()), ("device_s", pa.float64()),
+    ("self_memory_bytes", pa.int64()), ("self_device_memory_bytes", pa.int64()), ("on_device", pa.bool_()),
+])  # fmt: skip
 #: Rows of statistics that are read at a time; bounds memory to some 100 MB.
 _ROWS = 1 << 17
 #: Times of samples that are read at a time.
 _SAMPLES = 4096
+
+
+def table_names() -> tuple[str, ...]:
+    """Names of all tables of a run."""
+    return (*(kind.name for kind in ROW_KINDS.values()), OPERATOR_TABLE)
 
 
 def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
@@ -54,15 +72,18 @@ def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
 
     Args:
         run: The run.
-        name: That of a kind of :data:`~watchglass.records.ROW_KINDS`.
+        name: One of :func:`table_names`.
         words: The words of a query, to leave out statistics that it does not name. None for all.
 
     Raises:
         UnknownNameError: There is no such table.
     """
+    if name == OPERATOR_TABLE:
+        return Table(name, lambda: RunTables(run).operators())
     kinds = {kind.name: kind for kind in ROW_KINDS.values()}
+    names = table_names()
     if name not in kinds:
-        raise UnknownNameError(f"there is no table {name!r}{suggest(name, list(kinds))}; tables are {', '.join(kinds)}")
+        raise UnknownNameError(f"there is no table {name!r}{suggest(name, names)}; tables are {', '.join(names)}")
     if kinds[name] is STATISTICS:
         fields = None if words is None else tuple(field for field in FIELDS if field in words)
         query = StatisticsQuery(Selection(), Mode.GLOBAL, None, "all", fields=fields)
@@ -105,6 +126,19 @@ class RunTables:
             for part in run.reading.streams.parts[name]
             if run.fixed_attempt in (None, part.attempt)
         ]
+
+    def operators(self) -> pa.Table:
+        """The operators of profiled windows, in the order of windows, those of the most time first."""
+        rows = [
+            {
+                "worker": operators.worker, "attempt": attempt.attempt, "first_step": operators.steps.start,
+                "end_step": operators.steps.stop, "request": operators.request, "operator": row.name, **asdict(row),
+            }
+            for attempt in self._attempts
+            for operators in operators_in(attempt.worker.name, attempt.tables)
+            for row in operators.rows
+        ]  # fmt: skip
+        return pa.Table.from_pylist(rows, _OPERATOR_SCHEMA)
 
     def pieces(self, kind: RowKind) -> Iterator[pa.Table]:
         """The table of a kind of rows."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
-from watchglass.records import ROW_KINDS, Fact, Mode, ModelSummary, Role, count, judged
+from watchglass.records import Fact, Mode, ModelSummary, Role, count, judged
 from watchglass.run.ending import state_of
 from watchglass.run.markup import page
 from watchglass.run.module_times import ModuleTimes, module_times_of
@@ -481,7 +481,7 @@ class Run:
 
         Args:
             name: ``steps``, ``tensors``, ``scalars``, ``statistics``, ``reductions``, ``units``, ``raw``, ``facts``,
-                ``phases``, ``samples``, ``notes`` or ``findings``.
+                ``phases``, ``samples``, ``notes``, ``findings`` or ``operators``.
 
         Raises:
             UnknownNameError: There is no such table.
@@ -500,10 +500,10 @@ class Run:
             InvalidValueError: The query is invalid.
             MissingExtraError: DuckDB is not installed.
         """
-        from watchglass.run.arrow_tables import fields_named, table_of
+        from watchglass.run.arrow_tables import fields_named, table_names, table_of
 
         named = fields_named(query)
-        return run_query(query, {k.name: table_of(self, k.name, named).to_arrow for k in ROW_KINDS.values()})
+        return run_query(query, {name: table_of(self, name, named).to_arrow for name in table_names()})
 
     def stretches(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Stretch]:
         """Stretches of steps of one mode with the mean of each scalar, weighted by batch size, in order.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from watchglass.config import local_path, scheme_of
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.records import ROW_KINDS
-from watchglass.run import Run, RunTables
+from watchglass.run import OPERATOR_TABLE, Run, RunTables
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,13 @@ def _write_tables(run: Run, folder: Path, histograms: bool) -> list[Exported]:
 
     about = {"watchglass": json.dumps({"run": run.manifest.run_id, "written_by": "watchglass"})}
     tables, written = RunTables(run, everything=True, histograms=histograms), []
-    for kind in ROW_KINDS.values():
-        path, rows = folder / f"{kind.name}.parquet", 0
+    sources: dict[str, Iterable[Any]] = {kind.name: tables.pieces(kind) for kind in ROW_KINDS.values()}
+    sources[OPERATOR_TABLE] = [tables.operators()]
+    for name, pieces in sources.items():
+        path, rows = folder / f"{name}.parquet", 0
         with ExitStack() as stack:
             writer = None
-            for piece in tables.pieces(kind):
+            for piece in pieces:
                 table = piece.add_column(0, "run", pa.array([run.manifest.run_id] * len(piece), pa.string()))
                 # Dictionaries save memory; in a file, readers would see them as categories.
                 table = table.cast(pa.schema([(field.name, _plain(field.type)) for field in table.schema], about))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from watchglass.errors import EndOfRunError, InvalidValueError, ProfileRefusedError, StepNotReadyError
 from watchglass.records import OperatorTotals, OperatorWindow, WindowRefusal
 from watchglass.run import Operators, ProfileRequest, open_run
 from watchglass.testing import RunBuilder, build_run
+from watchglass.view import export_parquet
 
 ROWS = (OperatorTotals("aten::mm", 2, 0.1, 0.1),)
 
@@ -139,6 +141,26 @@ def test_waiting_ends_with_the_run(job: RunBuilder) -> None:
     request = open_run(job.store.location).profile(2)
     with pytest.raises(EndOfRunError, match="ended before 2 training steps were profiled"):
         waited(request, job.leave)
+
+
+def test_operators_are_a_table_for_sql_and_export(job: RunBuilder, tmp_path: Path) -> None:
+    run = open_run(job.store.location)
+    assert len(run.table("operators")) == 0
+    job.facts([window(4, None).to_fact("test"), window(8, 0).to_fact("test")])
+    job.flush()
+    with RunBuilder(job.store) as second:
+        second.facts([window(2, 0, steps=3).to_fact("test")])
+        second.flush()
+        run.refresh()
+        found = run.sql("select attempt, first_step, end_step, request, operator, calls from operators").to_arrow()
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
+        (0, 4, 6, None, "aten::mm", 2), (0, 8, 10, 0, "aten::mm", 2), (1, 2, 5, 0, "aten::mm", 2),
+    ]  # fmt: skip
+    written = {each.name: each.rows for each in export_parquet(run, str(tmp_path / "out"))}
+    assert written["operators.parquet"] == 3
+    exported = pq.read_table(tmp_path / "out" / "operators.parquet")
+    assert exported.column_names == ["run", *run.table("operators").columns]
+    assert exported["self_cpu_s"].to_pylist() == [0.1, 0.1, 0.1]
 
 
 def test_a_window_that_begins_at_once_is_compared_with_the_recorded_steps_before(job: RunBuilder) -> None:
