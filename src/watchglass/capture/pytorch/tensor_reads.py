@@ -2,7 +2,7 @@
 
 To read a number of a tensor on a device (``.item()``, ``float(loss)``, ``if loss > limit``) waits for all work of the
 device. On the host it waits for nothing, but thousands of reads one by one take long. Methods of tensors are wrapped
-for a whole step only, from one update to the next, a few times in a run: at other steps nothing is observed.
+for three whole steps in a row, a few times in a run: at other steps nothing is observed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from watchglass.capture.wrappers_importlib_bootstrap import around
 from watchglass.config import chosen_facts
 from watchglass.records import PHASE_NAMES
 
-#: Captured steps before the first look, when captures come one after the other; looks that follow at once. Later ones
-#: come after twice as many captured steps each: Python caches no methods of a class that has changed too often.
-_FIRST, _AT_ONCE = 2, 4
+#: Steps in a row that are observed; captured steps before the first of them, and how many times as many there are
+#: before the next ones: Python caches no methods of a class that has changed too often.
+_IN_A_ROW, _FIRST, _TIMES = 3, 2, 4
 #: Reads after which a look ends, because to observe each takes longer than to read; lines that are recorded.
 _MOST_READS, _MOST_LINES = 1024, 8
 _OWN = ("watchglass.", "torch.")
@@ -81,6 +81,7 @@ class TensorReads:
         self._thread = threading.get_ident()
         self._captures = 0
         self._next = _FIRST
+        self._left = 0
         self._look: _ObservedStep | None = None
         self._since_ns = 0
         self._undo: Callable[[], None] = _nothing
@@ -110,21 +111,27 @@ class TensorReads:
         self._captures += 1
         if self._captures < self._next or self._look is not None:
             return
-        self._next = self._captures + 1 if self._captures < _FIRST + _AT_ONCE else 2 * self._captures
-        if any(map(is_compiled, self._current.models.roots())):
-            return  # what a compiler reads while it compiles must not be ours
-        look = self._look = _ObservedStep(weakref.ref(update.optimizer), monotonic_ns())
+        self._next = _TIMES * self._captures
+        if not any(map(is_compiled, self._current.models.roots())):  # a compiler must not read our wrappers
+            self._left = _IN_A_ROW
+            self._begin(update.optimizer)
+
+    def _begin(self, optimizer: Any) -> None:
+        self._left -= 1
+        look = self._look = _ObservedStep(weakref.ref(optimizer), monotonic_ns())
         for name, call in calls.READS.items():
             ended = partial(self._read, look, name)
             look.leave.callback(call.listen(self._hook.guard, before=self._begin_read, ended=ended))
 
     def evaluation_began(self, call: Any) -> None:
         """The time until the next update is not that of a step."""
+        self._left = 0
         self._end()
 
     def _begin_read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if has_torch_function(args[:1]):
             # PyTorch would show the wrapper to the script's own kinds of tensors and modes, instead of the method.
+            self._left = 0
             self._end()
         self._since_ns = monotonic_ns()
 
@@ -162,6 +169,8 @@ class TensorReads:
         ]  # fmt: skip
         data = {"seconds": (monotonic_ns() - look.begun_ns) / 1e9, "complete": not look.ended, "reads": reads}
         self._hook.current_records().facts.append(("tensor_reads", "Tensor", data))
+        if self._left:
+            self._begin(optimizer)
 
     def _end(self) -> None:
         look, self._look = self._look, None
