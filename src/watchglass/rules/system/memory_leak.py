@@ -21,8 +21,11 @@ _KEPT = 64
 _STEADY = 0.2
 #: Processes that train, of which facts are kept.
 _MOST_PROCESSES = 64
-#: Held graphs of earlier steps that are no chance; blocks of Python, in all and for a step, that are more than noise.
-_HELD, _BLOCKS, _BLOCKS_OF_STEP = 3, 1000, 0.5
+#: Held graphs of earlier steps that are no chance.
+_HELD = 3
+#: Steps whose blocks of Python are kept; how often they rose, and by how many in all and for a step, if that is no
+#: noise.
+_POINTS, _RISES, _BLOCKS, _BLOCKS_OF_STEP = 8, 2, 1000, 0.5
 
 
 class MemoryLeak(Rule):
@@ -54,14 +57,15 @@ class MemoryLeak(Rule):
     percent: float = parameter(5.0, help="least growth relative to the first part", unit="%", ge=0)
 
     #: By stream and clock: number of the open window, length of windows in units of ``window_s``, and for each window
-    #: seconds, training step, least memory, that of each process, and Python's blocks in each process that trains.
+    #: seconds, training step, least memory, and that of each process.
     open: dict[str, int] = state(dict)
     length: dict[str, int] = state(dict)
     courses: dict[str, list[list[Any]]] = state(dict)
     limit: dict[str, float] = state(dict)
-    #: By process that trains: graphs of earlier steps that were looked for, and those that are held.
+    #: By process that trains: graphs of earlier steps that were looked for, and those that are held; and at some of the
+    #: last steps the step, with Python's memory blocks.
     graphs: dict[str, list[int]] = state(dict)
-    blocks: dict[str, int] = state(dict)
+    blocks: dict[str, list[list[int]]] = state(dict)
 
     def check_window(self, window: Window) -> Iterable[Finding]:
         """A finding after a window with more memory."""
@@ -78,7 +82,7 @@ class MemoryLeak(Rule):
         for time_ns, value in zip(memory.time_ns.tolist(), memory.mean_of_instances.tolist(), strict=True):
             of_each = zip(single.instances, rows.get(time_ns, ()), strict=False)
             processes = {name: number for name, number in of_each if math.isfinite(number)}
-            if self._add(key, [time_ns / 1e9, last.train_step, value, processes, dict(self.blocks)]):
+            if self._add(key, [time_ns / 1e9, last.train_step, value, processes]):
                 yield from self._judged(window, key)
 
     def applicable(self, step: JointStep) -> str:
@@ -91,8 +95,9 @@ class MemoryLeak(Rule):
             pid, looked, held, blocks = (fact.data.get(name) for name in ("pid", "graphs", "held", "blocks"))
             if type(pid) is int and type(looked) is int and type(held) is int and len(self.graphs) < _MOST_PROCESSES:
                 self.graphs[str(pid)] = [looked, held]
-                if type(blocks) is int:
-                    self.blocks[str(pid)] = blocks
+                known = self.blocks.setdefault(str(pid), [])
+                if type(blocks) is int and (not known or known[-1][0] < fact.global_step):
+                    self.blocks[str(pid)] = [*known[1 - _POINTS :], [fact.global_step, blocks]]
 
     def _add(self, key: str, row: list[Any]) -> bool:
         """Takes in a sample; whether it begins a window, so that the one before is whole."""
@@ -125,7 +130,7 @@ class MemoryLeak(Rule):
         until = f"; at this rate the limit of {_bytes(limit)} is reached in {_time(left_s)}" if left_s > 0 else ""
         each = f", {_bytes(growth / steps)} for each training step" if steps > 0 else ""
         process = _grown(first[3], last[3], growth)
-        symptom, what = self._symptom(process, first, last, steps)
+        symptom, what = self._symptom(process)
         where = f", mostly in process {process}" if process and len(last[3]) > 1 else ""
         where += ", which does not train itself" if symptom == "memory_grows_beside_training" else ""
         yield self.finding(
@@ -140,7 +145,7 @@ class MemoryLeak(Rule):
             evidence={**evidence, "bytes_per_step": growth / steps} if steps > 0 else evidence,
         )
 
-    def _symptom(self, process: str, first: list[Any], last: list[Any], steps: int) -> tuple[str, str]:
+    def _symptom(self, process: str) -> tuple[str, str]:
         """The symptom, and the part of the message that says what grows."""
         if process and self.graphs and process not in self.graphs:
             return "memory_grows_beside_training", ""
@@ -148,9 +153,12 @@ class MemoryLeak(Rule):
         if held >= _HELD:
             of = f"all {looked}" if held == looked else f"{held} of {looked}"
             return "graphs_held", f"; the graphs of {of} earlier steps that were looked at are still held"
-        more = last[4].get(process, 0) - first[4].get(process, math.inf)
-        if steps > 0 and more >= max(_BLOCKS, _BLOCKS_OF_STEP * steps):
-            return "python_objects_grow", f"; Python holds {more / steps:.3g} more objects after each step"
+        points = self.blocks.get(process, [])
+        rises = [after[1] - before[1] for before, after in pairwise(points)]
+        if len(rises) >= _RISES and min(rises) > 0:
+            more, steps = points[-1][1] - points[0][1], points[-1][0] - points[0][0]
+            if more >= max(_BLOCKS, _BLOCKS_OF_STEP * steps):
+                return "python_objects_grow", f"; Python holds {more / steps:.3g} more objects after each step"
         return "memory_grows", ""
 
     def _growth(self, windows: list[list[Any]], size: int) -> tuple[list[Any], list[Any]] | None:
