@@ -39,6 +39,7 @@ from watchglass.store import (
     is_untouched,
     layout,
     open_store,
+    process_age_ns,
     read_manifest,
     release_worker,
     this_process,
@@ -143,7 +144,7 @@ class WorkerOpening:
         )  # fmt: skip
         joined = {
             "event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns(),
-            "versions": _versions(), "alone": rank is None,
+            "versions": _versions(), "alone": rank is None, "age_ns": process_age_ns(place.claim),
         }  # fmt: skip
         writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
         self._opened(_mailbox(store, place.attempt, worker), place.attempt)

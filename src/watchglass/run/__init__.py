@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from watchglass.run.runs import ListedRun as ListedRun, Runs as Runs, open_runs as open_runs
     from watchglass.run.samples import Samples as Samples, Usage as Usage, usage_of as usage_of
     from watchglass.run.search import RunSearch as RunSearch
+    from watchglass.run.stages import Stage as Stage, Stages as Stages
     from watchglass.run.step_phases import Phases as Phases
     from watchglass.run.summaries import count_steps as count_steps, leaders_of as leaders_of
     from watchglass.run.table import Table as Table

@@ -26,6 +26,7 @@ from watchglass.run.profiling import ProfileRequest, request_profile
 from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.samples import Moment, Samples, overview, samples_of
+from watchglass.run.stages import Stages, stages_of
 from watchglass.run.statistics_query import StatisticsQuery
 from watchglass.run.step_phases import Phases, phases_of
 from watchglass.run.summaries import count_steps, models_of
@@ -386,6 +387,17 @@ class Run:
             UnknownNameError: There is no such worker.
         """
         return phases_of(self.worker(worker), Mode(mode))
+
+    def stages(self, worker: str | None = None) -> Stages:
+        """When a worker was initialized, trained, evaluated and finalized.
+
+        Args:
+            worker: Whose stages.
+
+        Raises:
+            UnknownNameError: There is no such worker.
+        """
+        return stages_of(self.worker(worker))
 
     def operators(self, worker: str | None = None) -> list[Operators]:
         """The operators of each profiled window of training steps, by first step; an empty list if none was profiled.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         is_alive as is_alive,
         is_untouched as is_untouched,
         lease_holder as lease_holder,
+        process_age_ns as process_age_ns,
         read_claims as read_claims,
         release_worker as release_worker,
         this_process as this_process,

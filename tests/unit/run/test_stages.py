@@ -1,0 +1,79 @@
+"""Stages of a run: initialization, training and evaluation in turn, finalization."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from watchglass import Hook, Mode, open_run
+from watchglass.records import PHASES
+from watchglass.run import Run
+from watchglass.store import Claim, process_age_ns
+from watchglass.testing import Step, build_run
+
+
+def steps(mode: Mode, number: int, seconds: float) -> list[Step]:
+    row = [0.0, 0.0, seconds, 0.0, 0.0, 0.0]
+    return [Step({"loss": 1.0}, mode=mode, rows={PHASES: [row]}, seconds=seconds) for _ in range(number)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    course = [*steps(Mode.TRAIN, 4, 0.5), *steps(Mode.EVAL, 2, 0.25), *steps(Mode.TRAIN, 3, 0.5)]
+    return open_run(build_run(tmp_path / "run", course))
+
+
+def test_steps_of_one_mode_in_a_row_are_a_stage(run: Run) -> None:
+    stages = run.stages()
+    own = [(stage.name, stage.steps, pytest.approx(stage.seconds)) for stage in stages.stages]
+    assert own[:3] == [("training", 4, 2.0), ("evaluation", 2, 0.5), ("training", 3, 1.5)]
+    assert stages.seconds["training"] == pytest.approx(3.5)
+    assert stages.loop_s == pytest.approx(4.0)
+    assert [stage.steps for stage in stages["training"]] == [4, 3]
+    assert stages["prediction"] == ()
+    assert stages.stages[0].end == stages.stages[1].begin
+
+
+def test_the_time_after_the_last_step_is_finalization(run: Run) -> None:
+    last = run.stages().stages[-1]
+    assert (last.name, last.steps, last.seconds) == ("finalization", 0, 0.0)
+
+
+def test_a_data_frame_and_a_line(run: Run) -> None:
+    frame = run.stages().to_pandas()
+    assert list(frame.columns) == ["name", "attempt", "begin", "end", "steps", "seconds"]
+    assert frame["steps"].tolist() == [4, 2, 3, 0]
+    assert repr(run.stages()) == "Stages('worker_0': training 3.5 s, evaluation 0.5 s, finalization 0 s)"
+
+
+def test_initialization_begins_with_the_process(tmp_path: Path) -> None:
+    with Hook(tmp_path / "run") as hook, hook.step("train"):
+        hook.save_scalar("loss", 1.0)
+    run = open_run(tmp_path / "run")
+    (joined,) = (event for event in run.worker().lifecycle if event["event"] == "joined")
+    first, second, last = run.stages().stages
+    assert [first.name, second.name, last.name] == ["initialization", "training", "finalization"]
+    joined_at = (
+        run.worker().tables.headers[0]["wall_ns"] + joined["time_ns"] - run.worker().tables.headers[0]["monotonic_ns"]
+    )
+    assert first.begin == np.datetime64(joined_at - joined["age_ns"], "ns")
+    assert first.end == second.begin
+    assert last.seconds > 0
+
+
+def test_a_run_without_steps_has_no_stages(tmp_path: Path) -> None:
+    run = open_run(build_run(tmp_path / "run", []))
+    assert (len(run.stages()), run.stages().seconds, run.stages().loop_s) == (0, {}, 0.0)
+
+
+def test_the_age_of_a_process_is_the_time_since_its_start() -> None:
+    ticks = int(100 * (time.clock_gettime(time.CLOCK_BOOTTIME) - 5))
+    before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    age_ns = process_age_ns(Claim(1, process_start=ticks))
+    after_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert age_ns is not None
+    assert before_ns <= ticks * 10_000_000 + age_ns <= after_ns
+    assert process_age_ns(Claim(1)) is None
