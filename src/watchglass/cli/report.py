@@ -18,11 +18,23 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     causes: Causes = None,
     price_per_hour: PricePerHour = None,
+    profiler: Annotated[
+        bool,
+        typer.Option(
+            "--profiler",
+            help="Write the report on time and machine instead, as JSON if FILE ends with .json.",
+        ),
+    ] = False,
 ) -> None:
     """Write a self-contained HTML report of a run, with verdict, figures and findings, for use offline."""
     from watchglass.cli.verdicts import judged
 
     price = price_of(price_per_hour)
+    if profiler:
+        from watchglass.cli.profiler_report import write_profiler_report
+
+        typer.echo(f"{output} ({view.size(write_profiler_report(run, output, replace=force))})")
+        return
     view.check_report_path(output, replace=force)
     opened, verdict = judged(run, causes=causes or (), price_per_hour=price)
     with working("drawing the figures"):

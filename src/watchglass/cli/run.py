@@ -92,6 +92,15 @@ ReportFile = Annotated[
     str | None, typer.Option("--report", metavar="FILE", help="Write an HTML report at the end of the run.")
 ]
 
+ProfilerReportFile = Annotated[
+    str | None,
+    typer.Option(
+        "--profiler-report",
+        metavar="FILE",
+        help="Write the report on time and machine at the end of the run, as JSON if FILE ends with .json.",
+    ),
+]
+
 
 def run(
     context: typer.Context,
@@ -120,6 +129,7 @@ def run(
     profile_steps: capture_options.ProfileSteps = None,
     module_times: capture_options.ModuleTimes = False,
     report: ReportFile = None,
+    profiler_report: ProfilerReportFile = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Compact the run at its end, like 'watchglass compact'.")
     ] = False,
@@ -147,7 +157,7 @@ def run(
     )  # fmt: skip
     if no_capture or environment.disabled():
         return run_untouched(job)
-    _check(evaluator, rules, stop_on, report, action)
+    _check(evaluator, rules, stop_on, (report, profiler_report), action)
     given = capture_options.given_settings(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
@@ -162,7 +172,7 @@ def run(
             timing=context.obj.evaluator,
         )  # fmt: skip
     file, capture = capture_options.capture_config(config, given, config_of_evaluator)
-    after = _After(report, shared_options.price_of(price_per_hour), file, compact, quiet)
+    after = _After(report, profiler_report, shared_options.price_of(price_per_hour), file, compact, quiet)
     return _launch(replace(job, evaluator=config_of_evaluator, capture=capture), after)
 
 
@@ -171,6 +181,7 @@ class _After(NamedTuple):
 
     Attributes:
         report: Path of the report; None for no report.
+        profiler_report: The same of the profiler's report.
         price: Price of an hour; None if unknown.
         file: The file of settings; None for none.
         compact: Whether to compact the run.
@@ -178,6 +189,7 @@ class _After(NamedTuple):
     """
 
     report: str | None
+    profiler_report: str | None
     price: float | None
     file: Path | None
     compact: bool
@@ -203,6 +215,8 @@ def _launch(job: Job, after: _After) -> int:
         except Exception as error:  # the exit status must be that of the script
             show_traceback()
             print_warning(f"no verdict on {outcome.run}: {error}")
+        if after.profiler_report is not None:
+            _write_profiler_report(outcome.run, after.profiler_report)
         if after.compact:
             _compact(outcome.run, quiet=after.quiet)
     return outcome.exit_status
@@ -239,6 +253,20 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
         print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
 
 
+def _write_profiler_report(run: str, output: str) -> None:
+    """Write the profiler's report; its failure is a warning."""
+    from watchglass.cli.profiler_report import write_profiler_report
+
+    later = f"watchglass report --profiler {run} -o {output}"
+    try:
+        print_note(f"profiler report {output} ({view.size(write_profiler_report(run, output))})")
+    except KeyboardInterrupt:
+        print_note(f"interrupted; to write the profiler report: {later}")
+    except Exception as error:  # the exit status must be that of the script
+        show_traceback()
+        print_warning(f"no profiler report: {error}; to try again: {later}")
+
+
 def _compact(run: str, *, quiet: bool) -> None:
     """Compact the run, when no process of this launch writes or reads it any more."""
     from watchglass.store import compact, open_store
@@ -265,7 +293,11 @@ def _recorded(outcome: LaunchOutcome) -> str:
 
 
 def _check(
-    evaluator: str, rules: list[str] | None, stop_on: str | None, report: str | None, actions: list[str] | None
+    evaluator: str,
+    rules: list[str] | None,
+    stop_on: str | None,
+    reports: tuple[str | None, ...],
+    actions: list[str] | None,
 ) -> None:
     """Refuse options before the script starts if they cannot take effect during the run or after it."""
     shared_options.check_choice("--evaluator", evaluator, ("local", "none"))
@@ -274,5 +306,6 @@ def _check(
             raise LaunchError(
                 f"{option} needs an evaluator; omit --evaluator none, or pass {option} to watchglass follow"
             )
-    if report is not None:
-        view.check_report_path(report, replace=False)
+    for report in reports:
+        if report is not None:
+            view.check_report_path(report, replace=False)

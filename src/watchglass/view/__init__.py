@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from watchglass.view.junit import junit_document as junit_document
     from watchglass.view.markdown import markdown_document as markdown_document
     from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
+    from watchglass.view.profile_report import (
+        ProfilerRule as ProfilerRule,
+        profile_document as profile_document,
+        profile_json as profile_json,
+        render_profile_report as render_profile_report,
+    )
     from watchglass.view.report import (
         check_report_path as check_report_path,
         render_report as render_report,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,8 @@ def durations_figure(run: Run) -> go.Figure | None:
                 hovertemplate=f"%{{x:.3g}} ms: %{{y}} steps<extra>{name}</extra>",
             )  # fmt: skip
     figure.update_layout(barmode="overlay")
-    figure.update_xaxes(type="log", dtick="D2", exponentformat="none")
+    places = _places(low, high)
+    figure.update_xaxes(type="log", tickvals=places, ticktext=[f"{place:,.4g}" for place in places])
     for place, words in ((50, "median"), (99, "99th percentile")):
         at = float(np.percentile(1000 * train, place))
         figure.add_vline(x=at, line={"dash": "dot", "width": 1.5, "color": "#888888"})
@@ -210,6 +212,13 @@ def operator_rows(operators: Operators) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
+def kernel_rows(operators: Operators) -> list[tuple[str, ...]]:
+    """Kernels of a window as text, at most 20: name, calls per step, time of the device per step."""
+    steps = len(operators.steps)
+    kernels = [row for row in operators.rows if row.on_device][:_MAX_OPERATORS]
+    return [(row.name, f"{row.calls / steps:,.4g}", _exact(row.self_device_s / steps)) for row in kernels]
+
+
 def module_rows(times: ModuleTimes) -> list[tuple[str, ...]]:
     """Modules as text, at most 20, those with the most time first.
 
@@ -226,6 +235,12 @@ def module_rows(times: ModuleTimes) -> list[tuple[str, ...]]:
         )
         for row in rows
     ]  # fmt: skip
+
+
+def _places(low: float, high: float) -> list[float]:
+    """Ticks between two powers of ten: 1, 2 and 5 times each power, or the powers alone if these would be many."""
+    factors = (1, 2, 5) if high - low < 3 else (1,)
+    return [factor * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for factor in factors]
 
 
 def _exact(seconds: float) -> str:

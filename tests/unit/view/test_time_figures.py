@@ -70,6 +70,7 @@ def test_every_step_is_in_one_bar_of_the_durations(path: str) -> None:
     assert train.y[-1] == 1
     median, late = (shape.x0 for shape in figure.layout.shapes)
     np.testing.assert_allclose([median, late], [100, 100], rtol=1e-6)
+    assert figure.layout.xaxis.ticktext == ("10", "20", "50", "100", "200", "500", "1,000", "2,000", "5,000")
 
 
 def test_steps_of_one_length_have_bars_too(tmp_path: Path) -> None:

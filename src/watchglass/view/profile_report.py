@@ -1,0 +1,357 @@
+"""The profiler's report: where the time of a run went, and what the rules on time found, as one HTML file and as JSON.
+
+Its sections are those of the profiler report of SageMaker Debugger. The page is made from the document.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.errors import UnknownNameError
+from watchglass.records import Finding, Mode, RuleStatus, Severity, Status, count
+from watchglass.view.json_format import finding_to_json, strict_json
+from watchglass.view.page import escaped, figures_html, page, section, table_html
+from watchglass.view.text import duration, percent, quantity
+from watchglass.view.time_figures import durations_figure, machine_figure, phases_figure
+from watchglass.view.time_tables import code_tables
+from watchglass.view.verdict import tone
+
+if TYPE_CHECKING:
+    from watchglass.records import Verdict
+    from watchglass.run import Run
+
+#: Identifier of the form of the document; its number rises when a key changes its meaning or goes.
+SCHEMA = "urn:watchglass:schema:profiler-report:1"
+#: Sections about one kind of bottleneck, each with the rules that judge it.
+_BOTTLENECKS = (
+    ("Data loading", ("InputBound", "TooManyDataWorkers")), ("GPU utilization", ("LowGPUUtilization",)),
+    ("Batch size", ("BatchSize",)), ("CPU bottlenecks", ("CPUBottleneck",)), ("I/O bottlenecks", ("IOBottleneck",)),
+    ("Load balancing", ("LoadBalancing",)), ("GPU memory", ("GPUMemoryIncrease",)),
+    ("Memory of the processes", ("MemoryLeak",)),
+)  # fmt: skip
+_PERCENTILES = {"max": 100, "p99": 99, "p95": 95, "p50": 50, "min": 0}
+_MOST_ROWS = 20
+
+
+@dataclass(frozen=True)
+class ProfilerRule:
+    """What the report states about a rule.
+
+    Attributes:
+        looks_for: What it finds, in one sentence.
+        parameters: Its parameters with their values.
+    """
+
+    looks_for: str
+    parameters: Mapping[str, Any]
+
+
+def profile_document(run: Run, verdict: Verdict, rules: Mapping[str, ProfilerRule]) -> dict[str, Any]:
+    """The report as plain JSON values.
+
+    Args:
+        run: The run.
+        verdict: The verdict of the rules on time and system metrics.
+        rules: Texts of these rules, by name.
+    """
+    times = run.module_times()
+    return {
+        "$schema": SCHEMA,
+        "run": verdict.run,
+        "job": _job(run, verdict),
+        "system": _system(run),
+        "phases": _phases(run),
+        "durations": _durations(run),
+        "modules": [{**asdict(row), "self_s": row.self_s} for row in times.rows],
+        "operators": [
+            {
+                "first_step": each.steps.start, "end_step": each.steps.stop, "cost": _known(asdict(each.cost)),
+                "rows": [asdict(row) for row in each.rows],
+            }
+            for each in run.operators()
+        ],
+        "data_loaders": [dict(fact.data) for fact in run.facts("data_loader")],
+        "rules": [_rule(status, verdict.findings, rules) for status in verdict.statuses],
+        "findings": [finding_to_json(finding) for finding in verdict.findings],
+    }  # fmt: skip
+
+
+def profile_json(document: Mapping[str, Any]) -> str:
+    """The document as text."""
+    return strict_json(dict(document))
+
+
+def render_profile_report(run: Run, verdict: Verdict, document: Mapping[str, Any]) -> str:
+    """The page of a document; figures are drawn from the run, with the findings of all rules as marks."""
+    # Those of the numeric rules too: they belong to the same course of time.
+    marked = [*run.journal.findings, *_problems(verdict.findings)]
+    phases = _drawn(phases_figure(run, marked), "Each column is the mean of neighbouring steps.")
+    machines = [
+        each
+        for stream in run.streams
+        for each in _drawn(
+            machine_figure(run, stream, marked), "100 % is what the run may use; of several GPUs the mean."
+        )
+    ]
+    steps = _drawn(durations_figure(run), "Time since the end of the step before, waiting for data included.")
+    body = "".join(
+        (
+            _head(verdict, document),
+            *section("Training job", [_job_table(document["job"])]),
+            *section("System usage", [*figures_html(0, machines), *_system_tables(document["system"])]),
+            *section("Framework metrics", [*figures_html(len(machines), phases), *_framework(run, document)]),
+            *section("Rules", [_rules_table(document["rules"]), *_found(verdict.findings)]),
+            *section("Step durations", [*figures_html(len(machines) + len(phases), steps), *_step_table(document)]),
+            *section("Bottlenecks", [_bottlenecks(document)]),
+            *section("Data loaders", _loaders(document["data_loaders"])),
+        )
+    )
+    title = f"watchglass: profile of {verdict.run}"
+    return page(title, body, draws=bool(phases or machines or steps))
+
+
+# -- the document ----------------------------------------------------------------------------------------------------
+
+
+def _job(run: Run, verdict: Verdict) -> dict[str, Any]:
+    stages = run.stages()
+    seconds = stages.seconds
+    return {
+        "command": list(run.manifest.command),
+        "workers": list(run.workers),
+        "begin": str(stages.stages[0].begin) if len(stages) else None,
+        "end": str(stages.stages[-1].end) if len(stages) else None,
+        "seconds": sum(seconds.values()),
+        "initialization_s": seconds.get("initialization"),
+        "training_loop_s": stages.loop_s,
+        "finalization_s": seconds.get("finalization"),
+        "training_s": seconds.get("training", 0.0),
+        "evaluation_s": seconds.get("evaluation", 0.0),
+        "training_steps": sum(stage.steps for stage in stages["training"]),
+        "evaluation_steps": sum(stage.steps for stage in stages["evaluation"]),
+    }
+
+
+def _system(run: Run) -> list[dict[str, Any]]:
+    rows = []
+    for listed in run.samples().to_arrow().to_pylist():
+        name, stream = listed["metric"], listed["stream"]
+        if name.startswith("process."):
+            continue  # of single processes
+        try:
+            samples = run.samples(name, stream=stream)
+        except UnknownNameError:
+            continue
+        columns = np.asarray(samples.values).reshape(len(samples), -1)
+        for instance, values in zip(samples.instances or ("",), columns.T, strict=True):
+            known = values[np.isfinite(values)]
+            if len(known):
+                rows.append({
+                    "stream": stream, "metric": name, "instance": instance, "unit": samples.unit,
+                    **_percentiles(known), "mean": float(known.mean()), "p5": float(np.percentile(known, 5)),
+                })  # fmt: skip
+    return rows
+
+
+def _phases(run: Run) -> dict[str, Any]:
+    found = {mode: run.phases(mode) for mode in (Mode.TRAIN, Mode.EVAL)}
+    return {
+        mode.name: {"steps": len(phases), "seconds": float(phases.seconds.sum()), "shares": _known(phases.shares)}
+        for mode, phases in found.items()
+        if len(phases)
+    }
+
+
+def _durations(run: Run) -> dict[str, Any]:
+    found = {mode: run.phases(mode).seconds for mode in (Mode.TRAIN, Mode.EVAL)}
+    return {
+        mode.name: {"steps": len(each), "mean": float(each.mean()), **_percentiles(each)}
+        for mode, each in found.items()
+        if len(each)
+    }
+
+
+def _percentiles(values: NDArray[np.float64]) -> dict[str, float]:
+    return dict(zip(_PERCENTILES, np.percentile(values, list(_PERCENTILES.values())).tolist(), strict=True))
+
+
+def _rule(status: RuleStatus, findings: Sequence[Finding], rules: Mapping[str, ProfilerRule]) -> dict[str, Any]:
+    text = rules.get(status.rule, ProfilerRule("", {}))
+    own = [finding for finding in findings if finding.rule == status.rule]
+    return {
+        **status.to_json(), "looks_for": text.looks_for, "parameters": dict(text.parameters),
+        "times_triggered": sum(finding.count for finding in own),
+        "what_to_try": list(dict.fromkeys(line for finding in own for line in finding.what_to_try)),
+    }  # fmt: skip
+
+
+def _known(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: number for name, number in numbers.items() if not math.isnan(number)}
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def _drawn(figure: Any, caption: str) -> list[tuple[str, Any]]:
+    return [] if figure is None else [(caption, figure)]
+
+
+def _problems(findings: Sequence[Finding]) -> list[Finding]:
+    """Without those that only sum up."""
+    return [finding for finding in findings if finding.severity is not Severity.INFO]
+
+
+def _head(verdict: Verdict, document: Mapping[str, Any]) -> str:
+    problems = _problems(verdict.findings)
+    words = f"{count(len(problems), 'finding')} on time and machine" if problems else "Where the time went"
+    severity = tone(verdict) if problems else "info"
+    train = document["phases"].get("TRAIN")
+    lines = []
+    if train is not None:
+        shares = sorted(train["shares"].items(), key=lambda each: -each[1])[:3]
+        mean = duration(document["durations"]["TRAIN"]["mean"])
+        largest = ", ".join(f"{percent(share)} {name}" for name, share in shares if share > 0)
+        lines.append(f"training step {mean} on average: {largest}")
+    lines += [finding.message for finding in problems[:3]]
+    items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
+    return (
+        f'<header class="{severity or "healthy"}"><p class="brand">watchglass profiler report</p>'
+        f'<h1>{escaped(words)}</h1><p class="path">{escaped(verdict.run)}</p><ul class="facts">{items}</ul></header>'
+    )
+
+
+def _job_table(job: Mapping[str, Any]) -> str:
+    whole = job["seconds"]
+
+    def time(seconds: float | None) -> str:
+        if seconds is None:
+            return "unknown"
+        return f"{duration(seconds)}, {percent(seconds / whole)}" if whole > 0 else duration(seconds)
+
+    rows = [
+        ("Command", f"<code>{escaped(' '.join(job['command']))}</code>"),
+        ("Begin and end, UTC", escaped(f"{_second(job['begin'])} to {_second(job['end'])}")),
+        ("Length", duration(whole)),
+        ("Initialization", f"{time(job['initialization_s'])}, from the start of the process to the first step"),
+        ("Training loop", time(job["training_loop_s"])),
+        ("of it training", f"{time(job['training_s'])}, {count(job['training_steps'], 'step')}"),
+        ("of it evaluation", f"{time(job['evaluation_s'])}, {count(job['evaluation_steps'], 'step')}"),
+        ("Finalization", f"{time(job['finalization_s'])}, after the last step"),
+    ]
+    if len(job["workers"]) > 1:
+        rows.append(("Workers", f"{len(job['workers'])}; times are those of {escaped(job['workers'][0])}"))
+    return table_html((), rows)
+
+
+def _second(time: str | None) -> str:
+    return "unknown" if time is None else time.replace("T", " ")[:19]
+
+
+def _system_tables(system: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not system:
+        return ["<p>The machine was not sampled.</p>"]
+    several = len({row["stream"] for row in system}) > 1
+    # A table of all cores has a hundred rows on a large machine: folded.
+    whole = [row for row in system if not row["instance"] or row["metric"].startswith("gpu.")]
+    parts = [_usage_table(whole, several)]
+    single = [row for row in system if row not in whole]
+    if single:
+        parts.append(f"<details><summary>Single cores and devices</summary>{_usage_table(single, several)}</details>")
+    return parts
+
+
+def _usage_table(rows: Sequence[Mapping[str, Any]], several: bool) -> str:
+    def name(row: Mapping[str, Any]) -> str:
+        return " ".join(filter(None, (f"{row['stream']}:" if several else "", row["metric"], row["instance"])))
+
+    head = ("metric", "maximum", "99th percentile", "95th", "median", "minimum")
+    cells = [(escaped(name(row)), *(escaped(quantity(row[key], row["unit"])) for key in _PERCENTILES)) for row in rows]
+    return table_html(head, cells)
+
+
+def _framework(run: Run, document: Mapping[str, Any]) -> list[str]:
+    parts = []
+    if document["phases"]:
+        names = list(next(iter(document["phases"].values()))["shares"])
+        rows = [
+            (
+                mode,
+                f"{found['steps']:,}",
+                duration(found["seconds"]),
+                *(percent(found["shares"].get(name, 0.0)) for name in names),
+            )
+            for mode, found in document["phases"].items()
+        ]
+        parts.append(table_html(("steps", "number", "in total", *names), rows))
+    else:
+        parts.append("<p>The phases of steps were not recorded.</p>")
+    parts += [f"<h3>{title}</h3>{table}" for title, table in code_tables(run)]
+    return parts
+
+
+def _rules_table(rules: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            escaped(rule["rule"]), escaped(rule["looks_for"]), escaped(rule["status"]),
+            f"{rule['times_triggered']:,}" if rule["times_triggered"] else "",
+            escaped(", ".join(f"{name} {value}" for name, value in rule["parameters"].items())),
+        )
+        for rule in rules
+    ]  # fmt: skip
+    return table_html(("rule", "looks for", "status", "times", "parameters"), rows)
+
+
+def _found(findings: Sequence[Finding]) -> list[str]:
+    return [
+        f'<article class="{finding.severity.value}"><h3>{escaped(finding.rule)}</h3><p>{escaped(finding.message)}</p>'
+        + (
+            f"<ul>{''.join(f'<li>{escaped(line)}</li>' for line in finding.what_to_try)}</ul>"
+            if finding.what_to_try
+            else ""
+        )
+        + "</article>"
+        for finding in findings[:_MOST_ROWS]
+    ]
+
+
+def _step_table(document: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (mode, f"{found['steps']:,}", duration(found["mean"]), *(duration(found[key]) for key in _PERCENTILES))
+        for mode, found in document["durations"].items()
+    ]
+    head = ("steps", "number", "mean", "longest", "99th percentile", "95th", "median", "shortest")
+    return [table_html(head, rows)] if rows else []
+
+
+def _bottlenecks(document: Mapping[str, Any]) -> str:
+    """What the rules on each kind of bottleneck say, also that they could not judge it."""
+    rules = {rule["rule"]: rule for rule in document["rules"]}
+    rows = []
+    for title, names in _BOTTLENECKS:
+        judged = [rules[name] for name in names if name in rules]
+        messages = [each["message"] for each in document["findings"] if each["rule"] in names]
+        states = [
+            f"{rule['rule']}: not judged, {rule['reason'] or rule['status']}"
+            for rule in judged
+            if rule["status"] not in (Status.NO_ISSUES_FOUND.value, Status.ISSUES_FOUND.value)
+        ]
+        clean = [rule["rule"] for rule in judged if rule["status"] == Status.NO_ISSUES_FOUND.value]
+        words = messages + states + ([f"{', '.join(clean)}: no issues found"] if clean else [])
+        if not judged:
+            words = ["no rule was evaluated"]
+        rows.append((title, "<br>".join(map(escaped, words))))
+    return table_html((), rows)
+
+
+def _loaders(loaders: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not loaders:
+        return []
+    keys = list(dict.fromkeys(key for loader in loaders for key in loader))
+    rows = [tuple(escaped(str(loader.get(key, ""))) for key in keys) for loader in loaders[:_MOST_ROWS]]
+    return [table_html([escaped(key.replace("_", " ")) for key in keys], rows)]

@@ -1,0 +1,37 @@
+"""Tables of where the time of steps went, as HTML, for the pages of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from watchglass.records import count
+from watchglass.view.page import escaped, table_html
+from watchglass.view.time_figures import OPERATOR_TITLES, kernel_rows, module_rows, operator_rows
+
+if TYPE_CHECKING:
+    from watchglass.run import Run
+
+_MODULES = (
+    "module", "type", "calls", "forward", "backward", "share", "forward with submodules", "backward with submodules",
+)  # fmt: skip
+_DEVICE = OPERATOR_TITLES.index("device")
+
+
+def code_tables(run: Run) -> list[tuple[str, str]]:
+    """Modules, and operators and kernels of each profiled window, per step: titles and tables."""
+    tables: list[tuple[str, str]] = []
+    times = run.module_times()
+    if len(times):
+        where = ", times of the device" if times.on_device else ""
+        title = f"Modules, per step, in {count(len(times.steps), 'step')} that were timed{where}"
+        tables.append((title, table_html(_MODULES, [tuple(map(escaped, row)) for row in module_rows(times)])))
+    for operators in run.operators():
+        steps = f"of training steps {operators.steps.start:,} up to {operators.steps.stop:,}, per step"
+        rows = [OPERATOR_TITLES, *(tuple(map(escaped, row)) for row in operator_rows(operators))]
+        if not any(row.self_device_s for row in operators.rows):
+            rows = [row[:_DEVICE] + row[_DEVICE + 1 :] for row in rows]
+        tables.append((f"Operators {steps}", table_html(rows[0], rows[1:])))
+        kernels = [tuple(map(escaped, row)) for row in kernel_rows(operators)]
+        if kernels:
+            tables.append((f"Kernels {steps}", table_html(("kernel", "calls", "device"), kernels)))
+    return tables

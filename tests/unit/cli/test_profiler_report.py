@@ -1,0 +1,121 @@
+"""``watchglass report --profiler``: the sections, their figures, and the document behind them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_line import Watchglass
+from phased_steps import loader
+from watchglass.records import (
+    PHASES,
+    Mode,
+    ModuleSeconds,
+    OperatorTotals,
+    OperatorWindow,
+    StepModules,
+    WindowCost,
+)
+from watchglass.testing import Batch, Step, build_run
+
+#: A third of the time computes; evaluations load less.
+TRAIN, EVAL = (0.08, 0.0, 0.01, 0.02, 0.01, 0.0), (0.01, 0.0, 0.03, 0.0, 0.0, 0.0)
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> str:
+    layer = ModuleSeconds(HOSTILE, "Linear", 0, 1, 0.003, 0.006)
+    modules = StepModules((ModuleSeconds("", "Net", 0, 1, 0.001, 0), layer))
+    operators = (OperatorTotals("aten::addmm", 4, 0.02, 0.03), OperatorTotals(HOSTILE, 2, 0, 0, 0.004, on_device=True))
+    window = OperatorWindow(10, 12, operators, WindowCost(inside_s=0.5, outside_s=0.25)).to_fact("").data
+    facts = {3: loader(0), 8: {StepModules.KIND: modules.to_data()}, 12: {OperatorWindow.KIND: window}}
+    steps = [Step({"loss": 1.0}, seconds=0.12, rows={PHASES: [TRAIN]}, facts=facts.get(n, {})) for n in range(400)]
+    evaluation = [Step({"loss": 1.0}, seconds=0.04, mode=Mode.EVAL, rows={PHASES: [EVAL]}) for _ in range(5)]
+    metrics = {
+        "cpu.utilization": np.linspace(0, 99, 100).tolist(), "memory.utilization": [40.0] * 100,
+        "cpu.core.utilization": [[10.0, 20.0]] * 100, "process.memory": [[1e6]] * 100,
+    }  # fmt: skip
+    return build_run(tmp_path / "run", [Batch(metrics=metrics, seconds=50), *steps, *evaluation])
+
+
+@pytest.fixture
+def document(run: str, watchglass: Watchglass, tmp_path: Path) -> dict[str, Any]:
+    assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.json").status == 0
+    found: dict[str, Any] = json.loads((tmp_path / "p.json").read_text())
+    return found
+
+
+def test_the_job_has_its_stages(document: dict[str, Any]) -> None:
+    job = document["job"]
+    assert (job["training_steps"], job["evaluation_steps"]) == (400, 5)
+    assert job["training_s"] == pytest.approx(48)
+    assert job["evaluation_s"] == pytest.approx(0.2)
+    assert job["training_loop_s"] == pytest.approx(48.2)
+    assert job["initialization_s"] is None  # a built run has no process
+
+
+def test_figures_are_those_of_the_run(document: dict[str, Any]) -> None:
+    usage = {(row["metric"], row["instance"]): row for row in document["system"]}
+    assert set(usage) == {
+        ("cpu.utilization", ""), ("memory.utilization", ""),
+        ("cpu.core.utilization", "0"), ("cpu.core.utilization", "1"),
+    }  # fmt: skip
+    cpu = usage["cpu.utilization", ""]
+    assert [cpu[key] for key in ("min", "p50", "p95", "p99", "max")] == pytest.approx([0, 49.5, 94.05, 98.01, 99])
+    assert document["phases"]["TRAIN"]["shares"]["data"] == pytest.approx(2 / 3)
+    assert document["phases"]["EVAL"]["shares"]["forward"] == pytest.approx(0.75)
+    assert document["durations"]["TRAIN"]["p99"] == pytest.approx(0.12)
+    modules = [(row["module"], row["self_s"]) for row in document["modules"]]
+    assert modules == [("", 0.001), (HOSTILE, pytest.approx(0.009))]
+    (window,) = document["operators"]
+    assert (window["first_step"], window["end_step"], window["rows"][0]["calls"]) == (10, 12, 4)
+    assert document["data_loaders"][0]["num_workers"] == 0
+
+
+def test_the_rules_on_time_are_evaluated_for_it(document: dict[str, Any]) -> None:
+    rules = {rule["rule"]: rule for rule in document["rules"]}
+    bound = rules["InputBound"]
+    assert (bound["status"], bound["times_triggered"] > 0) == ("IssuesFound", True)
+    assert bound["looks_for"]
+    assert bound["parameters"]
+    assert bound["what_to_try"]
+    assert rules["LowGPUUtilization"]["status"] == "NotApplicable"
+    assert [each["rule"] for each in document["findings"] if each["severity"] != "info"] == ["InputBound"]
+
+
+def test_the_page_has_all_sections_and_shows_text_of_the_run_as_text(
+    run: str, watchglass: Watchglass, tmp_path: Path
+) -> None:
+    assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.html").status == 0
+    page = (tmp_path / "p.html").read_text()
+    assert re.findall("<h2>(.*?)</h2>", page) == [
+        "Training job", "System usage", "Framework metrics", "Rules", "Step durations", "Bottlenecks", "Data loaders",
+    ]  # fmt: skip
+    assert page.count('class="plot"') == 3
+    assert HOSTILE not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "LowGPUUtilization: not judged" in page
+    assert "Kernels of training steps 10 up to 12, per step" in page
+    assert "1 finding on time and machine" in page
+
+
+def test_a_run_without_any_time_says_so(watchglass: Watchglass, tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", [Step({"loss": 1.0})] * 3)
+    assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.html").status == 0
+    page = (tmp_path / "p.html").read_text()
+    assert "The machine was not sampled." in page
+    assert "The phases of steps were not recorded." in page
+    assert 'class="plot"' not in page
+
+
+def test_an_existing_file_is_refused_before_anything_is_read(watchglass: Watchglass, tmp_path: Path) -> None:
+    (tmp_path / "p.html").write_text("mine")
+    said = watchglass("report", "--profiler", "nowhere", "-o", tmp_path / "p.html")
+    assert "p.html exists; choose another file" in said.error
+    assert (tmp_path / "p.html").read_text() == "mine"
