@@ -28,6 +28,7 @@ def test_a_run_writes_its_report(in_tmp_path: Path) -> None:
     Path("train.py").write_text(SCRIPT)
     words = [
         sys.executable, "-m", "watchglass", "run", "--run", "run", "--evaluator", "none", "--module-times",
+        "--save-interval", "16",
         "--profiler-report", "profile.json", "train.py",
     ]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -33,15 +33,15 @@ def run(tmp_path: Path) -> str:
     layer = ModuleSeconds(HOSTILE, "Linear", 0, 1, 0.003, 0.006)
     modules = StepModules((ModuleSeconds("", "Net", 0, 1, 0.001, 0), layer))
     operators = (OperatorTotals("aten::addmm", 4, 0.02, 0.03), OperatorTotals(HOSTILE, 2, 0, 0, 0.004, on_device=True))
-    window = OperatorWindow(10, 12, operators, WindowCost(inside_s=0.5, outside_s=0.25)).to_fact("").data
-    facts = {3: loader(0), 8: {StepModules.KIND: modules.to_data()}, 12: {OperatorWindow.KIND: window}}
+    window = OperatorWindow(10, 12, operators, WindowCost(inside_s=0.5, outside_s=0.25)).to_fact("test")
+    facts = {3: loader(0), 8: {StepModules.KIND: modules.to_data()}}
     steps = [Step({"loss": 1.0}, seconds=0.12, rows={PHASES: [TRAIN]}, facts=facts.get(n, {})) for n in range(400)]
     evaluation = [Step({"loss": 1.0}, seconds=0.04, mode=Mode.EVAL, rows={PHASES: [EVAL]}) for _ in range(5)]
     metrics = {
         "cpu.utilization": np.linspace(0, 99, 100).tolist(), "memory.utilization": [40.0] * 100,
         "cpu.core.utilization": [[10.0, 20.0]] * 100, "process.memory": [[1e6]] * 100,
     }  # fmt: skip
-    return build_run(tmp_path / "run", [Batch(metrics=metrics, seconds=50), *steps, *evaluation])
+    return build_run(tmp_path / "run", [Batch(metrics=metrics, seconds=50), *steps, *evaluation], facts=[window])
 
 
 @pytest.fixture
