@@ -89,7 +89,7 @@ def _figure(name: str, built_only: str) -> str:
     runs = "A sick run and its healthy twin, both made of numbers" if built_only else "A sick run and its healthy twin"
     shown = "Losses"
     if step == "Samples":
-        shown, when = "System metrics", "From samples of the machine"
+        shown, when = "Courses", "Of the run as a whole"
     elif step == "Step -1":
         when = "While no step completes"
     else:
