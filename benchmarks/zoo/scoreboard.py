@@ -97,7 +97,6 @@ def _by_rule(judged: Sequence[Judged]) -> str:
     rows = [
         (rule, f"{found} of {sick}", Share(alarms, len(judged) - sick), "seen" if rule in changed else "")
         for rule, (found, alarms) in scores_by_rule(judged).items()
-        if found or alarms
     ]
     heads = ("rule", "sick runs with a finding", "healthy runs with a finding", "changed after a held-out scoring")
     return "### By rule\n\n" + _table(heads, rows)
