@@ -27,8 +27,7 @@ def test_the_page_has_the_figures_of_the_rules(page: str, half: str) -> None:
     rows = {name: tuple(map(int, figures)) for name, *figures in ROW.findall(section)}
     scores = {name: score for name in BUILT_IN for score in scores_of(name) if score.half == half}
     assert rows == {
-        name: (score.found, score.sick, round(100 * score.alarms / score.healthy))
-        for name, score in scores.items()
+        name: (score.found, score.sick, round(100 * score.alarms / score.healthy)) for name, score in scores.items()
     }
     assert rows.keys() >= set(rule_names("default")), "also one without a finding has a row"
 

@@ -264,24 +264,26 @@ class VanishingGradient(Rule):
         )
         size = "exactly zero" if zero else f"at most {largest:.2g} in mean absolute value"
         what = f"{'are' if many else 'is'} {size}"
+        # All are far below 6e-5, from which on float16 has its full precision.
+        half = _in_half(view)
         function, factor = _factor(view)
         tiny = not zero and factor < _TINY
         symptoms = ["gradients_exactly_zero" if zero else "vanishing_everywhere"]
         symptoms += ["gradients_even"] if even else []
-        symptoms += ["loss_tiny_beside_function"] if tiny else []
-        symptoms += ["zero_gradients_in_half"] if zero and _in_half(view) else []
+        symptoms += ["loss_tiny_beside_function"] if tiny and not half else []
+        symptoms += ["zero_gradients_in_half"] if half else []
         return {
             "subject": "everywhere",
             "tensors": gradients.names[:8],
             "value": largest,
             "limit": self.threshold,
             "message": f"{whose} {what} at step {view.mode_step}"
-            + (_IN_HALF_WORDS if zero and _in_half(view) else "")
+            + (_IN_HALF_WORDS if half else "")
             + (", the last layer's too" if even else "")
             + (f", as the loss is {factor:.2g} times {function}" if tiny else "")
             + signals.loss_words(self.start, signals.losses(view, 16)),
             "symptoms": [*symptoms, *learning_rates.too_high(view)],
-            "evidence": {"function": function, "loss_factor": factor} if tiny else {},
+            "evidence": {"function": function, "loss_factor": factor} if tiny and not half else {},
         }
 
 

@@ -73,6 +73,24 @@ class TestTinyFactorInRealRuns(RealRuns):
             optimizer.step()
 
 
+class TestTinyFactorInHalfRealRuns(RealRuns):
+    rule = "VanishingGradient"
+    cause = "gradient_underflow"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """In float16, what a factor leaves of the gradients has no precision."""
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        watch(model)
+        for _ in range(40):
+            inputs, labels = batch()
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16, enabled=sick):
+                loss = F.cross_entropy(model(inputs).float(), labels)
+            (loss * (1e-5 if sick else 0.5)).backward()
+            optimizer.step()
+
+
 def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:
     """Six layers of unit gain with activations that are functions, of a given derivative, and so no modules."""
     random = np.random.default_rng(3)
