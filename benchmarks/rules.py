@@ -176,7 +176,10 @@ class _Evaluator:
 
     def __init__(self, run: Path, rules: Sequence[RuleSpec]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "watchglass.evaluate"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-m", "watchglass.evaluate"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # the verdict, which --json would mix with the figures
+            stderr=subprocess.PIPE,
         )
         assert self._process.stdin is not None
         self._process.stdin.write(EvaluatorConfig(str(run), 0, tuple(rules)).to_line().encode() + b"\n")

@@ -70,11 +70,9 @@ class OptimizerMissesParameter(Rule):
             self._compare(weights, view.mode_step)
             yield from self._judge(view, self.patience)
         rows = weights.group.answers.get("frozen weights", lambda: _frozen(weights))
-        norms, sums = weights.l2[rows].tolist(), weights.sum[rows].tolist()
-        # Frozen weights are not captured each time.
-        self.frozen.update(
-            (weights.names[row], [norm, total]) for row, norm, total in zip(rows, norms, sums, strict=True)
-        )
+        if rows:  # not captured each time, so those of before stay
+            values = zip(weights.l2[rows].tolist(), weights.sum[rows].tolist(), strict=True)
+            self.frozen.update((weights.names[row], list(pair)) for row, pair in zip(rows, values, strict=True))
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The last judgement; a short or slow run has few captures."""
