@@ -254,12 +254,12 @@ def run_report(choices: Choices) -> None:
     """The report: text of the run is text, whatever it holds."""
     from watchglass.diagnose import verdict
     from watchglass.evaluate import replay
-    from watchglass.view import render_report, report
+    from watchglass.view import page as pages, render_report
 
     with hostile_run(choices) as path, np.errstate(all="ignore"):
         run = open_run(path)
         # Parsing plotly's four megabytes of script each time would be all that this does.
-        with mock.patch.object(report, "_plotly_script", return_value=""):
+        with mock.patch.object(pages, "_plotly_script", return_value=""):
             text = render_report(run, verdict(run, replay(path)))
         page = _Page()
         page.feed(text)

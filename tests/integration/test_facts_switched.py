@@ -14,8 +14,8 @@ import watchglass
 from watchglass import Run, open_run
 from watchglass.config import FACTS
 
-#: Kinds of facts that a run of one process has, whose model embeds no tokens.
-KINDS = FACTS.keys() - {"rank_gradients", "token_targets"}
+#: Kinds of facts that a run of one process has, without a GPU or a profiler, and whose model embeds no tokens.
+KINDS = FACTS.keys() - {"rank_gradients", "token_targets", "allocator", "tensor_reads"}
 #: Scalars that come with facts.
 BESIDE = {"clip": "gradient_norm_before_clip", "loss_scale": "loss_scale"}
 

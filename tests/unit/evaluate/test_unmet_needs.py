@@ -60,13 +60,13 @@ def test_what_is_not_planned_is_reported_at_the_first_step(run_path: Path) -> No
 def test_a_rule_on_a_recorded_fact_that_no_script_gave_does_not_apply(
     run_path: Path, planned: bool, status: Status
 ) -> None:
-    """A script that never clips has no clipping to judge; without a record of it nothing is known."""
-    run = build_run(run_path, steps(80, plan(facts=("clip",)) if planned else None))
-    (found,) = replay(run, [RuleSpec("AlwaysClipping")]).statuses
+    """A script that calls no loss function has none to judge; without a record of them nothing is known."""
+    run = build_run(run_path, steps(80, plan(facts=("loss_call",)) if planned else None))
+    (found,) = replay(run, [RuleSpec("LossShape")]).statuses
     assert (found.status, found.reason) == (
-        status, "the fact clip never came (needed to see how often gradients are clipped)"
+        status, "the fact loss_call never came (needed to compare shapes)"
     )  # fmt: skip
-    need = NeedSeen(Needs(facts=("clip",)))
+    need = NeedSeen(Needs(facts=("loss_call",)))
     for view in views_of(run):
         need.look(view)
     assert need.met.certain is not planned

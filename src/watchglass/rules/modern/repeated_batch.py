@@ -16,6 +16,8 @@ from watchglass.tables import StepView
 
 #: Different batches that are remembered, inputs of a step that count, and loaders.
 _MOST_BATCHES, _MOST_INPUTS, _MOST_LOADERS = 64, 8, 32
+#: Steps over batches from which on no loop takes several steps for each batch, as that of a GAN does.
+_PASSES = 8
 #: Share of a tensor below which a part of it is no whole data set.
 _PART = 0.5
 #: Loss of an evaluation over that of the training from which on the batch is memorised.
@@ -30,8 +32,9 @@ class RepeatedBatch(Rule):
         whether each step creates them again.
     Fires when: a share of `share` of at least `min_captures` captured steps had the same inputs, and the loader has
         more than one batch. This is an `error`. So is a loader that reads in order and is begun again at each step, or
-        one that was begun once and has fewer batches than steps, if inputs differ by an augmentation and
-        `min_captures` sketches of targets in a row are the same. Or `repeats`
+        one that was begun once eight times as many steps ago as it has batches, if inputs differ by an augmentation and
+        `min_captures` sketches of targets in a row are the same (with a loader begun once, of three or more classes
+        that are not equally frequent). Or `repeats`
         batches were repeated within one epoch, with others in between (the same batch several times in a row is an
         inner loop). The rule is silent if each step trains on the whole data set. If the size of the data set is
         unknown, the same inputs are a `warning` if each step restarts the loader, or takes less than half of a larger
@@ -77,6 +80,8 @@ class RepeatedBatch(Rule):
     #: The latest targets, and sketches with these in a row.
     targets: str = state(str)
     alike: int = state(int)
+    #: Whether few other batches have such targets.
+    distinct: bool = state(bool)
 
     #: The loaders that may have given the latest batch.
     latest: dict[str, dict[str, Any]] = state(dict)
@@ -173,7 +178,7 @@ class RepeatedBatch(Rule):
         for fact in view.facts("target_sketch")[:1]:
             targets = repr([fact.data.get(name) for name in ("shape", "counts", "mean", "variance", "units")])
             self.alike = self.alike + 1 if targets == self.targets else 1
-            self.targets = targets
+            self.targets, self.distinct = targets, _are_distinct(fact.data.get("counts"))
         how = self._one_batch(view, data, loaders) if self.alike >= self.min_captures and batches > 1 else ""
         if not how:
             return
@@ -195,9 +200,8 @@ class RepeatedBatch(Rule):
         in_order = all(each.get("sampler") == "SequentialSampler" for each in loaders.values())
         if in_order and all(count > view.model_step > 0 for count in begun):
             return "each step begins the data loader again, which reads in order and has"
-        if all(count == 1 for count in begun) and all(
-            view.model_step >= (each.get("batches") or math.inf) for each in loaders.values()
-        ):
+        ended = all(view.model_step >= _PASSES * (each.get("batches") or math.inf) for each in loaders.values())
+        if ended and all(count == 1 for count in begun) and self.distinct:
             return "this is beyond the end of the data loader, which was begun once and has"
         return ""
 
@@ -244,6 +248,15 @@ class RepeatedBatch(Rule):
             symptoms=("same_batch",),
             evidence={"captures": self.captures, "steps": self.again, "batches": min(lengths)},
         )
+
+
+def _are_distinct(counts: Any) -> bool:
+    """Whether another batch is unlikely to have these numbers of samples by class.
+
+    Those of a GAN or a contrast of samples are the same for all batches.
+    """
+    rows = [number for _, number in counts or ()]
+    return len(rows) > 2 and len(set(rows)) > 1
 
 
 def _rows(data: Any) -> int:

@@ -172,7 +172,7 @@ def of_two_loaders(first: DataLoader[Any], second: DataLoader[Any]) -> Iterator[
         (lambda: augmented(first_each_time(data(256))), [Severity.ERROR]),
         (lambda: augmented(first_each_time(data(256, shuffle=True))), []),
         (lambda: augmented(first_each_time(data(32))), []),
-        (lambda: augmented(first_for_all(data(256, shuffle=True))), [Severity.ERROR]),
+        (lambda: augmented(first_for_all(data(64, shuffle=True))), [Severity.ERROR]),
         (lambda: augmented(first_for_all(data(2048, shuffle=True))), []),
         (lambda: augmented(epochs(data(96))), []),
         (lambda: with_validation(data(96), data(96), classifier()), []),
