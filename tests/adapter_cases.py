@@ -82,7 +82,7 @@ class _Everything(nn.Module):
 
 
 #: What this training run does not have.
-_OF_OTHERS = {"feature_importance", "trees", "input_image", "input_sequence"}
+_OF_OTHERS = {"feature_importance", "trees", "input_image", "input_sequence", "float8_casts"}
 
 
 class EverythingCase(PyTorchCase):

@@ -20,6 +20,7 @@ from watchglass.capture.pytorch import PyTorchAdapter
 EVERYTHING = (
     "all", "optimizer_variables", "inputs", "labels", "predictions", "model_input", "input_image", "input_sequence",
     "input_gradients", "relu_input", "relu_output", "tanh_input", "sigmoid_input", "attention", "router", "logsumexp",
+    "float8_casts",
 )  # fmt: skip
 
 #: Steps after which a training run takes the fast path, and some of that.

@@ -59,6 +59,7 @@ BUILT_IN_COLLECTIONS: dict[str, BuiltInCollection] = {
     "tanh_input": BuiltInCollection("inputs of tanh", (), ("tanh_input",)),
     "sigmoid_input": BuiltInCollection("inputs of sigmoid", (), ("sigmoid_input",)),
     "attention": BuiltInCollection("largest logit and entropy of each attention head", (), ("attention",)),
+    "float8_casts": BuiltInCollection("what casts to float8 lose, by module", (), ("float8_casts",)),
     "router": BuiltInCollection("load and logits of routers in mixtures of experts", (), ("router",)),
     "logsumexp": BuiltInCollection("log-sum-exp of the logits that a loss function gets", (), ("logsumexp",)),
     "feature_importance": BuiltInCollection("importance of each feature to boosted trees", (), ("feature_importance",)),

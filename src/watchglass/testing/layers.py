@@ -16,6 +16,7 @@ _SERIES = ("loss", "gradient_norm", "accuracy")
 _COLLECTIONS = {
     "attention_logits_max": "attention", "attention_entropy": "attention", "router_load": "router",
     "router_logits": "router", "tanh_input": "tanh_input", "sigmoid_input": "sigmoid_input",
+    "cast_overflow": "float8_casts", "cast_underflow": "float8_casts",
     "feature_importance": "feature_importance", "trees": "trees", "logsumexp": "logsumexp",
 }  # fmt: skip
 

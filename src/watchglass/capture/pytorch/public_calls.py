@@ -7,10 +7,11 @@ Each is wrapped when its first listener comes and restored when its last one lea
 ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
 where phases of steps are recorded ``__next__`` of the iterators that it returns and ``torch.save``, and, in captured
 forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
-``scaled_dot_product_attention`` and ``multi_head_attention_forward``, in single steps in which a rule looks for reads
-of tensors ``item``, ``tolist``, ``cpu``, ``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and
-``torch.cuda.synchronize``, and, while operators are profiled, ``start`` and ``step`` of ``torch.profiler.profile`` and
-``__enter__`` of ``torch.autograd.profiler.profile``.
+``scaled_dot_product_attention`` and ``multi_head_attention_forward``, in captured steps in which casts to float8 are
+observed ``to`` of ``Tensor``, in single steps in which a rule looks for reads of tensors ``item``, ``tolist``, ``cpu``,
+``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and ``torch.cuda.synchronize``, and, while operators
+are profiled, ``start`` and ``step`` of ``torch.profiler.profile`` and ``__enter__`` of
+``torch.autograd.profiler.profile``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:

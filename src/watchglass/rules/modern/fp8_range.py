@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -32,6 +33,15 @@ _FORMATS = {
     "float8_e4m3fnuz": _Format(240.0, 2.0**-7),
     "float8_e5m2fnuz": _Format(57344.0, 2.0**-15),
 }
+#: Names of what a cast loses, see docs/configuration.md.
+_CAST = re.compile(
+    r"^(?:(?P<module>.*)\.)?cast_(?P<what>overflow|underflow)(?P<backward>\.backward)?"
+    rf"\.(?P<dtype>{'|'.join(_FORMATS)})\.\d+$"
+)
+_UNSEEN = (
+    "nothing that was captured is of float8, and no cast to it was seen: compiled code and kernels of other libraries "
+    "do not show theirs"
+)
 #: Inputs of modules are not captured by default, and most are the output of another module.
 _ROLES = (Role.OUTPUT, Role.WEIGHT, Role.GRADIENT)
 
@@ -39,31 +49,43 @@ _ROLES = (Role.OUTPUT, Role.WEIGHT, Role.GRADIENT)
 class Fp8Range(Rule):
     """Values of float8 overflow, saturate at the largest number, or vanish.
 
-    Looks at: outputs of modules, weights and gradients of float8. The rule cannot see a tensor that is cast to float8
-        and back inside a forward, as libraries for float8 do in their linear layers.
-    Fires when: in `window` captures in a row one of these holds:
+    Looks at: outputs of modules, weights and gradients of float8; and what `Tensor.to` casts to float8 in a forward or
+        a backward. The rule cannot see casts by compiled code, by kernels of other libraries, or of a tensor of another
+        class than PyTorch's own.
+    Fires when: in `window` captures in a row one of these holds for a tensor of float8:
         * More than `overflow` of the elements are infinite or pile up at the largest number of their dtype. From
           `overflow_error` on it is an error. Elements pile up there if more of them are in the last half of a power of
           two than in the half before it. A smaller pile does not show: of normally distributed values a tenth may
           saturate without a finding.
         * More than `underflow` of the elements that are not zero lie below the smallest number of full precision.
+
+        Or one of these for a cast:
+
+        * More than `overflow` of the finite elements are at or beyond the largest number, where a clamp before the cast
+          puts them too. From `overflow_error` on it is an error.
+        * More than `vanished` of the elements that are not zero become zero.
     Usual causes: no scale, a scale that is stale or from another tensor, outliers in a few channels.
     What to try: a scale from the tensor's own maximum, e5m2 for gradients, scales by row or block.
-    Costs: nothing in addition to the statistics that are captured by default.
+    Costs: a few passes over each tensor that is cast, at captured steps; nothing else in addition to the statistics
+        that are captured by default.
     Source: Micikevicius et al., FP8 Formats for Deep Learning (2209.05433); house: the limits.
     """
 
-    needs = tuple(
-        Needs(
-            role=role, statistics=("histogram", "count", "zero", "posinf", "neginf", "min", "max"), optional=True,
-            why="to see values of float8 at the ends of its range",
-        )
-        for role in _ROLES
+    needs = (
+        *(
+            Needs(
+                role=role, statistics=("histogram", "count", "zero", "posinf", "neginf", "min", "max"), optional=True,
+                why="to see values of float8 at the ends of its range",
+            )
+            for role in _ROLES
+        ),
+        Needs(collection="float8_casts", statistics=("mean",), optional=True, why="to see what casts to float8 lose"),
     )  # fmt: skip
 
     overflow: float = parameter(0.01, help="share of elements at or beyond the largest number", gt=0, lt=1)
     overflow_error: float = parameter(0.1, help="the same, from which it is an error", gt=0, le=1)
     underflow: float = parameter(0.1, help="share of nonzero elements without full precision", gt=0, lt=1)
+    vanished: float = parameter(0.1, help="share of nonzero elements that a cast makes zero", gt=0, lt=1)
     window: int = parameter(3, help="captures in a row", unit="captures", ge=1)
 
     seen: bool = state(bool)
@@ -80,10 +102,16 @@ class Fp8Range(Rule):
             for row, name in enumerate(rows.names):
                 self.seen = True
                 yield from self._tensor(view, rows, row, name)
+        casts = view.statistics(collection="float8_casts")
+        for name, share in zip(casts.names, casts.mean.tolist(), strict=True):
+            cast = _CAST.search(name)
+            if cast is not None:
+                self.seen = True
+                yield from self._cast(view, name, share, cast)
 
     def applicable(self, view: StepView) -> str:
         """Not where nothing is of float8."""
-        return "" if self.seen else "nothing that was captured is of float8"
+        return "" if self.seen else _UNSEEN
 
     def _tensor(self, view: StepView, rows: Statistics, row: int, name: str) -> Iterable[Finding]:
         dtype = rows.tensors[row].dtype
@@ -105,6 +133,29 @@ class Fp8Range(Rule):
                 f"{100 * zero:.3g} % of {name} are zero, and {100 * under:.3g} % of the others are below the smallest "
                 f"number of full precision of {dtype} at step {view.mode_step}",
             )  # fmt: skip
+
+    def _cast(self, view: StepView, name: str, share: float, cast: re.Match[str]) -> Iterable[Finding]:
+        module, dtype = cast["module"] or "the model", cast["dtype"]
+        where = "backward" if cast["backward"] else "forward"
+        over = cast["what"] == "overflow"
+        counts, limit = (self.over, self.overflow) if over else (self.under, self.vanished)
+        counts[name] = counts.get(name, 0) + 1 if share > limit else 0
+        if counts[name] < self.window:
+            return
+        if not over:
+            yield self._finding(
+                view, name, Severity.WARNING, "eight_bits_underflow", share, limit,
+                f"{100 * share:.3g} % of the nonzero elements that {module} casts to {dtype} in the {where} become "
+                f"zero at step {view.mode_step}",
+            )  # fmt: skip
+            return
+        severe = share >= self.overflow_error
+        yield self._finding(
+            view, name, Severity.ERROR if severe else Severity.WARNING, "eight_bits_overflow", share,
+            self.overflow_error if severe else limit,
+            f"{100 * share:.3g} % of the elements that {module} casts to {dtype} in the {where} are at or beyond its "
+            f"largest number, {_FORMATS[dtype].largest:g}, at step {view.mode_step}",
+        )  # fmt: skip
 
     def _finding(
         self, view: StepView, name: str, severity: Severity, symptom: str, value: float, limit: float, message: str

@@ -83,7 +83,45 @@ def test_zeros_of_a_relu_have_not_vanished(run_path: Path) -> None:
 def test_other_dtypes_are_not_judged(run_path: Path) -> None:
     steps = [Step(statistics={"encoder.output": np.full(64, 448.0, np.float32)})] * 6
     evaluation = replay(TestFp8Range().build(run_path, steps), [RuleSpec("Fp8Range")])
-    assert evaluation.statuses[0].reason == "nothing that was captured is of float8"
+    assert evaluation.statuses[0].reason.startswith(
+        "nothing that was captured is of float8, and no cast to it was seen"
+    )
+
+
+def casts(share: float, name: str = "encoder.cast_overflow.float8_e4m3fn.0", steps: int = 6) -> list[Step]:
+    """Captures of what a cast loses."""
+    return [Step(statistics={name: np.array(share, np.float32)})] * steps
+
+
+@pytest.mark.parametrize(
+    ("steps", "severity", "message"),
+    [
+        (
+            casts(0.3), Severity.ERROR,
+            "30 % of the elements that encoder casts to float8_e4m3fn in the forward are at or beyond its largest "
+            "number, 448, at step 2",
+        ),
+        (
+            casts(0.05, "cast_overflow.backward.float8_e5m2.3"), Severity.WARNING,
+            "5 % of the elements that the model casts to float8_e5m2 in the backward are at or beyond its largest "
+            "number, 57344, at step 2",
+        ),
+        (
+            casts(0.4, "a.b.cast_underflow.backward.float8_e5m2.0"), Severity.WARNING,
+            "40 % of the nonzero elements that a.b casts to float8_e5m2 in the backward become zero at step 2",
+        ),
+    ],
+)  # fmt: skip
+def test_it_says_what_a_cast_loses(run_path: Path, steps: list[Step], severity: Severity, message: str) -> None:
+    (finding,) = findings(run_path, steps)
+    assert (finding.severity, finding.message) == (severity, message)
+
+
+def test_a_cast_that_loses_little_is_fine(run_path: Path) -> None:
+    """A scale from the maximum puts an element there; a lost hundredth in two captures of three is no finding."""
+    assert not findings(run_path, casts(0.005))
+    assert not findings(run_path, casts(0.05, "encoder.cast_underflow.float8_e4m3fn.0"))
+    assert not findings(run_path, [*casts(0.3, steps=2), *casts(0.0, steps=1), *casts(0.3, steps=2)])
 
 
 class _ToFloat8(nn.Module):
@@ -113,3 +151,49 @@ class TestFp8RangeInRealRuns(RealRuns):
         """Inputs of float8 with a fixed scale, which is a hundred times too large, or fits."""
         scale = 10_000.0 if sick else 100.0
         fit(nn.Sequential(_ToFloat8(scale), _FromFloat8(scale), *classifier()), watch)
+
+
+class _Product(torch.autograd.Function):
+    """As scripts write a linear layer of float8: inputs in the forward and gradients in the backward are cast."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, scale: float, gradient_scale: float) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        ctx.gradient_scale = gradient_scale
+        narrow = (inputs * scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+        return narrow.to(inputs.dtype) / scale @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        inputs, weight = ctx.saved_tensors
+        scale = ctx.gradient_scale or 57344 / gradients[0].abs().max()
+        gradient = (gradients[0] * scale).to(torch.float8_e5m2).to(inputs.dtype) / scale
+        return gradient @ weight, gradient.T @ inputs, None, None
+
+
+class _Linear8(nn.Linear):
+    def __init__(self, scale: float, gradient_scale: float) -> None:
+        super().__init__(16, 16)
+        self.scale, self.gradient_scale = scale, gradient_scale
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return _Product.apply(inputs, self.weight, self.scale, self.gradient_scale) + self.bias  # type: ignore[no-any-return]
+
+
+class TestFp8RangeOfCastsInForwards(RealRuns):
+    rule = "Fp8Range"
+    severity = Severity.ERROR
+    cause = "float8_scale_wrong"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """The scale of inputs is twenty times too large, and a clamp hides that nothing becomes infinite."""
+        fit(nn.Sequential(_Linear8(2000.0 if sick else 60.0, 0.0), nn.ReLU(), *classifier()), watch)
+
+
+class TestFp8RangeOfCastsInBackwards(RealRuns):
+    rule = "Fp8Range"
+    cause = "float8_scale_wrong"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        """Gradients are cast without a scale, and most vanish; or with one from their maximum."""
+        fit(nn.Sequential(_Linear8(60.0, 1e-3 if sick else 0.0), nn.ReLU(), *classifier()), watch)

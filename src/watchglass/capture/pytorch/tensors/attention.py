@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
@@ -20,6 +20,7 @@ from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, rows_of_softmax, some_sequences
 from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED
 from watchglass.capture.pytorch.tensors.module_entry import is_open
+from watchglass.capture.pytorch.tensors.running_modules import RunningModules
 from watchglass.record import CapturedRecords
 from watchglass.records import Role
 
@@ -52,7 +53,7 @@ class Attention:
         self._hook = hook
         self._saving = saving
         self._call: ForwardCall | None = None
-        self._stack: list[tuple[nn.Module, Place]] = []
+        self._running = RunningModules()
         self._refused: set[str] = set()
         self._leave: list[Callable[[], None]] = []
         self._leave_softmax: Callable[[], None] | None = None
@@ -62,7 +63,7 @@ class Attention:
         self._again: list[_Given] | None = None
         self._guarded_attended = hook.guarded(self._attended)
         events.add(self)
-        events.module_listeners.append((self._wants, self._called))
+        events.module_listeners.append((self._wants, self._running.returned))
         hook.detach_with(self._detach)
 
     def _wants(self) -> bool:
@@ -70,7 +71,7 @@ class Attention:
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward begins."""
-        self._stack.clear()
+        self._running.clear()
         self._call = call if self._wants() else None
         if self._call is not None and not self._leave:
             self._leave.append(ATTENTION.listen(self._hook.guard, after=self._observed))
@@ -84,7 +85,7 @@ class Attention:
     def forward_ended(self, call: ForwardCall) -> None:
         """It has ended."""
         self._call = None
-        self._stack.clear()
+        self._running.clear()
         self._unwrap_softmax()
 
     def _unwrap_softmax(self) -> None:
@@ -101,13 +102,7 @@ class Attention:
     def module_entered(self, entry: ModuleCall) -> None:
         """A module is about to run."""
         if self._call is not None:
-            self._stack.append((entry.module, entry.place))
-
-    def _called(self, call: ModuleCall) -> None:
-        # Calls above it were left by an exception that the script caught.
-        depth = next((at for at in range(len(self._stack) - 1, -1, -1) if self._stack[at][0] is call.module), None)
-        if depth is not None:
-            del self._stack[depth:]
+            self._running.entered(entry)
 
     def _detach(self) -> None:
         self._call = None
@@ -165,7 +160,7 @@ class Attention:
             # The forward was left by an exception; later calls belong to no captured forward.
             self._call = None
             return None
-        place = self._stack[-1][1] if self._stack else None
+        place = self._running.innermost
         return None if place is None or place.path in self._refused else (call.forward.records, place)
 
     def _carefully(self, where: tuple[CapturedRecords, Place], look: Callable[[], None]) -> None:

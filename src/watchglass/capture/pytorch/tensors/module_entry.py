@@ -21,6 +21,7 @@ from watchglass.records import Role
 #: Tags of which something is read as a module is called.
 _TAGS = frozenset((
     "model_input", "input_image", "input_sequence", "relu_input", "tanh_input", "sigmoid_input", "attention",
+    "float8_casts",
 ))  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchglass.capture.pytorch.tensors.attention import Attention
+from watchglass.capture.pytorch.tensors.float8_casts import Float8Casts
 from watchglass.capture.pytorch.tensors.functional_activations import FunctionalActivations
 from watchglass.capture.pytorch.tensors.input_gradients import InputGradients
 from watchglass.capture.pytorch.tensors.inputs import Inputs
@@ -11,7 +12,8 @@ from watchglass.capture.pytorch.tensors.module_entry import ModuleEntry
 from watchglass.capture.pytorch.tensors.optimizer_state import OptimizerState
 from watchglass.capture.pytorch.tensors.routers import Routers
 
-#: Attention comes before ModuleEntry: it must know that a forward began before modules are called.
+#: The first two come before ModuleEntry: they must know that a forward began before modules are called.
 TENSOR_PARTS = (
-    Attention, ModuleEntry, Inputs, FunctionalActivations, InputGradients, OptimizerState, LossArguments, Routers,
+    Attention, Float8Casts, ModuleEntry, Inputs, FunctionalActivations, InputGradients, OptimizerState, LossArguments,
+    Routers,
 )  # fmt: skip
