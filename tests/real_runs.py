@@ -27,6 +27,8 @@ from watchglass.rules import capture_for, default_rules, find_rule
 
 #: Watches a model until its run ends.
 Watch = Callable[[nn.Module], object]
+#: The loss of predictions and targets.
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def classifier(activation: Callable[[], nn.Module] = nn.ReLU, depth: int = 3) -> nn.Sequential:
@@ -43,11 +45,21 @@ def batch(samples: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, inputs[:, :4].argmax(1)
 
 
-def update(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, labels: torch.Tensor) -> None:
-    """One training step."""
-    loss = F.cross_entropy(model(inputs), labels)
+def update(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    loss: Loss = F.cross_entropy,
+    clip: Callable[[nn.Module], object] | None = None,
+) -> None:
+    """One training step; ``clip(model)`` is called between its backward and its update."""
+    value = loss(model(inputs), labels)
     optimizer.zero_grad()
-    loss.backward()
+    value.backward()
+    if clip is not None:
+        clip(model)
     optimizer.step()
 
 
@@ -66,12 +78,14 @@ def fit(
     rate: float = 0.05,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
     steps: int = 40,
+    loss: Loss = F.cross_entropy,
+    clip: Callable[[nn.Module], object] | None = None,
 ) -> None:
     """Train a model with new batches."""
     updater = optimizer(model.parameters(), lr=rate)
     watch(model)
     for _ in range(steps):
-        update(model, updater, *batch())
+        update(model, updater, *batch(), loss=loss, clip=clip)
 
 
 class RealRuns(ABC):

@@ -409,8 +409,9 @@ def _averaged(term: LossTerm, at: int, batch: int) -> Iterable[Mistake]:
     for source in term.sources(at):
         each = term.operations[source]
         if term.name(source) in ("mean", "sum") and 0 in each.get("axes", ()) and each.get("rows") == batch:
+            how = "averaged" if term.name(source) == "mean" else "added up"
             message = (
-                f"outputs are averaged over the {batch} samples of the batch, and only then compared with targets of "
+                f"outputs are {how} over the {batch} samples of the batch, and only then compared with targets of "
                 f"shape {tuple(shape)}: the loss does not depend on which sample has which output"
             )
             yield Mistake(Severity.ERROR, "averaged_over_samples", message, float(batch))

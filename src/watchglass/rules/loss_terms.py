@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from watchglass.records import Fact
 from watchglass.tables import StepView
 
 #: How many times as many elements as at first make a sum of them a loss without a level (house).
@@ -84,6 +85,11 @@ class LossTerm:
         return len(self.sources(at)) == 1 and (
             self.name(at) == "clamp" or (self.name(at) in ("add", "sub") and all(each == "constant" for each in others))
         )
+
+
+def data_terms(fact: Fact) -> list[LossTerm]:
+    """Those terms of a fact ``loss_graph`` that depend on data; the others are penalties on weights."""
+    return [LossTerm(term) for term in fact.data.get("terms") or () if term.get("kind") == "data"]
 
 
 def smooths_labels(terms: Iterable[LossTerm]) -> bool:

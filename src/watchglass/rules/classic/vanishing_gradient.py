@@ -14,6 +14,7 @@ from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, Tensor
 from watchglass.rules import learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
 from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.rules.loss_terms import data_terms
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import vanishing_gradient
@@ -27,7 +28,7 @@ _BEGINNING = 3
 _NOTHING, _EXPLAINS_NOTHING, _EXPLAINS_LITTLE = 0.1, 20.0, 3.0
 #: Gradient of the first layer over that of the last from which on nothing is lost in between (house).
 _EVEN = 0.1
-#: Loss over what its function gave below which a factor in between makes gradients small (house).
+#: Factor of a loss below which it makes gradients small (house).
 _TINY = 1e-2
 #: What may have made gradients zero.
 _IN_HALF_WORDS = ", while modules compute in float16 and nothing scales the loss"
@@ -59,8 +60,8 @@ class VanishingGradient(Rule):
         does not, and queries and keys get small gradients while attention is even. At the end of a run, 3 times `ratio`
         is enough. 20 times is enough if the loss has fallen by less than a tenth, and saturating activations or many
         layers without shortcuts and normalisation explain it.
-        * The means of all layers are below `threshold`. The finding says so if the loss is below 1 % of what its only
-        function gave.
+        * The means of all layers are below `threshold`. The finding says so if the script multiplies every part of the
+        loss that depends on data by a factor below 1 %.
         * At the end of a run of 64 steps or more the loss has fallen by less than a tenth, the learning rate is usual,
         and at least 8 layers follow each other without shortcuts and normalisation. Weights that keep the size of
         gradients over such a depth still make the outputs for different inputs alike. The rule then skips several
@@ -85,6 +86,7 @@ class VanishingGradient(Rule):
         ),
         Needs(scalars=("loss_scale",), optional=True, why="to see a scaler that works on a device"),
         Needs(facts=("forward_graph",), optional=True, why="to find shortcuts, and activations between layers"),
+        Needs(facts=("loss_graph",), optional=True, why="to see a factor of the loss"),
     )
     calibrations: ClassVar = {"sagemaker": vanishing_gradient.VanishingGradient}
 
@@ -266,11 +268,11 @@ class VanishingGradient(Rule):
         what = f"{'are' if many else 'is'} {size}"
         # All are far below 6e-5, from which on float16 has its full precision.
         half = _in_half(view)
-        function, factor = _factor(view)
-        tiny = not zero and factor < _TINY
+        factor = _factor(view)
+        tiny = not zero and not half and factor < _TINY
         symptoms = ["gradients_exactly_zero" if zero else "vanishing_everywhere"]
         symptoms += ["gradients_even"] if even else []
-        symptoms += ["loss_tiny_beside_function"] if tiny and not half else []
+        symptoms += ["loss_times_tiny_factor"] if tiny else []
         symptoms += ["zero_gradients_in_half"] if half else []
         return {
             "subject": "everywhere",
@@ -280,21 +282,22 @@ class VanishingGradient(Rule):
             "message": f"{whose} {what} at step {view.mode_step}"
             + (_IN_HALF_WORDS if half else "")
             + (", the last layer's too" if even else "")
-            + (f", as the loss is {factor:.2g} times {function}" if tiny else "")
+            + (f", and the script multiplies the loss by {factor:.2g}" if tiny else "")
             + signals.loss_words(self.start, signals.losses(view, 16)),
             "symptoms": [*symptoms, *learning_rates.too_high(view)],
-            "evidence": {"function": function, "loss_factor": factor} if tiny and not half else {},
+            "evidence": {"loss_factor": factor} if tiny else {},
         }
 
 
-def _factor(view: StepView) -> tuple[str, float]:
-    """The only loss function of this step, and the loss over what it gave; ("", 1.0) where that is not known."""
-    loss = signals.loss(view)
-    parts = {name[5:]: value for name, value in view.scalars().items() if name.startswith("loss/")}
-    if loss is None or len(parts) != 1:
-        return "", 1.0
-    ((function, value),) = parts.items()
-    return (function, loss / value) if value > 0 and loss > 0 else ("", 1.0)
+def _factor(view: StepView) -> float:
+    """The largest factor of a part of the loss that depends on data, without that of a scaler; 1 if unknown."""
+    fact = view.latest_fact("loss_graph")
+    terms = data_terms(fact) if fact is not None else []
+    if not terms or any(term.coefficient is None for term in terms):
+        return 1.0
+    # A sum over its number of elements is a mean.
+    largest = max(abs(term.coefficient) * max(1, term.summed()) for term in terms)
+    return float(largest / (view.scalar("loss_scale") or 1.0)) or 1.0
 
 
 def _in_half(view: StepView) -> bool:

@@ -22,7 +22,11 @@ _LATEST = 16
 #: Captures with a norm from which on it is judged.
 _FEWEST = 8
 #: Relative difference of limits that are the same but for rounding, and mean over limit where most elements are at it.
-_ROUNDING, _AT_LIMIT = 1e-3, 0.9
+_ROUNDING, _AT_LIMIT = 1e-5, 0.9
+#: Elements from which on a gradient shows a limit of its elements (house).
+_MANY = 16
+#: Change of a layer's norm, as a share of the whole norm, that shows that the gradient is another one (house).
+_CHANGED = 0.01
 
 
 class AlwaysClipping(Rule):
@@ -34,8 +38,9 @@ class AlwaysClipping(Rule):
         every step. It is a `warning` if four conditions hold: the limit is less than `left` of the norm in the median
         of the last captures, the optimizer does not normalise the gradient itself (as Adam does), updates are below
         `small` times the weights, and the loss has fallen by less than half. Or the last three hold, and in eight
-        captures in a row most elements of all gradients have one absolute value, or their norm is the same: they are
-        clipped, by PyTorch or by the script, with a limit that each of them exceeds. Or the norm is infinite in eight
+        captures in a row most elements of all gradients have one absolute value, or their norm is the same while the
+        norms of single layers change: they are clipped, by PyTorch or by the script, with a limit that each of them
+        exceeds. Or the norm is infinite in eight
         captures in a row: a gradient that is scaled by it is zero. Or gradients are clipped between the backward and
         the step of a scaler whose scale is above the limit, without its unscale_, and the limit is less than `left` of
         the norm.
@@ -56,7 +61,7 @@ class AlwaysClipping(Rule):
         Needs(facts=("update_sample",), why="to see what is left of updates"),
         Needs(
             role=Role.GRADIENT,
-            statistics=("min", "max", "nonzero_abs_mean"),
+            statistics=("count", "min", "max", "nonzero_abs_mean", "l2"),
             optional=True,
             why="to see that all elements are at a limit",
         ),
@@ -79,6 +84,8 @@ class AlwaysClipping(Rule):
     #: The absolute value at which the gradients of the latest captures end and their norm, and captures with the same.
     edge: list[float] = state(lambda: [0.0, 0])
     steady: list[float] = state(lambda: [0.0, 0])
+    #: Norms of the gradients of layers at the latest capture.
+    layers: list[float] = state(list)
     #: Captures in a row with an infinite norm.
     infinite: int = state(int)
     normalises: bool = state(bool)
@@ -150,13 +157,18 @@ class AlwaysClipping(Rule):
         if not view.captured or self.normalises or not 0 < self.ratio < self.small:
             return
         gradients = signals.weight_gradients(view)
+        gradients = gradients.where(gradients.count >= _MANY)
         if not len(gradients):
             return
         ends = np.maximum(np.abs(gradients.min), np.abs(gradients.max))
         edge, norm = float(ends.max()), view.scalar("gradient_norm") or 0.0
         flat = (ends >= (1 - _ROUNDING) * edge) & (gradients.nonzero_abs_mean >= _AT_LIMIT * edge)
         _count(self.edge, edge if edge > 0 and flat.all() else 0.0)
-        _count(self.steady, norm)
+        # A batch of all data gives the same gradient at each step, unless the weights move.
+        layers = gradients.l2.tolist()
+        changes = [abs(new - old) > _CHANGED * norm for new, old in zip(layers, self.layers, strict=False)]
+        _count(self.steady, norm if any(changes) else 0.0)
+        self.layers = layers
         if self.edge[1] >= _FEWEST:
             what = f"most elements of all gradients are at {edge:.3g} or -{edge:.3g}, the limit of clipping by value,"
         elif self.steady[1] >= _FEWEST:

@@ -10,7 +10,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.loss_mistakes import LossCalls, Mistake, mistakes
-from watchglass.rules.loss_terms import LossTerm
+from watchglass.rules.loss_terms import LossTerm, data_terms
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -81,7 +81,7 @@ class LossGraph(Rule):
         self.steps = view.model_step
         calls = LossCalls.of(fact.data for fact in view.facts("loss_call"))
         for fact in view.facts("loss_graph"):
-            terms = [LossTerm(each) for each in fact.data.get("terms") or () if each.get("kind") == "data"]
+            terms = data_terms(fact)
             self.summed = max((_summed(term) for term in terms), default=0)
             for found in mistakes(terms, calls, int(fact.data.get("batch") or 0), self.floor, view.model):
                 yield self._finding(view, found)

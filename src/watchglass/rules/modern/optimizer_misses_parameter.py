@@ -145,7 +145,7 @@ class OptimizerMissesParameter(Rule):
     def _take(self, left_out: Any) -> None:
         if isinstance(left_out, dict):
             self.names, self.total = list(left_out["names"]), left_out["count"]
-            before = {name: [value, _FEWEST] for name, value in self.frozen.items()}
+            before = {name: [value, _FEWEST] for name, value in self.frozen.items() if name not in self.moved}
             self.seen = {name: seen for name, seen in {**before, **self.seen}.items() if name in self.names}
             self.moved = [name for name in self.moved if name in self.names]
 

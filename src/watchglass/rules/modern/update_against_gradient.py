@@ -10,7 +10,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
 from watchglass.rules import signals
-from watchglass.rules.loss_terms import LossTerm
+from watchglass.rules.loss_terms import LossTerm, data_terms
 from watchglass.rules.misfit import sign_of
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates, share
 from watchglass.rules.needs import Needs
@@ -99,7 +99,7 @@ class UpdateAgainstGradient(Rule):
             return
         for fact in view.facts("loss_graph"):
             terms = fact.data.get("terms") or ()
-            data = [LossTerm(term) for term in terms if term.get("kind") == "data"]
+            data = data_terms(fact)
             self.sign, self.hinge = sign_of(data), reversed_hinge(data)
             self.part = reversed_part(map(LossTerm, terms))
             known = len(terms) == fact.data.get("terms_count", len(terms))

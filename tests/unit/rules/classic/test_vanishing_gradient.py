@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from real_runs import RealRuns, Watch, batch, classifier, fit
+import watchglass
+from real_runs import RealRuns, Watch, classifier, fit
 from synthetic_steps import MODULES, constant_loss, training
 from watchglass.config import RuleSpec
 from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
-from watchglass.rules import find_rule
+from watchglass.rules import capture_for, find_rule
 from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
@@ -63,14 +64,17 @@ class TestTinyFactorInRealRuns(RealRuns):
     cause = "loss_scaled_down"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        model = classifier()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        watch(model)
-        for _ in range(40):
-            inputs, labels = batch()
-            optimizer.zero_grad()
-            (F.cross_entropy(model(inputs), labels) * (1e-5 if sick else 0.5)).backward()
-            optimizer.step()
+        factor = 1e-5 if sick else 0.5
+        fit(classifier(), watch, loss=lambda outputs, labels: F.cross_entropy(outputs, labels) * factor)
+
+
+class TestTinyFactorOfAHandwrittenLossInRealRuns(RealRuns):
+    rule = "VanishingGradient"
+    cause = "loss_scaled_down"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        factor = 1e-7 if sick else 0.5
+        fit(classifier(), watch, loss=lambda outputs, labels: factor * (outputs - F.one_hot(labels, 4)).square().mean())
 
 
 class TestTinyFactorInHalfRealRuns(RealRuns):
@@ -79,16 +83,28 @@ class TestTinyFactorInHalfRealRuns(RealRuns):
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         """In float16, what a factor leaves of the gradients has no precision."""
-        model = classifier()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        watch(model)
+        model, factor = classifier(), 1e-5 if sick else 0.5
+        model.forward = torch.autocast("cpu", torch.float16, enabled=sick)(model.forward)
+        fit(model, watch, loss=lambda outputs, labels: F.cross_entropy(outputs.float(), labels) * factor)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_mean_over_many_and_a_scaled_loss_have_no_tiny_factor(run_path: Path, scaled: bool) -> None:
+    """Tiny targets make the gradients tiny here."""
+    model, scaler = classifier(), torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled)
+    for parameter in model.parameters():
+        parameter.detach().mul_(1e-2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    rules = [RuleSpec("VanishingGradient")]
+    with watchglass.watch(model, run=run_path, strict=True, save_interval=1, **capture_for(rules)):
         for _ in range(40):
-            inputs, labels = batch()
+            loss = model(torch.randn(512, 16)).square().sum() / 2048
             optimizer.zero_grad()
-            with torch.autocast("cpu", torch.float16, enabled=sick):
-                loss = F.cross_entropy(model(inputs).float(), labels)
-            (loss * (1e-5 if sick else 0.5)).backward()
-            optimizer.step()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    (finding,) = replay(run_path, rules).findings
+    assert "multiplies" not in finding.message
 
 
 def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:

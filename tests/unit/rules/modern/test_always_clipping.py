@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from real_runs import RealRuns, Watch, batch, classifier
+import watchglass
+from real_runs import RealRuns, Watch, batch, classifier, fit, update
 from synthetic_steps import constant_loss, sampled
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity
-from watchglass.rules import find_rule
+from watchglass.rules import capture_for, find_rule
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
 
@@ -88,15 +89,8 @@ class TestAlwaysClippingInRealRuns(RealRuns):
     cause = "clipping_too_strong"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        model = classifier()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        watch(model)
-        for _ in range(60):
-            inputs, labels = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(inputs), labels).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1e-4 if sick else 1.0)
-            optimizer.step()
+        limit = 1e-4 if sick else 1.0
+        fit(classifier(), watch, steps=60, clip=lambda model: nn.utils.clip_grad_norm_(model.parameters(), limit))
 
 
 class TestElementsAtALimitInRealRuns(RealRuns):
@@ -105,16 +99,12 @@ class TestElementsAtALimitInRealRuns(RealRuns):
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         """The script clips each element itself."""
-        model = classifier()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        watch(model)
-        for _ in range(60):
-            inputs, labels = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(inputs), labels).backward()
+
+        def clip(model: nn.Module) -> None:
             for each in model.parameters():
                 each.grad.clamp_(*((-1e-6, 1e-6) if sick else (-1, 1)))
-            optimizer.step()
+
+        fit(classifier(), watch, steps=60, clip=clip)
 
 
 class TestNormAtALimitInRealRuns(RealRuns):
@@ -123,17 +113,31 @@ class TestNormAtALimitInRealRuns(RealRuns):
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         """The script gives each gradient one norm; the twin learns with the same norm at another rate."""
-        model = classifier()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05 if sick else 500.0)
-        watch(model)
-        for _ in range(60):
-            inputs, labels = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(inputs), labels).backward()
+
+        def clip(model: nn.Module) -> None:
             norm = torch.stack([each.grad.norm() for each in model.parameters()]).norm()
             for each in model.parameters():
                 each.grad.mul_(1e-4 / norm)
-            optimizer.step()
+
+        fit(classifier(), watch, steps=60, rate=0.05 if sick else 500.0, clip=clip)
+
+
+def _small() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("make", [classifier, _small])
+def test_a_gradient_that_stays_as_it_is_was_not_clipped(run_path: Path, make: Callable[[], nn.Sequential]) -> None:
+    """All data at each step, at a rate that hardly moves a weight."""
+    model = make()
+    inputs = torch.randn(64, model[0].in_features)
+    targets = torch.randn(64, model[-1].out_features) + 4
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-7)
+    rules = [RuleSpec("AlwaysClipping")]
+    with watchglass.watch(model, run=run_path, strict=True, save_interval=1, **capture_for(rules)):
+        for _ in range(40):
+            update(model, optimizer, inputs, targets, loss=F.mse_loss)
+    assert replay(run_path, rules).findings == ()
 
 
 class TestClippingBeforeUnscalingInRealRuns(RealRuns):

@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import synthetic_steps
+import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, update
 from synthetic_steps import LAYERS, MODULES
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.rules import find_rule
+from watchglass.rules import capture_for, find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
@@ -129,3 +130,24 @@ class TestOptimizerMissesASecondModuleInRealRuns(RealRuns):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
+
+def test_unfrozen_weights_that_the_script_updates_itself(run_path: Path) -> None:
+    """One layer after the other, so that the parameters in no optimizer are recorded again."""
+    model = classifier()
+    model[:4].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[4:].parameters(), lr=0.05)
+
+    def update_unfrozen(model: nn.Module) -> None:
+        with torch.no_grad():
+            for parameter in model[:4].parameters():
+                if parameter.grad is not None:
+                    parameter -= 0.05 * parameter.grad
+
+    rules = [RuleSpec("OptimizerMissesParameter")]
+    with watchglass.watch(model, run=run_path, strict=True, save_interval=1, **capture_for(rules)):
+        for number in range(30):
+            model[2].requires_grad_(number >= 10)
+            model[0].requires_grad_(number >= 20)
+            update(model, optimizer, *batch(), clip=update_unfrozen)
+    assert replay(run_path, rules).findings == ()
