@@ -5,7 +5,7 @@ import torch
 from task import SLOW, network, samples, train_step
 
 model = network(64)
-optimizer = torch.optim.SGD(model.parameters(), 0.05)
+optimizer = torch.optim.SGD(model.parameters(), 0.5)
 correct = 0
 for _ in range(80):
     inputs, labels = samples(2048)

@@ -292,12 +292,15 @@ class VanishingGradient(Rule):
 def _factor(view: StepView) -> float:
     """The largest factor of a part of the loss that depends on data, without that of a scaler; 1 if unknown."""
     fact = view.latest_fact("loss_graph")
-    terms = data_terms(fact) if fact is not None else []
-    if not terms or any(term.coefficient is None for term in terms):
-        return 1.0
     # A sum over its number of elements is a mean.
-    largest = max(abs(term.coefficient) * max(1, term.summed()) for term in terms)
-    return float(largest / (view.scalar("loss_scale") or 1.0)) or 1.0
+    factors = [
+        None if term.coefficient is None else abs(term.coefficient) * max(1, term.summed())
+        for term in (data_terms(fact) if fact is not None else ())
+    ]
+    known = [each for each in factors if each is not None]
+    if not known or len(known) < len(factors):
+        return 1.0
+    return float(max(known) / (view.scalar("loss_scale") or 1.0)) or 1.0
 
 
 def _in_half(view: StepView) -> bool:
