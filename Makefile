@@ -13,6 +13,7 @@
 # make scale   how much faster an evaluation is on several cores (SCALE="--quick" for less)
 # make rules   the cost of evaluating rules: rows per second, time to a finding, growth, a quiet run (RULES="--quick")
 # make zoo     recall and false alarms of the default rules, for docs/scoreboard.md: hours (ZOO="--quick" for a minute)
+# make slow-zoo  whether the right bottleneck of slow programs is named first (SLOW_ZOO="--write" for docs/slow-programs.md)
 # make rule-pages  write docs/rules/, the page of each rule, and draw the figures that are missing (RULE_PAGES="--redraw NAME")
 # make sampling  the cost of sampling system metrics (SAMPLING="--processes 32")
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
@@ -33,6 +34,7 @@ SCALE ?=
 FLEET ?=
 RULES ?=
 ZOO ?=
+SLOW_ZOO ?=
 SAMPLING ?=
 FUZZ ?= --seconds 300
 RULE_PAGES ?=
@@ -51,7 +53,7 @@ WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); ec
 # Files are taken in their order, in which the many short ones come last (tests/conftest.py).
 RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all lint format check bench launch growth gpu peers scale fuzz store rules zoo fleet rule-pages clean help setup-example setup-dev
+.PHONY: demo test test-all lint format check bench launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet rule-pages clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -119,6 +121,9 @@ sampling: setup-dev
 
 zoo: setup-dev
 	$(BIN)/python benchmarks/zoo/score.py $(ZOO)
+
+slow-zoo: setup-dev
+	$(BIN)/python benchmarks/slow_zoo/slow_zoo.py $(SLOW_ZOO)
 
 rule-pages: setup-dev
 	$(BIN)/python tools/rule_pages.py $(RULE_PAGES)

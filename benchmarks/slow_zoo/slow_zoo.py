@@ -1,6 +1,7 @@
 """Train the slow programs and their fast twins, and print for each the bottleneck that watchglass names first.
 
 python benchmarks/slow_zoo/slow_zoo.py                 all of them
+python benchmarks/slow_zoo/slow_zoo.py --write         all of them, and write docs/slow-programs.md
 python benchmarks/slow_zoo/slow_zoo.py kept_graphs     some of them
 python benchmarks/slow_zoo/slow_zoo.py --kept          judges the runs that are there, and trains nothing
 """
@@ -26,6 +27,22 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RULES = "default,system"
 _LONGEST_S = 300
+_PAGE = """\
+# Slow programs
+
+Twelve training programs with one bottleneck each, and a fast twin of each: whether the rules of the set `system` name
+the right bottleneck first, and nothing in the twin. Each program ran once under
+`watchglass run --rules default,system`, on {cores} cores, at commit `{commit}`. Findings of severity `info` do not
+count. The authors of the rules wrote these programs, so this page shows that each bottleneck is recognised; it measures
+no rate. `python benchmarks/slow_zoo/slow_zoo.py --write` makes this page
+([programs](../benchmarks/slow_zoo/README.md)). Numeric faults are on the [scoreboard](scoreboard.md).
+
+{summary}
+
+{table}
+## What each verdict says
+
+{verdicts}"""
 
 
 @dataclass(frozen=True)
@@ -127,16 +144,28 @@ def table(results: Sequence[Result]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
+def page(results: Sequence[Result]) -> str:
+    """The page of the documentation."""
+    describe = ["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"]
+    commit = subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+    verdicts = "".join(f"- **{each.member.slow}**: {each.slow.message or 'nothing'}\n" for each in results)
+    cores = len(os.sched_getaffinity(0))
+    return _PAGE.format(cores=cores, commit=commit, summary=summary(results), table=table(results), verdicts=verdicts)
+
+
 def main() -> None:
     """Train, judge and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs; all where none is named")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "slow_zoo", help="where the runs are written")
     parser.add_argument("--kept", action="store_true", help="judge the runs that are there, and train nothing")
+    parser.add_argument("--write", action="store_true", help="write docs/slow-programs.md; for all programs")
     given = parser.parse_args()
     unknown = set(given.names) - {member.name for member in MEMBERS}
     if unknown:
         parser.error(f"there is no program {', '.join(sorted(unknown))}")
+    if given.write and (given.names or given.kept):
+        parser.error("--write is for all programs, trained now")
     results = []
     for member in MEMBERS:
         if member.needs_gpu or (given.names and member.name not in given.names):
@@ -148,6 +177,8 @@ def main() -> None:
         print(f"{member.name}: {', '.join(slow.causes) or 'nothing'}; twin: {', '.join(fast.causes) or 'silent'}")
         print(f"    {slow.message}", flush=True)
     print(f"\n{table(results)}\n{summary(results)}")
+    if given.write:
+        (ROOT / "docs" / "slow-programs.md").write_text(page(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

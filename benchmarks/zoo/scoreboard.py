@@ -50,7 +50,8 @@ Measured recall and false alarms of the default rules with default options, on t
 with {seeds} each, at commit `{commit}`. The unit is one run: a program with a seed. Rules were developed on one
 half of the fault classes and of the healthy programs; the other half is scored only. Shares have 95 % Wilson intervals.
 `python benchmarks/zoo/score.py` makes this page. The targets are older than the rules. What the default rules miss,
-and why, is [on the page about rules](rules.md#what-the-default-rules-miss).
+and why, is [on the page about rules](rules.md#what-the-default-rules-miss). Slow programs have
+[another page](slow-programs.md).
 """
 #: What the figures at `warning`, and the false alarms at `error`, should be.
 _TARGETS = (

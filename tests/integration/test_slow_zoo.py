@@ -1,8 +1,9 @@
-"""The slow programs: each is declared with causes that exist, and unknown ones are refused."""
+"""The slow programs: what they are right for, what their page says, and one of them live."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,8 +35,37 @@ def test_each_of_the_twelve_has_a_program_and_causes_that_exist(repository: Path
     assert {path.stem for path in programs.glob("*.py")} <= {"task", *(member.name for member in members.MEMBERS)}
 
 
-def test_an_unknown_program_is_refused(repository: Path) -> None:
-    command = [sys.executable, str(repository / "benchmarks" / "slow_zoo" / "slow_zoo.py"), "no_such_program"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no_such_program"], "there is no program no_such_program"),
+        (["--write", "kept_graphs"], "--write is for all programs"),
+    ],
+)
+def test_wrong_arguments_are_refused(repository: Path, arguments: list[str], message: str) -> None:
+    answer = _judged(repository, *arguments)
     assert answer.returncode == 2
-    assert "there is no program no_such_program" in answer.stderr
+    assert message in answer.stderr
+
+
+def test_the_page_has_a_row_for_each_program_and_the_sum_of_them(repository: Path, members: ModuleType) -> None:
+    page = (repository / "docs" / "slow-programs.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", page, re.MULTILINE)[2:]
+    assert [row[0] for row in rows] == [member.slow for member in members.MEMBERS]
+    right, run, silent = map(int, re.findall(r"first in (\d+) of (\d+) slow programs, and (\d+) of", page)[0])
+    assert right == sum(row[2] == "yes" for row in rows)
+    assert run == sum("not run" not in row[2] for row in rows)
+    assert silent == sum(row[3] == "silent" for row in rows)
+
+
+@pytest.mark.slow
+def test_a_slow_program_gets_its_bottleneck_first(repository: Path, tmp_path: Path) -> None:
+    """The one that depends least on the load of the machine."""
+    answer = _judged(repository, "--folder", str(tmp_path), "item_in_the_loop")
+    assert "item_in_the_loop: numbers_read_one_by_one" in answer.stdout, answer.stderr
+    assert "in 1 of 1 slow programs" in answer.stdout
+
+
+def _judged(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(repository / "benchmarks" / "slow_zoo" / "slow_zoo.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
 """Fact ``stacks``: where all threads of a process are, once no step has begun for long.
 
-The recorder's thread looks at them. It stops nothing, installs no handler of a signal and needs no permission. A thread
-that holds the interpreter's lock in code of another language for ever prevents it.
+The recorder's thread reads them. It stops nothing, installs no handler of a signal and needs no permission. It cannot
+run while another thread holds the interpreter's lock in compiled code; then the evaluator reads the stacks with py-spy.
 """
 
 from __future__ import annotations

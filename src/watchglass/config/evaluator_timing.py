@@ -42,6 +42,7 @@ class EvaluatorTiming:
             first run.
         longest_wait_s: Longest pause between checks for a run that does not exist yet.
         ticks_s: Silence before the first tick, and the longest pause between two ticks.
+        outside_stacks_s: Silence after which the stacks of a worker that has recorded none are read from outside.
         silent_steps: Number of steps for whose length a worker may be silent.
         deliveries_ratio: Longest wait for all deliveries at the end of a run, as a multiple of the wait for one.
         call_checks_s: Longest pause between two checks of a call of a rule; pause between two attempts to end the call.
@@ -92,6 +93,7 @@ class EvaluatorTiming:
     search_request_s: tuple[float, float] = (1.0, 2.0)
     longest_wait_s: float = 5.0
     ticks_s: tuple[float, float] = (1.0, 60.0)
+    outside_stacks_s: float = 20.0
     silent_steps: int = 10
     deliveries_ratio: int = 5
     call_checks_s: tuple[float, float] = (2.0, 0.25)

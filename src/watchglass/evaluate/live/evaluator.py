@@ -71,7 +71,7 @@ class Evaluator:
             lambda: self.poll_s, self._report, self._begin_again, clock, longest_pause_s=self._timing.longest_retry_s
         )
         self._liveness = WorkerLiveness(self._store, config, self._judging.observed, clock)
-        self._ticking = Ticking(self._liveness, clock.monotonic, self._timing.ticks_s)
+        self._ticking = Ticking(self._liveness, clock.monotonic, self._timing)
         self._judging.join(self._reporting, self._liveness, self._stay)
         self._news_s = clock.monotonic()
         self._finished = False

@@ -9,6 +9,7 @@ from typing import Any
 from watchglass.config import EvaluatorTiming
 from watchglass.evaluate.engine.observing import tick_of
 from watchglass.evaluate.follower import FollowedWorker
+from watchglass.evaluate.live.outside_stacks import outside_stacks
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.records import Observation
 from watchglass.store import is_alive
@@ -54,16 +55,18 @@ class Ticking:
     Args:
         liveness: Who the workers are and whether they live.
         monotonic: Seconds.
-        ticks_s: See :attr:`EvaluatorTiming.ticks_s`.
+        timing: How often ticks are due, and when stacks are read from outside.
+        outside: Reads the stacks of a process on this machine, see :func:`outside_stacks`.
     """
 
     def __init__(
         self,
         liveness: WorkerLiveness,
         monotonic: Callable[[], float],
-        ticks_s: tuple[float, float] = EvaluatorTiming.ticks_s,
+        timing: EvaluatorTiming,
+        outside: Callable[[int], list[dict[str, Any]]] = outside_stacks,
     ) -> None:
-        self._liveness, self._monotonic, self._ticks_s = liveness, monotonic, ticks_s
+        self._liveness, self._monotonic, self._timing, self._outside = liveness, monotonic, timing, outside
         self._groups: dict[tuple[int, str], _Waiting] = {}
         self._workers: dict[tuple[int, str], tuple[int, float]] = {}
         self._shown_stacks: dict[tuple[int, str], Any] = {}
@@ -92,7 +95,7 @@ class Ticking:
         attempt, name, shown = workers[0].attempt, workers[0].group, workers[0].moments
         waiting = self._groups.get((attempt, name))
         if waiting is None or waiting.steps != shown.shown:
-            waiting = self._groups[attempt, name] = _Waiting(shown.shown, now_s, tick_times(self._ticks_s))
+            waiting = self._groups[attempt, name] = _Waiting(shown.shown, now_s, tick_times(self._timing.ticks_s))
             if shown.tick is not None and shown.tick.steps == shown.shown:
                 # An evaluator before this one has waited already.
                 before = tick_of(shown.tick, "")
@@ -110,14 +113,35 @@ class Ticking:
         seconds = {w.worker: round(now_s - self._workers[attempt, w.worker][1], 3) for w in workers}
         data: dict[str, Any] = {"seconds": seconds, "living": living}
         stacks = {w.worker: latest for w in workers if (latest := self._new_stacks(w)) is not None}
+        for worker in workers:
+            if worker.worker in living and seconds[worker.worker] >= self._timing.outside_stacks_s:
+                found = self._stacks_from_outside(worker, claims[worker.worker].pid)
+                if found is not None:
+                    stacks.setdefault(worker.worker, found)
         return [Observation("tick", attempt, None, {**data, "stacks": stacks} if stacks else data, name, shown.shown)]
 
     def _new_stacks(self, worker: FollowedWorker) -> Any:
         """Data of its latest fact ``stacks``, unless a tick had it or a step has ended since; else None."""
         found = [fact for fact in worker.tables.facts(-1) if fact.kind == "stacks"]
-        step = found[-1].data.get("step") if found else None
         key = worker.attempt, worker.worker
-        if type(step) is not int or step < worker.ended - 1 or self._shown_stacks.get(key) == found[-1].data:
+        if not found or not _is_of_silence(found[-1].data, worker) or self._shown_stacks.get(key) == found[-1].data:
             return None
         self._shown_stacks[key] = found[-1].data
         return found[-1].data
+
+    def _stacks_from_outside(self, worker: FollowedWorker, pid: int) -> Any:
+        """The same, read once in a silence of a process that has recorded none; else None."""
+        key = worker.attempt, worker.worker
+        if _is_of_silence(self._shown_stacks.get(key), worker):
+            return None
+        threads = self._outside(pid)
+        if not threads:
+            return None
+        self._shown_stacks[key] = {"step": worker.ended - 1, "threads": threads}
+        return self._shown_stacks[key]
+
+
+def _is_of_silence(stacks: Any, worker: FollowedWorker) -> bool:
+    """Whether these stacks were read since the last step of a worker."""
+    step = stacks.get("step") if isinstance(stacks, dict) else None
+    return type(step) is int and step >= worker.ended - 1
