@@ -18,8 +18,9 @@ from watchglass.tables import StepView
 _FIRST, _RECENT, _AGAIN = 16, 64, 16
 #: Numbers of outliers that are kept.
 _KEPT = 16
-#: The share of their additional time that a pause takes, if it is the reason.
-_REASON = 0.5
+#: The share of their additional time that a pause takes, if it is the reason (house). Around `torch.save`, a checkpoint
+#: copies, flushes and uploads.
+_REASON = {Pause.COLLECTION: 0.5, Pause.SAVE: 0.25}
 _SYMPTOMS = {"data": "outliers_wait_for_data", "other": "outliers_between_steps"}
 _SYMPTOMS_OF_PAUSES = {Pause.COLLECTION: "outliers_collect_garbage", Pause.SAVE: "outliers_save"}
 _PAUSES = {Pause.COLLECTION: "garbage collection", Pause.SAVE: "torch.save"}
@@ -36,9 +37,10 @@ class StepOutlier(Rule):
     Looks at: the phases of training steps, and evaluations before them.
     Fires when: more than `n_outliers` times a step took more than `factor` times the median of the last steps, and
         `least` seconds more than it, and together these steps cost at least `cost` percent of the time of all steps.
-        Outliers in a row count once. The phase that grew most in them is named; garbage collections or calls of
-        `torch.save` in the training thread, if they took half of the additional time; and whether outliers come at
-        equal distances or after evaluations. The gain is an upper bound: outliers as fast as the median.
+        Outliers in a row count once. The phase that grew most in them is named; garbage collections in the training
+        thread, if they took half of the additional time, or calls of `torch.save`, if they took a quarter; and whether
+        outliers come at equal distances or after evaluations. The gain is an upper bound: outliers as fast as the
+        median.
     Usual causes: checkpoints, logging or evaluations by hand between steps; a loader that starts its workers again in
         each epoch; garbage collection; code that compiles for new shapes; other programs on the machine.
     What to try: `persistent_workers=True`; checkpoints less often, or in another thread; `gc.freeze()` after the
@@ -116,9 +118,13 @@ class StepOutlier(Rule):
             return
         percent, gain = 100 * lost / self.whole, self.whole / (self.whole - lost)
         phase = PHASE_NAMES[int(np.argmax(self.beyond))]
-        pause = next((each for each in Pause if self.paused.get(each.name, 0.0) >= _REASON * lost), None)
+        pause = next((each for each in Pause if self.paused.get(each.name, 0.0) >= _REASON[each] * lost), None)
         ms = 1000 * self.usual[-1]
-        reason = f", where {_PAUSES[pause]} took {self.paused[pause.name]:.2g} s" if pause is not None else ""
+        reason = (
+            f", where {_PAUSES[pause]} took {self.paused[pause.name]:.2g} s of {lost:.2g} s"
+            if pause is not None
+            else ""
+        )
         symptom = _SYMPTOMS.get(phase, "outliers_in_steps") if pause is None else _SYMPTOMS_OF_PAUSES[pause]
         yield self.finding(
             view,
