@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-import watchglass
-from real_runs import RealRuns, Watch
-from synthetic_steps import training
-from waiting import PATIENCE_S
+from launched_runs import LaunchedRuns
+from silent_runs import SCRIPT, silent, with_pauses
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Finding
@@ -41,21 +36,19 @@ class TestHang(RuleSuite):
     rule = find_rule("Hang")
 
     def sick(self) -> Sequence[Step | Silence]:
-        return [*training(20), Silence(seconds=100, stacks={0: stack(["/home/train.py", 7, "step"])})]
+        return silent(100, stacks={0: stack(["/home/train.py", 7, "step"])})
 
     def also_sick(self) -> Sequence[Sequence[Step | Silence]]:
         # Without a stack it waits longer.
-        return ([*training(20), Silence(seconds=190)],)
+        return (silent(190),)
 
     def healthy(self) -> Sequence[Step | Silence]:
-        slow = Step(scalars={"loss": 1.0}, seconds=50.0)
-        here = {0: stack(["/home/train.py", 9, "evaluate"])}
-        return [*training(20), Silence(seconds=59, stacks=here), slow, Silence(seconds=90, stacks=here), slow]
+        return with_pauses(stacks={0: stack(["/home/train.py", 9, "evaluate"])})
 
 
 def test_it_names_the_line_of_the_script_and_the_call_in_it(run_path: Path) -> None:
     here = stack(WAITS, ["/x/site-packages/torch/distributed/c10d.py", 5, "all_reduce"], ["/home/train.py", 7, "step"])
-    (finding,) = found(run_path, [*training(20), Silence(seconds=100, stacks={0: here})])
+    (finding,) = found(run_path, silent(100, stacks={0: here}))
     assert finding.message == (
         "worker_0 has completed no step for 63 s after step 19; it stands at train.py:7 in step, in wait of "
         "threading.py"
@@ -66,8 +59,7 @@ def test_it_names_the_line_of_the_script_and_the_call_in_it(run_path: Path) -> N
 
 def test_the_rank_that_stands_elsewhere_comes_first(run_path: Path) -> None:
     together, alone = stack(WAITS, ["/home/train.py", 7, "step"]), stack(["/home/train.py", 30, "save"])
-    silence = Silence(seconds=100, stacks={0: together, 1: alone, 2: together})
-    (finding,) = found(run_path, [*training(20), silence], workers=3)
+    (finding,) = found(run_path, silent(100, stacks={0: together, 1: alone, 2: together}), workers=3)
     assert finding.message == (
         "worker_0, worker_1, worker_2 have completed no step for 63 s after step 19; worker_1 at train.py:30 in save; "
         "worker_0, worker_2 at train.py:7 in step, in wait of threading.py"
@@ -76,13 +68,13 @@ def test_the_rank_that_stands_elsewhere_comes_first(run_path: Path) -> None:
 
 def test_ranks_at_one_line_are_named_together(run_path: Path) -> None:
     here = stack(["/home/train.py", 7, "step"])
-    (finding,) = found(run_path, [*training(20), Silence(seconds=100, stacks={0: here, 1: here})], workers=2)
+    (finding,) = found(run_path, silent(100, stacks={0: here, 1: here}), workers=2)
     assert finding.message.endswith("after step 19; all stand at train.py:7 in step")
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(119, 0), (190, 1)])
 def test_without_a_stack_it_waits_twice_as_long(run_path: Path, seconds: float, count: int) -> None:
-    findings = found(run_path, [*training(20), Silence(seconds=seconds)])
+    findings = found(run_path, silent(seconds))
     assert len(findings) == count
     assert all(finding.message.endswith("; no stack could be read") for finding in findings)
 
@@ -91,54 +83,19 @@ def test_without_a_stack_it_waits_twice_as_long(run_path: Path, seconds: float, 
     "data", ["text", {"threads": 3}, {"threads": [3, {"trains": True, "frames": [3, ["f", "x", 1]]}]}]
 )
 def test_stacks_of_other_programs_are_no_fault(run_path: Path, data: Any) -> None:
-    (finding,) = found(run_path, [*training(20), Silence(seconds=190, stacks={0: data})])
+    (finding,) = found(run_path, silent(190, stacks={0: data}))
     assert finding.message.endswith("no stack could be read")
-
-
-#: Stands still, if it is given its run, until that is found.
-SCRIPT = """
-import sys, time, torch
-from torch import nn
-from watchglass import open_run
-torch.set_num_threads(1)
-model = nn.Linear(4, 2)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-
-def answer_that_never_comes():
-    while not open_run(sys.argv[1]).journal.findings:
-        time.sleep(0.1)
-
-for step in range(30):
-    loss = nn.functional.cross_entropy(model(torch.randn(8, 4)), torch.randint(2, (8,)))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if step == 25 and sys.argv[1:]:
-        answer_that_never_comes()
-"""
-#: Longer than the ten seconds after which stacks are noted, and than a busy machine lets the healthy run wait.
-THRESHOLD_S = 14.0
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("preloaded_python")
-class TestHangInRealRuns(RealRuns):
+class TestHangInRealRuns(LaunchedRuns):
     rule = "Hang"
+    # Longer than the ten seconds after which stacks are noted.
+    parameters: ClassVar = {"threshold": 14.0, "factor": 0.0, "pauses": 0.0}
     cause = "training_stalled"
     reads_more = "it reads ticks, which any capture has"
+    script = SCRIPT
 
-    def rules(self) -> list[RuleSpec]:
-        return [RuleSpec(self.rule, {"threshold": THRESHOLD_S, "factor": 0.0, "pauses": 0.0})]
-
-    def train(self, watch: Watch, *, sick: bool) -> None:
-        raise NotImplementedError
-
-    def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
-        script = run.parent / "train.py"
-        script.write_text(SCRIPT)
-        options = ["--run", str(run), "--rules", f"Hang:threshold={THRESHOLD_S:g},factor=0,pauses=0"]
-        command = [sys.executable, "-m", "watchglass", "run", *options, str(script), *[str(run)] * sick]
-        subprocess.run(command, check=True, timeout=PATIENCE_S, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        live = watchglass.open_run(run).journal.findings
-        assert bool(live) is sick, "found while it trained"
-        assert all("in answer_that_never_comes" in finding.message for finding in live), live
+    def found(self, findings: Sequence[Finding]) -> list[str]:
+        return [message for message in super().found(findings) if "in wait_for_answer" in message]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import pytest
 
+from launched_runs import LaunchedRuns
 from phased_steps import phased
-from real_runs import RealRuns, Watch
-from waiting import PATIENCE_S
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Finding, Status
@@ -95,48 +91,24 @@ def test_what_cannot_be_judged_is_not_applicable(run_path: Path, steps: list[Ste
     assert status.status is (Status.NOT_APPLICABLE if reason else Status.NO_ISSUES_FOUND)
 
 
-SCRIPT = """
-import sys, time
-import torch, torch.distributed as dist
-from torch import nn
+@pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")
+class TestStragglerInRealRuns(LaunchedRuns):
+    rule = "Straggler"
+    # The slow rank takes nearly all of each step; ranks with equal work never differ by half of it.
+    parameters: ClassVar = {"percent": 50.0}
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    cause = "rank_with_more_to_do"
+    reads_more = "no two runs take the same times"
+    script = """
+import torch.distributed as dist
 dist.init_process_group("gloo")
-torch.set_num_threads(1)
-model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model = nn.parallel.DistributedDataParallel(model)
 for step in range(40):
-    inputs = torch.randn(16, 8)
-    loss = nn.functional.cross_entropy(model(inputs), inputs[:, :3].argmax(1))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if sys.argv[1] == "healthy" or dist.get_rank() == 1:
+    update()
+    if not sick or dist.get_rank() == 1:
         time.sleep(0.05)
 last = dist.barrier(async_op=True)
 last.wait()
 dist.destroy_process_group()
 """
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("preloaded_python")
-class TestStragglerInRealRuns(RealRuns):
-    rule = "Straggler"
-    cause = "rank_with_more_to_do"
-    reads_more = "no two runs take the same times"
-
-    def rules(self) -> list[RuleSpec]:
-        # The slow rank takes nearly all of each step; ranks with equal work never differ by half of it.
-        return [RuleSpec(self.rule, {"percent": 50.0})]
-
-    def train(self, watch: Watch, *, sick: bool) -> None:
-        raise NotImplementedError
-
-    def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
-        script = run.parent / "train.py"
-        script.write_text(SCRIPT)
-        ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        watched = ["-m", "watchglass", "run", "--run-dir", str(run), "--rules", "Straggler:percent=50"]
-        command = [sys.executable, *ranks, *watched, str(script), "sick" if sick else "healthy"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr

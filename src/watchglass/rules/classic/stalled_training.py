@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Severity
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.stats import median
-from watchglass.tables import JointStep, StepView, Tick
-
-_LAST = 64
+from watchglass.rules.silences import note_step, silence_at
+from watchglass.tables import JointStep, Tick
 
 
 class StalledTraining(Rule):
@@ -36,43 +34,30 @@ class StalledTraining(Rule):
     factor: float = parameter(10.0, help="how many times the median time between steps", ge=0)
     pauses: float = parameter(2.0, help="how many times the longest pause before", ge=0)
 
-    #: Seconds between the ends of the last steps, the longest of all, and the end of the last step.
-    between: list[float] = state(list)
-    longest: float = state(float)
-    ended_ns: int = state(int)
+    #: The time between earlier steps, see :func:`note_step`.
+    gaps: dict[str, Any] = state(dict)
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
         """No findings: notes the time since the step before."""
-        first = step.first
-        if self.ended_ns:
-            seconds = max(0.0, (first.end_ns - self.ended_ns) / 1e9)
-            self.between = [*self.between[1 - _LAST :], seconds]
-            self.longest = max(self.longest, seconds)
-        self.ended_ns = first.end_ns
+        note_step(self.gaps, step)
         return ()
 
     def tick(self, tick: Tick) -> Iterable[Finding]:
         """A finding where the silence is longer than all limits."""
-        if tick.last is None:
+        silence = silence_at(self.gaps, tick, threshold=self.threshold, factor=self.factor, pauses=self.pauses)
+        if silence is None:
             return
-        usual = median(self.between) if self.between else 0.0
-        limit = max(self.threshold, self.factor * usual, self.pauses * self.longest)
-        late = sorted(worker for worker, seconds in tick.seconds.items() if seconds >= limit)
-        if not late:
-            return
-        step = tick.last.first if isinstance(tick.last, JointStep) else tick.last
-        assert isinstance(step, StepView)
+        late = silence.late
         gone = [worker for worker in late if worker not in tick.living]
         alive = "its process lives" if len(late) == 1 else "the processes live"
         unseen = f"{len(gone)} of {len(late)} processes cannot be seen from here"
-        steps = f"; steps took {usual:.2g} s before" if usual else ""
+        steps = f"; steps took {silence.usual_s:.2g} s before" if silence.usual_s else ""
         yield self.finding(
             tick,
             severity=Severity.WARNING,
             subject="no step",
             value=tick.silent_s,
-            limit=limit,
-            message=f"{', '.join(late[:4])} {'has' if len(late) == 1 else 'have'} completed no step for "
-            f"{tick.silent_s:.0f} s after step {step.mode_step}{steps}; {unseen if gone else alive}",
+            limit=silence.limit_s,
+            message=f"{silence.message}{steps}; {unseen if gone else alive}",
             symptoms=("no_step_completed",),
         )

@@ -10,11 +10,11 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Severity
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.stats import median
+from watchglass.rules.silences import note_step, silence_at
 from watchglass.tables import JointStep, Tick
 
-#: Times between steps of which the median is taken; ranks whose stacks are kept.
-_LAST, _MOST = 64, 64
+#: Ranks whose stacks are kept.
+_MOST = 64
 #: How much longer a finding waits for stacks that are not there.
 _PATIENCE = 2.0
 #: Parts of the paths of files that belong to Python or to installed packages, not to the script.
@@ -43,20 +43,14 @@ class Hang(Rule):
     factor: float = parameter(10.0, help="how many times the median time between steps", ge=0)
     pauses: float = parameter(2.0, help="how many times the longest pause before", ge=0)
 
-    #: Seconds between the ends of the last steps, the longest of all, and the end of the last step.
-    between: list[float] = state(list)
-    longest: float = state(float)
-    ended_ns: int = state(int)
+    #: The time between earlier steps, see :func:`note_step`.
+    gaps: dict[str, Any] = state(dict)
     #: By worker: frames of the thread that trains since the last step, as [file, line, function], innermost first.
     stacks: dict[str, list[Any]] = state(dict)
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
         """No findings: notes the time since the step before."""
-        if self.ended_ns:
-            seconds = max(0.0, (step.first.end_ns - self.ended_ns) / 1e9)
-            self.between = [*self.between[1 - _LAST :], seconds]
-            self.longest = max(self.longest, seconds)
-        self.ended_ns = step.first.end_ns
+        note_step(self.gaps, step)
         self.stacks = {}
         return ()
 
@@ -65,23 +59,20 @@ class Hang(Rule):
         for worker, data in list(tick.stacks.items())[:_MOST]:
             if frames := _frames(data):
                 self.stacks[worker] = frames
-        if not isinstance(tick.last, JointStep):
+        silence = silence_at(self.gaps, tick, threshold=self.threshold, factor=self.factor, pauses=self.pauses)
+        if silence is None:
             return
-        usual = median(self.between) if self.between else 0.0
-        limit = max(self.threshold, self.factor * usual, self.pauses * self.longest)
-        late = sorted(worker for worker, seconds in tick.seconds.items() if seconds >= limit)
-        unseen = [worker for worker in late if worker not in self.stacks]
-        if not late or (unseen and tick.silent_s < _PATIENCE * limit):
+        unseen = [worker for worker in silence.late if worker not in self.stacks]
+        if unseen and tick.silent_s < _PATIENCE * silence.limit_s:
             return
-        places = {worker: _place(self.stacks[worker]) for worker in late if worker in self.stacks}
+        places = {worker: _place(self.stacks[worker]) for worker in silence.late if worker in self.stacks}
         yield self.finding(
             tick,
             severity=Severity.WARNING,
             subject="hang",
             value=tick.silent_s,
-            limit=limit,
-            message=f"{', '.join(late[:4])} {'has' if len(late) == 1 else 'have'} completed no step for "
-            f"{tick.silent_s:.0f} s after step {tick.last.mode_step}; {_standing(places) or 'no stack could be read'}",
+            limit=silence.limit_s,
+            message=f"{silence.message}; {_standing(places) or 'no stack could be read'}",
             symptoms=("no_step_completed",),
             evidence={"places": places, "stacks": {worker: _lines(self.stacks[worker]) for worker in list(places)[:8]}},
         )
