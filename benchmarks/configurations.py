@@ -81,6 +81,33 @@ _T0 = Configuration(
     avoided=NORM_INTERVAL,
 )
 
+_DEFAULT = Configuration(
+    "default",
+    "the default configuration, which keeps a budget of 1 %",
+    # The time of three runs passes for each step of the watched run, so a share of the time is three times as much.
+    {"overhead_budget": BUDGET_RATIO / 3},
+    {"mlp": 1.015, "transformer": 1.01, "convolutional": 1.015},
+    interval=None,
+    captured=("parameters", "gradients", "updates", "outputs"),
+    block=64,
+    turn=16,
+    warm_up=300,
+    trim=0.0,
+)
+
+
+def _of_set(name: str, model: str) -> Configuration:
+    """The capture that the rules of a set and the default ones need."""
+    rules = [RuleSpec(each) for each in dict.fromkeys([*rule_names("default"), *rule_names(name)])]
+    return replace(
+        _DEFAULT,
+        name=name,
+        says=f"what the rules of the sets default and {name} need, within the same budget",
+        settings={**capture_for(rules), **_DEFAULT.settings},
+        targets={model: 1.015},
+    )
+
+
 CONFIGURATIONS = (
     Configuration(
         "statistics-1",
@@ -98,31 +125,10 @@ CONFIGURATIONS = (
         interval=10,
         judged_by_limit=True,
     ),
-    Configuration(
-        "default",
-        "the default configuration, which keeps a budget of 1 %",
-        # The time of three runs passes for each step of the watched run, so a share of the time is three times as much.
-        {"overhead_budget": BUDGET_RATIO / 3},
-        {"mlp": 1.015, "transformer": 1.01},
-        interval=None,
-        captured=("parameters", "gradients", "updates", "outputs"),
-        block=64,
-        turn=16,
-        warm_up=300,
-        trim=0.0,
-    ),
-    Configuration(
-        "llm",
-        "what the rules of the set llm need, within the same budget",
-        {**capture_for([RuleSpec(name) for name in rule_names("llm")]), "overhead_budget": BUDGET_RATIO / 3},
-        {"transformer": 1.015},
-        interval=None,
-        captured=("parameters", "gradients", "updates", "outputs"),
-        block=64,
-        turn=16,
-        warm_up=300,
-        trim=0.0,
-    ),
+    _DEFAULT,
+    _of_set("llm", "transformer"),
+    _of_set("vision", "convolutional"),
+    _of_set("tabular", "mlp"),
     _T0,
     replace(
         _T0,

@@ -45,6 +45,24 @@ class Block(nn.Module):
         return result
 
 
+def _normalized(inputs: int, outputs: int) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+class Residual(nn.Module):
+    """Two convolutions with a shortcut around them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(_normalized(width, width), _normalized(width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` and the result: (batch, width, height, width of the image)."""
+        result: Tensor = x + self.body(x)
+        return result
+
+
 class Decoder(nn.Module):
     """A small language model over ``vocabulary`` tokens."""
 
@@ -73,6 +91,24 @@ def mlp() -> Training:
     model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images, labels = torch.randn(64, 784), torch.randint(0, 10, (64,))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    return Training(model, optimizer, step)
+
+
+def convolutional() -> Training:
+    """A residual network of 6 convolutions with batch normalisation, at batch 32 of 3x16x16 images, with SGD."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        _normalized(3, 32), Residual(32), nn.MaxPool2d(2), _normalized(32, 64), Residual(64), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    images, labels = torch.randn(32, 3, 16, 16), torch.randint(0, 10, (32,))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -133,4 +169,8 @@ def large_transformer(
 _APART: dict[str, Any] = {"isolate_recompiles": True}
 
 #: What runs on the CPU, by the name in tables.
-WORKLOADS: dict[str, Callable[[], Training]] = {"mlp": mlp, "transformer": transformer}
+WORKLOADS: dict[str, Callable[[], Training]] = {
+    "mlp": mlp,
+    "convolutional": convolutional,
+    "transformer": transformer,
+}
