@@ -328,7 +328,7 @@ def _own_or(own: bool | None, general: bool | None, default: bool) -> bool:
 def _expects_a_match(collection: Collection) -> bool:
     """Whether to report that a collection matches nothing: the user selected tensors by it."""
     built_in = collection.built_in
-    if built_in is not None and built_in.every_step:
+    if built_in is not None and (built_in.every_step or built_in.rare):
         return False
     if collection.name.startswith(PART_OF):
         return False  # a rule needs it, and reports missing data itself

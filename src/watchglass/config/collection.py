@@ -22,12 +22,14 @@ class BuiltInCollection(NamedTuple):
         tags: Where given, its tensors carry one of these instead, set by an adapter from the structure of the model.
             Roles are then those in which they are found without looking for the tag.
         every_step: Its values are recorded at every step, independent of the plan.
+        rare: Whether few models have anything of the kind, so that nothing is reported where it matches nothing.
     """
 
     holds: str
     roles: tuple[Role, ...] = ()
     tags: tuple[str, ...] = ()
     every_step: bool = False
+    rare: bool = False
 
 
 #: Collections that exist in every run.
@@ -59,8 +61,8 @@ BUILT_IN_COLLECTIONS: dict[str, BuiltInCollection] = {
     "tanh_input": BuiltInCollection("inputs of tanh", (), ("tanh_input",)),
     "sigmoid_input": BuiltInCollection("inputs of sigmoid", (), ("sigmoid_input",)),
     "attention": BuiltInCollection("largest logit and entropy of each attention head", (), ("attention",)),
-    "float8_casts": BuiltInCollection("what casts to float8 lose, by module", (), ("float8_casts",)),
-    "router": BuiltInCollection("load and logits of routers in mixtures of experts", (), ("router",)),
+    "float8_casts": BuiltInCollection("what casts to float8 lose, by module", (), ("float8_casts",), rare=True),
+    "router": BuiltInCollection("load and logits of routers in mixtures of experts", (), ("router",), rare=True),
     "logsumexp": BuiltInCollection("log-sum-exp of the logits that a loss function gets", (), ("logsumexp",)),
     "feature_importance": BuiltInCollection("importance of each feature to boosted trees", (), ("feature_importance",)),
     "trees": BuiltInCollection("depth and largest node number of boosted trees", (), ("trees",)),
