@@ -14,7 +14,7 @@ from watchglass.version import __version__ as __version__
 if TYPE_CHECKING:
     from watchglass.actions import Action
     from watchglass.capture import Hook
-    from watchglass.config import Collection
+    from watchglass.config import Collection, ProfilerConfig
     from watchglass.errors import (
         DeliverLater,
         EndOfRunError,
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Action", "Collection", "DeliverLater", "EndOfRunError", "Event", "Finding", "Hook", "Mode", "ModuleKind", "Needs",
-    "ProfileRefusedError", "Role", "Rule", "Run", "Runs", "Severity", "StepNotReadyError", "StepNotRecordedError",
-    "TrainingStopped", "UndeliverableError", "UnknownNameError", "__version__", "open_run", "open_runs", "save_scalar",
-    "save_tensor", "watch", "xgboost_callback",
+    "ProfileRefusedError", "ProfilerConfig", "Role", "Rule", "Run", "Runs", "Severity", "StepNotReadyError",
+    "StepNotRecordedError", "TrainingStopped", "UndeliverableError", "UnknownNameError", "__version__", "open_run",
+    "open_runs", "save_scalar", "save_tensor", "watch", "xgboost_callback",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -47,8 +47,13 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
             return self.attend(x, x, x)[0]  # type: ignore[no-any-return]
 
     before = functions()
-    settings = {"facts": ("tensor_reads",), "save_interval": 1, "collections": ("attention",), "profile_steps": "1:2"}
-    with Hook(tmp_path / "run", profiler=True, **settings) as hook:
+    settings = {
+        "facts": ("tensor_reads",),
+        "save_interval": 1,
+        "collections": ("attention",),
+        "profiler": {"enabled": True, "profile_steps": "1:2", "python_profile": "1:2"},
+    }
+    with Hook(tmp_path / "run", **settings) as hook:
         PyTorchAdapter(hook, discover=True)
         model = Attending()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -81,7 +81,7 @@ class Residual(nn.Module):
 
 
 def watched(path: Path, model: nn.Module, clock: LoadClock | None = None, **settings: Any) -> Hook:
-    hook = Hook(path, **{"module_times": True, "save_interval": 16, "strict": True, **settings})
+    hook = Hook(path, **{"profiler": {"module_times": True}, "save_interval": 16, "strict": True, **settings})
     if clock is not None:
         hook.phase_clock = clock
     attach(hook, framework("torch"), model)
@@ -230,7 +230,7 @@ def test_a_compiled_model_is_not_timed(tmp_path: Path) -> None:
 
 def test_nothing_is_timed_unless_asked(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
-    with watched(tmp_path / "run", model, module_times=False):
+    with watched(tmp_path / "run", model, profiler=None):
         fit(model)
     assert len(times_of(tmp_path / "run")) == 0
 

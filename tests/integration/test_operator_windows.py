@@ -35,7 +35,7 @@ def train(folder: Path, windows: str = "", steps: int = 30, between: Between = l
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), Burn(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    with Hook(run=folder, profile_steps=windows, flight_recorder=False, strict=True) as hook:
+    with Hook(run=folder, profiler={"profile_steps": windows}, flight_recorder=False, strict=True) as hook:
         adapter = PyTorchAdapter(hook, discover=False)
         adapter.attach(model)
         for step in range(steps):

@@ -18,7 +18,7 @@ from watchglass import Mode, open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.errors import EndOfRunError, MissingFileError, ProfileRefusedError
-from watchglass.run import ProfileRequest
+from watchglass.run import Operators, ProfileRequest
 
 Between = Callable[[Hook, int], object]
 
@@ -44,7 +44,7 @@ class Asking:
 
     def __init__(self, at: int = 10, steps: int = 2, **more: Any) -> None:
         self.at, self.steps, self.more = at, steps, more
-        self.requests: list[ProfileRequest] = []
+        self.requests: list[ProfileRequest[Operators]] = []
 
     def __call__(self, hook: Hook, step: int) -> None:
         if step != self.at:
@@ -56,7 +56,7 @@ class Asking:
         until(lambda: hook.changing)
 
     @property
-    def request(self) -> ProfileRequest:
+    def request(self) -> ProfileRequest[Operators]:
         return self.requests[0]
 
 
@@ -80,7 +80,7 @@ def test_a_later_start_is_kept_and_windows_may_follow_one_another(tmp_path: Path
         first(hook, step)
         second(hook, step)
 
-    train(tmp_path / "run", between, profile_steps="20:22")
+    train(tmp_path / "run", between, profiler={"profile_steps": "20:22"})
     assert [(each.steps, each.request) for each in open_run(tmp_path / "run").operators()] == [
         (range(15, 17), 0), (range(17, 19), 1), (range(20, 22), None),
     ]  # fmt: skip
@@ -106,7 +106,7 @@ def test_without_a_request_nothing_listens_and_the_steps_after_a_window_are_as_t
     ("settings", "asking", "reason"),
     [
         ({"profiler": False}, Asking(), "the profiler is off, by --no-profiler or profiler=False"),
-        ({"profile_steps": "15:20"}, Asking(steps=6, start=14), "it would overlap the window 15:20"),
+        ({"profiler": {"profile_steps": "15:20"}}, Asking(steps=6, start=14), "it would overlap the window 15:20"),
         ({}, Asking(start=100), "the training run ended before the window began"),
         ({}, Asking(at=29), "the training run ended before"),  # the window began, or its last step on the full path
     ],
@@ -115,7 +115,7 @@ def test_refusals_are_stated_in_the_run(tmp_path: Path, settings: dict[str, Any]
     train(tmp_path / "run", asking, **settings)
     with pytest.raises(ProfileRefusedError, match=reason):
         asking.request.wait()
-    (refusal,) = open_run(tmp_path / "run").facts("operator_window_refused")
+    (refusal,) = open_run(tmp_path / "run").facts("window_refused")
     assert reason in refusal.data["reason"]
     assert len(open_run(tmp_path / "run").steps()) == 30
 

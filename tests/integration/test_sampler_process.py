@@ -138,7 +138,8 @@ def test_it_ends_with_a_launcher_that_is_killed(processes: Processes, tmp_path: 
 
 
 def test_watch_samples_where_it_is_asked_to(processes: Processes, tmp_path: Path) -> None:
-    watch = 'import watchglass; hook = watchglass.watch(model, run="run", profiler=True, sample_interval_s=0.1)'
+    profiler = "watchglass.ProfilerConfig(enabled=True, sample_interval_s=0.1)"
+    watch = f'import watchglass; hook = watchglass.watch(model, run="run", profiler={profiler})'
     trains = processes.start(script(tmp_path, watch=watch, after="hook.close()"), cwd=tmp_path)
     run = until(lambda: sampled(tmp_path))
     assert set(run.samples("processes.count").values) == {1.0}, "the script itself"

@@ -110,8 +110,9 @@ class Hook:
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
         self._pid = os.getpid()
-        #: Called with the TRAIN steps and the number of each request for a profiled window, in the training thread.
-        self.on_window: list[Callable[[range, int], None]] = []
+        #: Called with what is profiled, the TRAIN steps and the number of each request for a profiled window, in the
+        #: training thread, until one returns True.
+        self.on_window: list[Callable[[str, range, int], bool]] = []
         # Added by the recorder's thread, for the training thread; a stop stays.
         self._commits: list[Commit] = []
         self._stopped = False
@@ -565,10 +566,11 @@ class Hook:
                 continue
             self._commits.remove(commit)
             steps = range(commit.at_step, commit.at_step + commit.change.steps)
-            if self.config.profiler is not False and self.on_window:
-                for callback in self.on_window:
-                    callback(steps, commit.number)
+            what = commit.change.profile
+            off = self.config.profiler.enabled is False
+            if not off and any(take(what, steps, commit.number) for take in self.on_window):
                 continue
-            off = "the profiler is off, by --no-profiler or profiler=False"
-            reason = off if self.config.profiler is False else "only training steps of PyTorch are profiled"
-            self.add_fact(WindowRefusal(steps.start, steps.stop, reason, commit.number).to_fact("profiler"))
+            reason = "only training steps of PyTorch are profiled"
+            if off:
+                reason = "the profiler is off, by --no-profiler or profiler=False"
+            self.add_fact(WindowRefusal(steps.start, steps.stop, reason, commit.number).to_fact(what))

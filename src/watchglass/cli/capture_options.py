@@ -74,7 +74,24 @@ ProfileSteps = Annotated[
     typer.Option(
         "--profile-steps",
         metavar="START:STOP,...",
-        help="Profile the operators of these training steps with PyTorch's profiler, STOP excluded.",
+        help="Profile the operators of these training steps with PyTorch's profiler, STOP excluded; 60s:65s for the "
+        "steps that begin in these seconds after the first update.",
+    ),
+]
+PythonProfile = Annotated[
+    str | None,
+    typer.Option(
+        "--python-profile",
+        metavar="START:STOP,...",
+        help="Profile the Python functions of these training steps, in the same form.",
+    ),
+]
+PythonProfiler = Annotated[
+    str | None,
+    typer.Option(
+        "--python-profiler",
+        metavar="cprofile|pyinstrument",
+        help="cprofile counts every call, pyinstrument looks at the stack every millisecond. [default: cprofile]",
     ),
 ]
 PlannedSteps = Annotated[
@@ -92,7 +109,7 @@ def given_settings(
     collections: list[str] | None,
     save_raw: list[str] | None,
     overhead_budget: str | None,
-    no_profiler: bool = False,
+    profiler: Mapping[str, Any],
     **others: Any,
 ) -> dict[str, Any]:
     """Settings of the command line; :func:`capture_config` validates them.
@@ -101,17 +118,20 @@ def given_settings(
         collections: Values of ``--collection``.
         save_raw: Values of ``--save-raw``.
         overhead_budget: Value of ``--overhead-budget``.
-        no_profiler: Value of ``--no-profiler``.
+        profiler: Settings of the profiler; None for an option not given.
         **others: Values of options that have the name of their setting; None or False for an option not given.
 
     Raises:
         InvalidValueError: A text that is no value of its option.
     """
     settings = {name: value for name, value in others.items() if value not in (None, False)}
+    of_profiler = {
+        name: value for name, value in profiler.items() if value is not None and (value or name == "enabled")
+    }
+    if of_profiler:
+        settings["profiler"] = of_profiler
     if overhead_budget is not None:
         settings["overhead_budget"] = parse_percent(overhead_budget)
-    if no_profiler:
-        settings["profiler"] = False
     table = parse_collections(collections or ())
     for name in (part.strip() for text in save_raw or () for part in text.split(",")):
         if not name:
@@ -148,7 +168,8 @@ def _option(given: Mapping[str, Any], setting: str) -> str:
     """A setting as the command line spells it: its option, and for a collection the name."""
     field, _, rest = setting.partition(".")
     if field != "collections":
-        return "--no-profiler" if field == "profiler" else "--" + setting.removesuffix("_s").replace("_", "-")
+        name = rest if field == "profiler" else setting
+        return "--no-profiler" if name == "enabled" else "--" + name.removesuffix("_s").replace("_", "-")
     # --collection gives texts, so True is from --save-raw.
     only_raw = given.get("collections", {}).get(rest) == {"save_raw": True}
     return f"{'--save-raw' if only_raw else '--collection'} {rest}"

@@ -1,4 +1,4 @@
-"""``watchglass profile``: ask a running job for the operators of its next training steps."""
+"""``watchglass profile``: ask a running job for the operators, or functions, of its next training steps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from watchglass import view
+from watchglass.cli.capture_options import PythonProfiler
 from watchglass.cli.failure import print_note
 from watchglass.cli.shared_options import RunPath
 from watchglass.cli.terminal import print_table, progress, stdout_console
@@ -14,51 +15,71 @@ from watchglass.errors import InvalidValueError
 from watchglass.records import count
 
 if TYPE_CHECKING:
-    from watchglass.run import Operators, ProfileRequest
+    from watchglass.run import Operators, ProfileRequest, PythonProfile
 
 
 def profile(
     run: RunPath,
     steps: Annotated[str, typer.Option("--steps", metavar="N", help="How many training steps.")] = "5",
+    python: Annotated[
+        bool, typer.Option("--python", help="Profile Python functions instead of PyTorch's operators.")
+    ] = False,
+    python_profiler: PythonProfiler = None,
     start: Annotated[
         str | None, typer.Option("--start", metavar="STEP", help="The first one. [default: the next possible one]")
     ] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the operators.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the result.")] = False,
 ) -> None:
-    """Profile the operators of the next training steps of a running job with PyTorch's profiler.
+    """Profile the next training steps of a running job: operators with PyTorch's profiler, or Python functions.
 
-    Prints the operators that take the most time, once the steps are over. Ctrl-C ends the wait alone.
+    Prints what takes the most time, once the steps are over. Ctrl-C ends the wait alone.
     """
     from watchglass.run import open_run
 
     number, first = _number("--steps", steps), None if start is None else _number("--start", start)
-    request = open_run(run).profile(number, start=first)
+    request = (
+        open_run(run).profile_python(number, start=first, profiler=python_profiler or "cprofile")
+        if python or python_profiler
+        else open_run(run).profile(number, start=first)
+    )
     asked = f"{count(number, 'training step')} of {view.printable(run)} will be profiled, from step "
     print_note(f"{asked}{request.steps.start} on{'' if start is not None else ' or the next possible one'}")
     if no_wait:
-        print_note(f"to see the operators: watchglass show {run}, or watchglass report {run} -o FILE")
+        print_note(f"to see the result: watchglass show {run}, or watchglass report {run} -o FILE")
         return
     try:
         _print(request)
     except KeyboardInterrupt:
-        print_note(f"interrupted; the request remains. To see the operators: watchglass show {run}")
+        print_note(f"interrupted; the request remains. To see the result: watchglass show {run}")
         raise
 
 
-def _print(request: ProfileRequest) -> None:
+def _print(request: ProfileRequest[Operators] | ProfileRequest[PythonProfile]) -> None:
+    from watchglass.run import Operators
+
     with progress("waiting for the profiled steps (Ctrl-C to end the wait)") as tick:
         windows = request.wait(tick=tick)
     console = stdout_console()
     for name, reason in request.refused.items():
         print_note(f"{name} was not profiled: {reason}")
     for window in windows:
-        rows = view.operator_rows(window)
-        print_table(console, _heading(window), rows, titles=view.OPERATOR_TITLES, numbers=view.OPERATOR_TITLES[1:])
+        titles: tuple[str, ...] = view.OPERATOR_TITLES
+        if isinstance(window, Operators):
+            rows = view.operator_rows(window)
+        else:
+            titles, rows = view.FUNCTION_TITLES, view.function_rows(window)
+        words = ("operator", "function", "place")
+        print_table(
+            console, _heading(window), rows, titles=titles, numbers=[each for each in titles if each not in words]
+        )
 
 
-def _heading(window: Operators) -> str:
+def _heading(window: Operators | PythonProfile) -> str:
+    from watchglass.run import PythonProfile
+
     cost = view.window_cost_sentence(window.cost)
-    steps = f"Operators of training steps {window.steps.start}:{window.steps.stop} of {window.worker}, per step"
+    what = "Python functions" if isinstance(window, PythonProfile) else "Operators"
+    steps = f"{what} of training steps {window.steps.start}:{window.steps.stop} of {window.worker}, per step"
     return "; ".join(filter(None, (steps, cost, window.note)))
 
 

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from watchglass import view
 from watchglass.cli.terminal import working
-from watchglass.config import EvaluatorConfig
+from watchglass.config import EvaluatorConfig, joined
 from watchglass.rules import RULE_SETS, documentation, expand, find_rule, parse_rules
+from watchglass.store import layout, open_store
 
 #: The set of rules whose verdict the report states.
 _RULES = "system"
 
 
-def write_profiler_report(path: str, output: str, *, replace: bool = False) -> int:
-    """Write the report of a run, as JSON if ``output`` ends with ``.json``, else as HTML; returns its size in bytes.
+class Written(NamedTuple):
+    """A written report: its place, a path or an address, and its size."""
+
+    place: str
+    bytes: int
+
+
+def place_of(run: str, output: str | None) -> str:
+    """Where :func:`write_profiler_report` writes: ``output``, or the report inside the run."""
+    return output or joined(run, layout.PROFILER_REPORT)
+
+
+def write_profiler_report(path: str, output: str | None, *, replace: bool = False) -> Written:
+    """Write the report of a run, as JSON if ``output`` ends with ``.json``, else as HTML.
 
     Args:
         path: Location of the run.
-        output: The file; it appears whole or not at all.
+        output: The file; it appears whole or not at all. None for the report inside the run, which is replaced.
         replace: Overwrite a file that is there.
 
     Raises:
@@ -26,13 +41,19 @@ def write_profiler_report(path: str, output: str, *, replace: bool = False) -> i
     """
     from watchglass.cli.verdicts import replayed
 
-    target = view.check_report_path(output, replace=replace)
+    target = None if output is None else view.check_report_path(output, replace=replace)
     run, verdict = replayed(EvaluatorConfig(path, None, expand(parse_rules([_RULES]))))
     with working("drawing the figures"):
         document = view.profile_document(run, verdict, _texts())
-        as_json = Path(output).suffix.lower() == ".json"
+        as_json = Path(output or "").suffix.lower() == ".json"
         text = view.profile_json(document) if as_json else view.render_profile_report(run, verdict, document)
-        return view.write_whole(target, text.encode(), option="-o")
+    data = text.encode()
+    if target is not None:
+        view.write_whole(target, data, option="-o")
+    else:
+        with closing(open_store(path)) as store:
+            store.write(layout.PROFILER_REPORT, data, replace=True)
+    return Written(place_of(path, output), len(data))
 
 
 def _texts() -> dict[str, view.ProfilerRule]:

@@ -10,11 +10,17 @@ from watchglass import view
 from watchglass.cli.evaluator_options import Causes
 from watchglass.cli.shared_options import PricePerHour, RunPath, price_of
 from watchglass.cli.terminal import working
+from watchglass.errors import InvalidValueError
 
 
 def report(
     run: RunPath,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="HTML file to write. [default with --profiler: inside the run]"
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     causes: Causes = None,
     price_per_hour: PricePerHour = None,
@@ -33,10 +39,13 @@ def report(
     if profiler:
         from watchglass.cli.profiler_report import write_profiler_report
 
-        typer.echo(f"{output} ({view.size(write_profiler_report(run, output, replace=force))})")
+        written = write_profiler_report(run, output, replace=force)
+        typer.echo(f"{view.printable(written.place)} ({view.size(written.bytes)})")
         return
+    if output is None:
+        raise InvalidValueError("-o FILE is missing: the file to write")
     view.check_report_path(output, replace=force)
     opened, verdict = judged(run, causes=causes or (), price_per_hour=price)
     with working("drawing the figures"):
-        written = view.write_report(opened, verdict, output, replace=force)
-    typer.echo(f"{output} ({view.size(written)})")
+        size = view.write_report(opened, verdict, output, replace=force)
+    typer.echo(f"{output} ({view.size(size)})")

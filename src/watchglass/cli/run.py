@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
@@ -15,8 +16,9 @@ from watchglass import view
 from watchglass.cli import capture_options, evaluator_options, shared_options
 from watchglass.cli.failure import print_note, print_warning, show_traceback
 from watchglass.cli.terminal import print_verdict_beside, progress, working
-from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, environment
+from watchglass.config import DEFAULT_RUNS, TIMING, EvaluatorConfig, environment, joined
 from watchglass.errors import EXIT_STOPPED, LaunchError
+from watchglass.store import layout
 
 if TYPE_CHECKING:
     from watchglass.launch import Job, LaunchOutcome
@@ -97,9 +99,21 @@ ProfilerReportFile = Annotated[
     typer.Option(
         "--profiler-report",
         metavar="FILE",
-        help="Write the report on time and machine at the end of the run, as JSON if FILE ends with .json.",
+        help="File of the report on time and machine, as JSON if FILE ends with .json. "
+        "[default: profiler-report.html in the run]",
     ),
 ]
+NoProfilerReport = Annotated[bool, typer.Option("--no-profiler-report", help="Write no report on time and machine.")]
+ReportInterval = Annotated[
+    float | None,
+    typer.Option(
+        "--report-interval",
+        metavar="SECONDS",
+        help="Also write the report on time and machine every SECONDS while the script runs, 10 or more.",
+    ),
+]
+#: Least seconds between two reports of a run that goes on.
+_LEAST_INTERVAL_S = 10
 
 
 def run(
@@ -127,9 +141,13 @@ def run(
     no_profiler: capture_options.NoProfiler = False,
     sample_interval: capture_options.SampleInterval = None,
     profile_steps: capture_options.ProfileSteps = None,
+    python_profile: capture_options.PythonProfile = None,
+    python_profiler: capture_options.PythonProfiler = None,
     module_times: capture_options.ModuleTimes = False,
     report: ReportFile = None,
     profiler_report: ProfilerReportFile = None,
+    no_profiler_report: NoProfilerReport = False,
+    report_interval: ReportInterval = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Compact the run at its end, like 'watchglass compact'.")
     ] = False,
@@ -158,11 +176,15 @@ def run(
     if no_capture or environment.disabled():
         return run_untouched(job)
     _check(evaluator, rules, stop_on, (report, profiler_report), action)
+    _check_profiler_report(profiler_report, no_profiler_report, report_interval)
     given = capture_options.given_settings(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
-        no_profiler=no_profiler, sample_interval_s=sample_interval, profile_steps=profile_steps,
-        module_times=module_times,
+        profiler={
+            "enabled": False if no_profiler else None, "sample_interval_s": sample_interval,
+            "module_times": module_times, "profile_steps": profile_steps, "python_profile": python_profile,
+            "python_profiler": python_profiler,
+        },
     )  # fmt: skip
     config_of_evaluator = None
     if evaluator == "local":
@@ -172,7 +194,12 @@ def run(
             timing=context.obj.evaluator,
         )  # fmt: skip
     file, capture = capture_options.capture_config(config, given, config_of_evaluator)
-    after = _After(report, profiler_report, shared_options.price_of(price_per_hour), file, compact, quiet)
+    rewritten = report_interval is not None
+    profiled = capture.profiler.enabled is not False
+    wanted = profiled and not no_profiler_report and (rewritten or environment.writes_profiler_report())
+    price = shared_options.price_of(price_per_hour)
+    after = _After(report, profiler_report, wanted, rewritten, price, file, compact, quiet)
+    job = replace(job, profiler_report=profiler_report, report_interval_s=report_interval)
     return _launch(replace(job, evaluator=config_of_evaluator, capture=capture), after)
 
 
@@ -181,7 +208,9 @@ class _After(NamedTuple):
 
     Attributes:
         report: Path of the report; None for no report.
-        profiler_report: The same of the profiler's report.
+        profiler_report: The same of the profiler's report; None for the one in the run.
+        by_default: Whether the profiler's report is written without a path.
+        rewritten: Whether it is written while the run goes on, so that its file is there.
         price: Price of an hour; None if unknown.
         file: The file of settings; None for none.
         compact: Whether to compact the run.
@@ -190,6 +219,8 @@ class _After(NamedTuple):
 
     report: str | None
     profiler_report: str | None
+    by_default: bool
+    rewritten: bool
     price: float | None
     file: Path | None
     compact: bool
@@ -215,10 +246,12 @@ def _launch(job: Job, after: _After) -> int:
         except Exception as error:  # the exit status must be that of the script
             show_traceback()
             print_warning(f"no verdict on {outcome.run}: {error}")
-        if after.profiler_report is not None:
-            _write_profiler_report(outcome.run, after.profiler_report)
         if after.compact:
             _compact(outcome.run, quiet=after.quiet)
+        if after.profiler_report is not None:
+            _write_profiler_report(outcome.run, after.profiler_report, replace=after.rewritten)
+        elif after.by_default and outcome.recorded:
+            _write_report_of_run(outcome.run, quiet=after.quiet)
     return outcome.exit_status
 
 
@@ -253,18 +286,48 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
         print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
 
 
-def _write_profiler_report(run: str, output: str) -> None:
-    """Write the profiler's report; its failure is a warning."""
+def _write_profiler_report(run: str, output: str, *, replace: bool) -> None:
+    """Write the profiler's report where the user named it; its failure is a warning.
+
+    Args:
+        run: Location of the run.
+        output: The file.
+        replace: Whether it was written while the run went on, so that it is there.
+    """
     from watchglass.cli.profiler_report import write_profiler_report
 
     later = f"watchglass report --profiler {run} -o {output}"
     try:
-        print_note(f"profiler report {output} ({view.size(write_profiler_report(run, output))})")
+        print_note(f"profiler report {output} ({view.size(write_profiler_report(run, output, replace=replace).bytes)})")
     except KeyboardInterrupt:
         print_note(f"interrupted; to write the profiler report: {later}")
     except Exception as error:  # the exit status must be that of the script
         show_traceback()
         print_warning(f"no profiler report: {error}; to try again: {later}")
+
+
+def _write_report_of_run(run: str, *, quiet: bool) -> None:
+    """Write the profiler's report inside the run: in a process that goes on where the run takes long to read."""
+    from watchglass.launch import write_report
+
+    place, later = view.printable(joined(run, layout.PROFILER_REPORT)), f"watchglass report --profiler {run}"
+    try:
+        process = write_report(run)
+    except OSError as error:
+        print_warning(f"no profiler report: {error.strerror or error}; to try again: {later}")
+        return
+    try:
+        with working("writing the profiler report (Ctrl-C to skip)"):
+            ended = process.wait(TIMING.report_wait_s)
+    except KeyboardInterrupt:
+        process.end()
+        print_note(f"interrupted; to write the profiler report: {later}")
+        return
+    if ended and process.failure:
+        print_warning(f"no profiler report: {process.failure}; to try again: {later}")
+    elif not quiet:
+        print_note(f"profiler report {place}" if ended else f"profiler report {place}, which is still being written")
+    process.leave()
 
 
 def _compact(run: str, *, quiet: bool) -> None:
@@ -290,6 +353,18 @@ def _recorded(outcome: LaunchOutcome) -> str:
     if outcome.failure is not None:
         end = f"failed: {view.failure_sentence(outcome.failure)}; "
     return f"{end}recorded; to get the verdict: watchglass check {outcome.run}"
+
+
+def _check_profiler_report(file: str | None, none: bool, interval_s: float | None) -> None:
+    """Refuse options of the profiler's report that contradict each other."""
+    for option, given in (("--profiler-report", file), ("--report-interval", interval_s)):
+        if none and given is not None:
+            raise LaunchError(f"use either --no-profiler-report or {option}, not both")
+    if interval_s is not None and not _LEAST_INTERVAL_S <= interval_s < math.inf:
+        raise LaunchError(
+            f"--report-interval must be a number of seconds from {_LEAST_INTERVAL_S} on but got {interval_s:g}; "
+            "each report reads the whole run"
+        )
 
 
 def _check(

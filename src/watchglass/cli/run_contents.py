@@ -16,6 +16,7 @@ from watchglass.view import (
     capture_lines,
     duration,
     failure_sentence,
+    functions_sentence,
     modules_sentence,
     number,
     operators_sentence,
@@ -57,6 +58,7 @@ def head_of(run: Run) -> Rows:
         *(("time", phases_sentence(phases)) for phases in (run.phases(),) if len(phases)),
         *(("modules", modules_sentence(times)) for times in (run.module_times(),) if len(times)),
         *(("operators", operators_sentence(operators)) for operators in run.operators() if len(operators)),
+        *(("functions", functions_sentence(profile)) for profile in run.python_profiles() if len(profile)),
         *(("evaluated by", who) for who in _evaluators(run)),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {manifest.version}"),
     ]

@@ -60,7 +60,11 @@ from watchglass.config.plugins import (
     seen_from as seen_from,
 )
 from watchglass.config.process_config import ProcessConfig as ProcessConfig
-from watchglass.config.profile_windows import MOST_PROFILED_STEPS as MOST_PROFILED_STEPS
+from watchglass.config.profile_windows import (
+    MOST_PROFILED_STEPS as MOST_PROFILED_STEPS,
+    ProfiledRange as ProfiledRange,
+)
+from watchglass.config.profiler import ProfilerConfig as ProfilerConfig
 from watchglass.config.regular_files import (
     NotRegularError as NotRegularError,
     near_file as near_file,

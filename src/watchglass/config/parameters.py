@@ -264,7 +264,8 @@ def _plain(value: Any) -> Any:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    return "" if field.default in (dataclasses.MISSING, None) else f"; the default is {field.default!r}"
+    unnamed = field.default in (dataclasses.MISSING, None) or dataclasses.is_dataclass(field.default)
+    return "" if unnamed else f"; the default is {field.default!r}"
 
 
 #: Types of the fields of a class, cached because each worker has instances of each rule.

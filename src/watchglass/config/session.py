@@ -13,12 +13,15 @@ from watchglass.config.collection import DEFAULT_COLLECTIONS, Collection, check_
 from watchglass.config.facts import FACTS
 from watchglass.config.locations import absolute
 from watchglass.config.parameters import ParameterError, check_names, describe, parameter, validate, values
-from watchglass.config.profile_windows import profile_windows
+from watchglass.config.profiler import ProfilerConfig
 from watchglass.config.saving import MODE_NAMES, STEP_SETTINGS, SaveSettings, Schedule
 from watchglass.config.sources import SettingsLayer, combine, read_collections, with_source
-from watchglass.errors import InvalidValueError
 
 MEBIBYTE = 1 << 20
+
+
+#: The settings of a profiler of which nothing is said.
+_PROFILER = ProfilerConfig()
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,7 @@ class SessionConfig(SaveSettings):
         raw_keep_bytes: Raw tensors to keep per worker; older files are removed. None keeps all.
         flight_recorder: Keep the last steps in files that survive ``kill -9``, about 8 MiB per worker.
         planned_steps: Planned number of TRAIN steps, if known.
-        profiler: Whether a separate process samples system metrics, and the phases of steps are recorded. None means
-            yes under ``watchglass run``, and no for ``watch`` alone.
-        sample_interval_s: Seconds between two samples of system metrics.
-        profile_steps: Windows of training steps in which PyTorch's profiler records operators, ``"100:105"`` each: from
-            the first number up to, without, the second one.
-        module_times: Whether the time of each module is recorded, in some training steps that are not captured.
+        profiler: The settings of the profiler; True, False or None for its ``enabled`` alone.
         strict: Faults inside capture raise instead of detaching. For tests.
         overrides: Settings of the command line, which override those of the script.
     """
@@ -72,32 +70,19 @@ class SessionConfig(SaveSettings):
     raw_keep_bytes: int | None = parameter(None, help="raw tensors to keep per worker", unit="bytes", ge=1)
     flight_recorder: bool = parameter(True, help="keep the last steps in files that survive kill -9")
     planned_steps: int | None = parameter(None, help="planned number of TRAIN steps", unit="steps", ge=1)
-    profiler: bool | None = parameter(None, help="sample system metrics, and record phases of steps")
-    sample_interval_s: float = parameter(
-        0.5, help="time between samples of system metrics", unit="seconds", ge=0.1, le=60
-    )
-    profile_steps: tuple[str, ...] = parameter((), help="training steps whose operators are profiled, START:STOP")
-    module_times: bool = parameter(False, help="time the modules of the model in some training steps")
+    profiler: ProfilerConfig = parameter(_PROFILER, help="settings of the profiler")  # noqa: RUF009  a field
     strict: bool = parameter(False, help="faults inside capture raise")
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def profile_windows(self) -> tuple[range, ...]:
-        """The windows of ``profile_steps``, ascending."""
-        return profile_windows(self.profile_steps)
-
-    @property
     def records_phases(self) -> bool:
         """Whether the phases of steps are recorded: the profiler is on, which it is by default under a launcher."""
-        return self.profiler if self.profiler is not None else self.attempt is not None
+        return self.profiler.enabled if self.profiler.enabled is not None else self.attempt is not None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "profiler", ProfilerConfig.read(self.profiler))
         validate(self)
         check_patterns(self.include_regex, "SessionConfig")
-        try:
-            profile_windows(self.profile_steps)
-        except InvalidValueError as error:
-            raise ParameterError("SessionConfig", "profile_steps", str(error)) from None
         self.check_modes("SessionConfig")
         object.__setattr__(self, "collections", read_collections(self.collections, DEFAULT_COLLECTIONS))
         for collection in self.collections:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, PART_OF, Collection
 from watchglass.config.parameters import ParameterError, build, values
+from watchglass.config.profiler import ProfilerConfig
 from watchglass.config.saving import ModeSteps
 from watchglass.errors import InvalidValueError
 
@@ -95,13 +96,15 @@ def add_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
     """
     result = dict(before)
     for name, value in after.items():
+        if name == "profiler":
+            value = ProfilerConfig.read(value)
         earlier, later = _table(before.get(name)), _table(value)
         result[name] = value if earlier is None or later is None else add_settings(earlier, later)
     return result
 
 
 def _table(value: Any) -> Mapping[str, Any] | None:
-    if isinstance(value, (Collection, ModeSteps)):
+    if isinstance(value, (Collection, ModeSteps, ProfilerConfig)):
         return values(value)
     return value if isinstance(value, Mapping) else None
 

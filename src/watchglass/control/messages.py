@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from watchglass.config import MOST_PROFILED_STEPS
 from watchglass.errors import DamagedDataError, InvalidValueError
+from watchglass.records import PYTHON_PROFILERS
 
 T = TypeVar("T")
 
@@ -58,14 +59,15 @@ class PlanChange:
 
 @dataclass(frozen=True)
 class ProfileWindow:
-    """The operators of some steps are profiled.
+    """Some steps are profiled.
 
     Attributes:
         steps: How many, 1 to :data:`~watchglass.config.MOST_PROFILED_STEPS`.
         reason: As for :class:`Stop`, like ``finding``.
+        profile: What is profiled: ``"operators"``, or Python's functions by ``"cprofile"`` or ``"pyinstrument"``.
 
     Raises:
-        InvalidValueError: It is not a whole number in this range.
+        InvalidValueError: It is not a whole number in this range, or something else is to be profiled.
     """
 
     kind: ClassVar[str] = "profile"
@@ -73,9 +75,12 @@ class ProfileWindow:
     steps: int = 1
     reason: str = ""
     finding: str = ""
+    profile: str = "operators"
 
     def __post_init__(self) -> None:
         _check("steps of a profile window", self.steps, 1)
+        if self.profile not in (known := ("operators", *PYTHON_PROFILERS)):
+            raise InvalidValueError(f"a profile window must be one of {', '.join(known)} but got {self.profile!r}")
         if self.steps > MOST_PROFILED_STEPS:
             raise InvalidValueError(
                 f"steps of a profile window must be at most {MOST_PROFILED_STEPS} but got {self.steps}; "

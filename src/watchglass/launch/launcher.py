@@ -22,12 +22,13 @@ from watchglass.launch.evaluator import companion_environment, wait_for
 from watchglass.launch.failures import Failures
 from watchglass.launch.interpreter import check_bootstrap_possible, with_bootstrap
 from watchglass.launch.job import Job
+from watchglass.launch.profiler_report import ReportProcess, ReportRewriting
 from watchglass.launch.shared_attempt import begin_attempt
 from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training_process import exit_status, run_training
 from watchglass.record import has_unharvested
 from watchglass.records import Failure, Verdict, from_json
-from watchglass.store import attempts, layout, open_store, write_launch_end
+from watchglass.store import attempts, claims_of_worker, layout, open_store, write_launch_end
 from watchglass.supervise import CompanionProcess, SamplerSupervision, Supervision
 
 #: Folder with the ``sitecustomize.py`` that brings capture into the training process.
@@ -53,6 +54,7 @@ class LaunchOutcome:
         failure: The failure of the run; None for none.
         verdict: The verdict of the evaluator; None if it gave none.
         beside_cpu_s: CPU time of launcher and evaluator so far.
+        recorded: Whether the training process of this launch became a worker, so that the run has records of it.
     """
 
     exit_status: int
@@ -65,6 +67,7 @@ class LaunchOutcome:
     failure: Failure | None = None
     verdict: Verdict | None = None
     beside_cpu_s: float = 0.0
+    recorded: bool = False
 
 
 #: A context that shows progress; its function takes the seconds waited.
@@ -158,6 +161,35 @@ class _Sampling:
             self._sampler = self._config = None
 
 
+class _Rewriting:
+    """The profiler report of a launch that is rewritten while the script runs, where the job says so.
+
+    Args:
+        job: The job.
+        run: Location of the run.
+        report: Takes a sentence about what goes wrong.
+    """
+
+    def __init__(self, job: Job, run: str, report: Callable[[str], None]) -> None:
+        self._job, self._run, self._report = job, run, report
+        self._writer: ReportRewriting | None = None
+
+    def look(self) -> None:
+        """Write the report, where it is due. First called when the script runs."""
+        if self._writer is not None:
+            self._writer.look()
+        elif self._job.report_interval_s is not None:
+            environ = companion_environment(os.environ, BOOTSTRAP)
+            start = partial(ReportProcess, self._run, self._job.profiler_report, environ)
+            self._writer = ReportRewriting(start, self._job.report_interval_s, self._report)
+
+    def close(self) -> None:
+        """End a process that writes it."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
 def launch(
     job: Job,
     *,
@@ -193,14 +225,18 @@ def launch(
     begin = time.monotonic()
     sampling, evaluation = _Sampling(job.sampler(run, attempt), report), _Evaluation(config, report)
 
+    rewriting = _Rewriting(job if leads else replace(job, report_interval_s=None), run, report)
+
     def look() -> None:
         evaluation.look()
         sampling.look()
+        rewriting.look()
 
-    with SignalWatch(_group_sender()) as signals, closing(evaluation), closing(sampling):
+    with SignalWatch(_group_sender()) as signals, closing(evaluation), closing(sampling), closing(rewriting):
         environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.variable}
         ended = run_training(job.command, environ, signals, look)
         seconds = time.monotonic() - begin
+        rewriting.close()
         sampling.close()  # before the evaluator concludes that nothing more comes
         _harvest(run, attempt, problems)
         status = exit_status(ended.returncode)
@@ -212,8 +248,18 @@ def launch(
         evaluated = evaluation.finish(signals, waiting, problems)
         beside_cpu_s = _seconds_of_children() - before_s + time.process_time()
         return LaunchOutcome(
-            status, run, attempt, leads, evaluated, seconds, tuple(problems), failure, evaluation.verdict, beside_cpu_s
-        )
+            status, run, attempt, leads, evaluated, seconds, tuple(problems), failure, evaluation.verdict, beside_cpu_s,
+            recorded=_recorded(run, attempt),
+        )  # fmt: skip
+
+
+def write_report(run: str) -> ReportProcess:
+    """A process that writes the profiler report inside a run that has ended.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    return ReportProcess(run, None, companion_environment(os.environ, BOOTSTRAP))
 
 
 def run_untouched(job: Job) -> int:
@@ -280,6 +326,13 @@ def _group_sender() -> int | None:
     """The agent of torchrun, if it started this process in a new process group: it ends workers with ``killpg``."""
     ours = environment.elastic_run_id() and os.name == "posix" and os.getpgrp() == os.getpid()
     return os.getppid() if ours else None
+
+
+def _recorded(run: str, attempt: int) -> bool:
+    try:
+        return bool(claims_of_worker(open_store(run), attempt, layout.worker_name(environment.rank())))
+    except Exception:  # an unreachable store gets no report either
+        return False
 
 
 def _stop_was_committed(run: str, attempt: int) -> bool:

@@ -20,6 +20,12 @@ from watchglass.records.findings import (
     number_from_json as number_from_json,
     number_to_json as number_to_json,
 )
+from watchglass.records.functions import (
+    PYTHON_PROFILERS as PYTHON_PROFILERS,
+    CallNode as CallNode,
+    FunctionTotals as FunctionTotals,
+    PythonWindow as PythonWindow,
+)
 from watchglass.records.json_records import (
     as_json as as_json,
     from_json as from_json,
@@ -27,13 +33,7 @@ from watchglass.records.json_records import (
     record_from_json as record_from_json,
 )
 from watchglass.records.module_times import ModuleSeconds as ModuleSeconds, StepModules as StepModules
-from watchglass.records.operators import (
-    COMPARED_STEPS as COMPARED_STEPS,
-    OperatorTotals as OperatorTotals,
-    OperatorWindow as OperatorWindow,
-    WindowCost as WindowCost,
-    WindowRefusal as WindowRefusal,
-)
+from watchglass.records.operators import OperatorTotals as OperatorTotals, OperatorWindow as OperatorWindow
 from watchglass.records.plurals import count as count
 from watchglass.records.rows import (
     FACTS as FACTS,
@@ -89,4 +89,10 @@ from watchglass.records.verdict import (
     SymptomReading as SymptomReading,
     Verdict as Verdict,
     judged as judged,
+)
+from watchglass.records.windows import (
+    COMPARED_STEPS as COMPARED_STEPS,
+    WindowCost as WindowCost,
+    WindowFrame as WindowFrame,
+    WindowRefusal as WindowRefusal,
 )

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from watchglass.records.training import Fact
+from watchglass.records.windows import MOST_ROWS, UNKNOWN_COST, WindowCost, WindowFrame, from_columns, to_columns
 
-#: Operators of a window that are kept, by time: house. A model has some hundred.
-MOST_OPERATORS = 500
-#: Steps before a window whose times its steps are compared with: house.
-COMPARED_STEPS = 32
-#: Characters of a name that are kept: house. Kernels made from templates have names of some thousand.
-_MOST_CHARACTERS = 200
+_KINDS = {"name": str, "on_device": bool}
 
 
 @dataclass(frozen=True)
@@ -45,25 +39,8 @@ class OperatorTotals:
 
 
 @dataclass(frozen=True)
-class WindowCost:
-    """What a window cost the training run, in seconds; NaN where unknown.
-
-    Attributes:
-        inside_s: Median time of its steps.
-        outside_s: Median time of the steps before it, at most 32.
-        begin_s: Time between two steps to begin it.
-        end_s: Time between two steps to end it.
-    """
-
-    inside_s: float = math.nan
-    outside_s: float = math.nan
-    begin_s: float = math.nan
-    end_s: float = math.nan
-
-
-@dataclass(frozen=True)
 class OperatorWindow:
-    """A window of profiled training steps.
+    """A window of training steps whose operators were profiled.
 
     Attributes:
         first_step: Its first TRAIN step.
@@ -80,78 +57,23 @@ class OperatorWindow:
     first_step: int
     end_step: int
     operators: tuple[OperatorTotals, ...]
-    cost: WindowCost = WindowCost()
+    cost: WindowCost = UNKNOWN_COST
     omitted: int = 0
     note: str = ""
     request: int | None = None
 
     def to_fact(self, source: str) -> Fact:
         """This as a fact of the run; ``source`` is the observer."""
-        kept = self.operators[:MOST_OPERATORS]
-        columns = {field.name: [getattr(each, field.name) for each in kept] for field in fields(OperatorTotals)}
-        columns["name"] = [_shortened(each.name) for each in kept]
-        known = {name: value for name, value in asdict(self.cost).items() if not math.isnan(value)}
-        data = {"first_step": self.first_step, "end_step": self.end_step, "operators": columns, "cost": known}
+        kept = self.operators[:MOST_ROWS]
         omitted = self.omitted + len(self.operators) - len(kept)
-        return Fact(self.KIND, -1, source, {**data, "omitted": omitted, "note": self.note, "request": self.request})
+        frame = WindowFrame(self.first_step, self.end_step, self.cost, omitted, self.note, self.request)
+        return Fact(self.KIND, -1, source, {**frame.to_data(), "operators": to_columns(kept, OperatorTotals)})
 
     @classmethod
     def from_fact(cls, fact: Fact) -> OperatorWindow | None:
         """The record that :meth:`to_fact` wrote; None if the fact is not valid."""
-        data = fact.data
-        columns, cost, note = data.get("operators"), data.get("cost"), data.get("note", "")
-        steps, request = [data.get("first_step"), data.get("end_step"), data.get("omitted", 0)], data.get("request")
-        if not isinstance(columns, Mapping) or not isinstance(cost, Mapping) or not isinstance(note, str):
+        frame = WindowFrame.from_data(fact.data)
+        operators = from_columns(fact.data.get("operators"), OperatorTotals, _KINDS)
+        if frame is None or operators is None:
             return None
-        if not all(type(step) is int for step in steps) or not 0 <= steps[0] < steps[1]:
-            return None
-        if request is not None and type(request) is not int:
-            return None
-        try:
-            rows = zip(*(_column(columns, field.name) for field in fields(OperatorTotals)), strict=True)
-            operators = tuple(OperatorTotals(*row) for row in rows)
-            known = WindowCost(**{field.name: float(cost.get(field.name, math.nan)) for field in fields(WindowCost)})
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
-        return cls(steps[0], steps[1], operators, known, steps[2], note, request)
-
-
-@dataclass(frozen=True)
-class WindowRefusal:
-    """A requested window that was not profiled.
-
-    Attributes:
-        first_step: Its first TRAIN step.
-        end_step: The TRAIN step after its last one.
-        reason: Why, as a clause without a full stop.
-        request: As for :class:`OperatorWindow`.
-    """
-
-    KIND: ClassVar = "operator_window_refused"
-
-    first_step: int
-    end_step: int
-    reason: str
-    request: int | None = None
-
-    def to_fact(self, source: str) -> Fact:
-        """This as a fact of the run; ``source`` is the observer."""
-        return Fact(self.KIND, -1, source, asdict(self))
-
-
-_TYPES = {"name": str, "on_device": bool}
-
-
-def _column(columns: Mapping[str, Any], name: str) -> list[Any]:
-    column = columns[name]
-    if not isinstance(column, list):
-        raise TypeError(name)
-    if name in _TYPES:
-        if not all(type(each) is _TYPES[name] for each in column):
-            raise TypeError(name)
-        return column
-    return [float(each) if name.endswith("_s") else int(each) for each in column]
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _MOST_CHARACTERS else name[: _MOST_CHARACTERS - 3] + "..."
+        return cls(frame.first_step, frame.end_step, operators, *frame[2:])

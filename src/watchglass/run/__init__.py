@@ -5,13 +5,18 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.run.arrow_tables import OPERATOR_TABLE as OPERATOR_TABLE, RunTables as RunTables
+    from watchglass.run.arrow_tables import (
+        FUNCTION_TABLE as FUNCTION_TABLE,
+        OPERATOR_TABLE as OPERATOR_TABLE,
+        RunTables as RunTables,
+    )
     from watchglass.run.ending import Ending as Ending, ending_of as ending_of, state_of as state_of
     from watchglass.run.module_times import ModuleTime as ModuleTime, ModuleTimes as ModuleTimes
     from watchglass.run.news import Cursor as Cursor, News as News
     from watchglass.run.numbering.lineage import Seam as Seam
     from watchglass.run.operators import Operators as Operators
     from watchglass.run.profiling import ProfileRequest as ProfileRequest, request_profile as request_profile
+    from watchglass.run.python_profiles import PythonProfile as PythonProfile
     from watchglass.run.reading import Journal as Journal
     from watchglass.run.recorded_step import RecordedStep as RecordedStep
     from watchglass.run.run import Run as Run, open_run as open_run

@@ -1,6 +1,7 @@
 """The tables of a run: the steps that count for SQL, everything for export.
 
-There is one for each declared kind of rows, and one of the operators that the facts of profiled windows hold.
+There is one for each declared kind of rows, and those of the operators and Python functions that the facts of profiled
+windows hold.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from watchglass.records import (
 )
 from watchglass.run.clocks import LATEST, wall_times
 from watchglass.run.operators import operators_in
+from watchglass.run.python_profiles import python_profiles_in
 from watchglass.run.samples import long_form
 from watchglass.run.statistics_query import FIELDS, Layout, Rows, StatisticsQuery, spans, texts
 from watchglass.run.table import Table
@@ -56,6 +58,13 @@ _OPERATOR_SCHEMA = pa.schema([
     ("cpu_s", pa.float64()), ("self_device_s", pa.float64()), ("device_s", pa.float64()),
     ("self_memory_bytes", pa.int64()), ("self_device_memory_bytes", pa.int64()), ("on_device", pa.bool_()),
 ])  # fmt: skip
+#: The table of Python functions of profiled windows.
+FUNCTION_TABLE = "functions"
+_FUNCTION_SCHEMA = pa.schema([
+    ("worker", pa.string()), ("attempt", pa.int64()), ("first_step", pa.int64()), ("end_step", pa.int64()),
+    ("request", pa.int64()), ("profiler", pa.string()), ("function", pa.string()), ("file", pa.string()),
+    ("line", pa.int64()), ("calls", pa.int64()), ("self_s", pa.float64()), ("total_s", pa.float64()),
+])  # fmt: skip
 #: Rows of statistics that are read at a time; bounds memory to some 100 MB.
 _ROWS = 1 << 17
 #: Times of samples that are read at a time.
@@ -64,7 +73,7 @@ _SAMPLES = 4096
 
 def table_names() -> tuple[str, ...]:
     """Names of all tables of a run."""
-    return (*(kind.name for kind in ROW_KINDS.values()), OPERATOR_TABLE)
+    return (*(kind.name for kind in ROW_KINDS.values()), OPERATOR_TABLE, FUNCTION_TABLE)
 
 
 def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
@@ -80,6 +89,8 @@ def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
     """
     if name == OPERATOR_TABLE:
         return Table(name, lambda: RunTables(run).operators())
+    if name == FUNCTION_TABLE:
+        return Table(name, lambda: RunTables(run).functions())
     kinds = {kind.name: kind for kind in ROW_KINDS.values()}
     names = table_names()
     if name not in kinds:
@@ -139,6 +150,20 @@ class RunTables:
             for row in operators.rows
         ]  # fmt: skip
         return pa.Table.from_pylist(rows, _OPERATOR_SCHEMA)
+
+    def functions(self) -> pa.Table:
+        """The Python functions of profiled windows, in the order of windows, those of the most time first."""
+        rows = [
+            {
+                "worker": profile.worker, "attempt": attempt.attempt, "first_step": profile.steps.start,
+                "end_step": profile.steps.stop, "request": profile.request, "profiler": profile.profiler,
+                "function": row.name, **asdict(row),
+            }
+            for attempt in self._attempts
+            for profile in python_profiles_in(attempt.worker.name, attempt.tables)
+            for row in profile.rows
+        ]  # fmt: skip
+        return pa.Table.from_pylist(rows, _FUNCTION_SCHEMA)
 
     def pieces(self, kind: RowKind) -> Iterator[pa.Table]:
         """The table of a kind of rows."""

@@ -81,21 +81,21 @@ def operators_in(worker: str, tables: WorkerTables) -> list[Operators]:
     facts = [fact for fact in tables.facts(-1) if fact.kind == OperatorWindow.KIND]
     return [
         Operators(
-            worker, range(each.first_step, each.end_step), each.operators, _whole(each, tables), each.omitted,
-            each.note, each.request,
+            worker, range(each.first_step, each.end_step), each.operators,
+            whole_cost(each.cost, each.first_step, tables), each.omitted, each.note, each.request,
         )
         for each in map(OperatorWindow.from_fact, facts)
         if each is not None
     ]  # fmt: skip
 
 
-def _whole(window: OperatorWindow, tables: WorkerTables) -> WindowCost:
+def whole_cost(cost: WindowCost, first_step: int, tables: WorkerTables) -> WindowCost:
     """The cost of a window; of one that was requested at once, with the steps before as the run has them."""
-    if not math.isnan(window.cost.outside_s):
-        return window.cost
+    if not math.isnan(cost.outside_s):
+        return cost
     steps = tables.steps.log.latest
-    before = steps[(steps["mode"] == Mode.TRAIN) & (steps["mode_step"] < window.first_step)][-COMPARED_STEPS - 1 :]
+    before = steps[(steps["mode"] == Mode.TRAIN) & (steps["mode_step"] < first_step)][-COMPARED_STEPS - 1 :]
     if len(before) < 2:
-        return window.cost
+        return cost
     seconds = np.diff(before["end_ns"].astype(np.int64)) / np.diff(before["mode_step"]) / 1e9
-    return replace(window.cost, outside_s=float(np.median(seconds)))
+    return replace(cost, outside_s=float(np.median(seconds)))

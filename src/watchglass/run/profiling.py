@@ -6,14 +6,15 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from watchglass.config import TIMING
 from watchglass.control import ProfileWindow, commit_window
 from watchglass.errors import EndOfRunError, InvalidValueError, ProfileRefusedError, StepNotReadyError
-from watchglass.records import COMPARED_STEPS, Mode, WindowRefusal, count
+from watchglass.records import COMPARED_STEPS, PYTHON_PROFILERS, Mode, WindowRefusal, count
 from watchglass.run.ending import ending_of
 from watchglass.run.operators import Operators, operators_in
+from watchglass.run.python_profiles import PythonProfile, python_profiles_in
 from watchglass.store import attempts
 
 if TYPE_CHECKING:
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from watchglass.tables import WorkerTables
 
 
+T = TypeVar("T", Operators, PythonProfile)
+
+
 @dataclass(frozen=True, eq=False)
-class ProfileRequest:
+class ProfileRequest(Generic[T]):
     """A running job was asked to profile some training steps. For one thread, that of the run.
 
     Attributes:
@@ -30,17 +34,19 @@ class ProfileRequest:
         attempt: The attempt whose workers were asked.
         number: Number of the request in this attempt.
         steps: The TRAIN steps, half-open. A worker that is past the first of them begins with its next one.
+        read: Gives the windows that a worker recorded, by its name and tables.
     """
 
     run: Run
     attempt: int
     number: int
     steps: range
+    read: Callable[[str, WorkerTables], list[T]]
 
     @property
-    def operators(self) -> list[Operators]:
+    def windows(self) -> list[T]:
         """What was recorded, as of the last read: a window for each worker that has profiled."""
-        windows = [each for name, tables in self._tables().items() for each in operators_in(name, tables)]
+        windows = [each for name, tables in self._tables().items() for each in self.read(name, tables)]
         return [window for window in windows if window.request == self.number]
 
     @property
@@ -60,7 +66,7 @@ class ProfileRequest:
         tick: Callable[[float], object] = lambda waited_s: None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> list[Operators]:
+    ) -> list[T]:
         """The recorded windows, as soon as each worker has profiled, refused or ended.
 
         Args:
@@ -77,9 +83,11 @@ class ProfileRequest:
         intervals = self.run.store.policy.intervals(len(self.run.workers))
         begun_s = now()
         looked_s, over = -math.inf, False
+        found: list[T]
+        refused: dict[str, str]
         while True:
             self.run.refresh()
-            found, refused = self.operators, self.refused
+            found, refused = self.windows, self.refused
             answered = {*refused, *(each.worker for each in found)}
             silent = [name for name in self._tables() if name not in answered and not self.run.worker(name).ended]
             if (answered and not silent) or over:
@@ -108,9 +116,24 @@ class ProfileRequest:
         return _tables(self.run, self.attempt)
 
 
-def request_profile(run: Run, steps: int, start: int | None, *, reason: str = "", finding: str = "") -> ProfileRequest:
+def request_profile(
+    run: Run, steps: int, start: int | None, *, reason: str = "", finding: str = ""
+) -> ProfileRequest[Operators]:
     """See :meth:`Run.profile`; ``reason`` and ``finding`` are as for :class:`~watchglass.control.ProfileWindow`."""
-    window = ProfileWindow(steps, reason, finding)
+    return _request(run, ProfileWindow(steps, reason, finding), start, operators_in)
+
+
+def request_python_profile(run: Run, steps: int, start: int | None, profiler: str) -> ProfileRequest[PythonProfile]:
+    """See :meth:`Run.profile_python`."""
+    if profiler not in PYTHON_PROFILERS:
+        raise InvalidValueError(f"profiler must be one of {', '.join(PYTHON_PROFILERS)} but got {profiler!r}")
+    return _request(run, ProfileWindow(steps, profile=profiler), start, python_profiles_in)
+
+
+def _request(
+    run: Run, window: ProfileWindow, start: int | None, read: Callable[[str, WorkerTables], list[T]]
+) -> ProfileRequest[T]:
+    steps = window.steps
     if start is not None and (type(start) is not int or start < 1):
         raise InvalidValueError(f"start must be a step from 1 on: a window opens between two steps; but got {start!r}")
     run.refresh()
@@ -127,7 +150,7 @@ def request_profile(run: Run, steps: int, start: int | None, *, reason: str = ""
         )
     at_step = max(next_step + lead, 1) if start is None else start
     commit = commit_window(run.store, attempt, window, at_step)
-    return ProfileRequest(run, attempt, commit.number, range(at_step, at_step + steps))
+    return ProfileRequest(run, attempt, commit.number, range(at_step, at_step + steps), read)
 
 
 def _progress(run: Run, attempt: int) -> tuple[int, int]:

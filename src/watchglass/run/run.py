@@ -22,7 +22,8 @@ from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.numbering.lineage import Lineage, Seam, trace
 from watchglass.run.numbering.steps import Range, half_open
 from watchglass.run.operators import Operators, operators_of
-from watchglass.run.profiling import ProfileRequest, request_profile
+from watchglass.run.profiling import ProfileRequest, request_profile, request_python_profile
+from watchglass.run.python_profiles import PythonProfile, python_profiles_of
 from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.samples import Moment, Samples, overview, samples_of
@@ -410,6 +411,17 @@ class Run:
         """
         return operators_of(self.worker(worker))
 
+    def python_profiles(self, worker: str | None = None) -> list[PythonProfile]:
+        """The Python functions of each profiled window of training steps, by first step; empty if none was profiled.
+
+        Args:
+            worker: Whose windows.
+
+        Raises:
+            UnknownNameError: There is no such worker.
+        """
+        return python_profiles_of(self.worker(worker))
+
     def module_times(self, worker: str | None = None) -> ModuleTimes:
         """The time of each module, forward and backward, in the training steps in which it was measured.
 
@@ -425,7 +437,7 @@ class Run:
 
     # Tables
 
-    def profile(self, steps: int = 5, *, start: int | None = None) -> ProfileRequest:
+    def profile(self, steps: int = 5, *, start: int | None = None) -> ProfileRequest[Operators]:
         """Ask the running job to profile the operators of its next training steps; does not wait.
 
         ``run.profile(5).wait()`` has the operators. The workers begin at one step if they read the request in time, and
@@ -441,6 +453,23 @@ class Run:
             StoreError: The store refused.
         """
         return request_profile(self, steps, start)
+
+    def profile_python(
+        self, steps: int = 5, *, start: int | None = None, profiler: str = "cprofile"
+    ) -> ProfileRequest[PythonProfile]:
+        """Ask the running job to profile the Python functions of its next training steps; else as :meth:`profile`.
+
+        Args:
+            steps: How many.
+            start: The first one, from 1 on; None for the next ones.
+            profiler: ``"cprofile"``, or ``"pyinstrument"``, which the job must have installed.
+
+        Raises:
+            InvalidValueError: Another profiler; else as for :meth:`profile`.
+            EndOfRunError: The run has ended, or the attempt that it was opened with.
+            StoreError: The store refused.
+        """
+        return request_python_profile(self, steps, start, profiler)
 
     def statistics(
         self,
@@ -493,7 +522,7 @@ class Run:
 
         Args:
             name: ``steps``, ``tensors``, ``scalars``, ``statistics``, ``reductions``, ``units``, ``raw``, ``facts``,
-                ``phases``, ``samples``, ``notes``, ``findings`` or ``operators``.
+                ``phases``, ``samples``, ``notes``, ``findings``, ``operators`` or ``functions``.
 
         Raises:
             UnknownNameError: There is no such table.

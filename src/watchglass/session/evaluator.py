@@ -51,7 +51,9 @@ class WatchedSampler:
         """Called on the recorder's thread once the run exists; one rank of each machine starts the sampler."""
         config = None
         if multiprocessing.parent_process() is None:
-            config = SamplerConfig.here(self._config.run, attempt, self._config.sample_interval_s, of_script=True)
+            config = SamplerConfig.here(
+                self._config.run, attempt, self._config.profiler.sample_interval_s, of_script=True
+            )
         if config is not None:
             self._sampler = SamplerSupervision(config, environment.for_companion(os.environ), _warn)
 

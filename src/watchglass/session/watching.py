@@ -207,7 +207,7 @@ class _WatchCall:
             hook.on_start.append(evaluator.start)
             hook.on_look.append(evaluator.look)
             hook.on_close.append(evaluator.finish)
-        if config.profiler:
+        if config.profiler.enabled:
             sampler = WatchedSampler(config)
             hook.on_start.append(sampler.start)
             hook.on_look.append(sampler.look)

@@ -9,6 +9,8 @@ from watchglass.errors import InvalidValueError
 
 MANIFEST = "run.json"
 JOURNAL = "journal"
+#: The report on time and machine, which a launcher writes; no reader of runs reads it.
+PROFILER_REPORT = "profiler-report.html"
 LEASE = "journal/lease"
 STREAMS = "streams"
 DEAD_LETTERS = "dead-letters"

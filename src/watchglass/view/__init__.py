@@ -47,13 +47,19 @@ if TYPE_CHECKING:
         printable as printable,
         size as size,
     )
-    from watchglass.view.time_figures import OPERATOR_TITLES as OPERATOR_TITLES, operator_rows as operator_rows
+    from watchglass.view.time_figures import (
+        FUNCTION_TITLES as FUNCTION_TITLES,
+        OPERATOR_TITLES as OPERATOR_TITLES,
+        function_rows as function_rows,
+        operator_rows as operator_rows,
+    )
     from watchglass.view.trace import (
         check_trace_path as check_trace_path,
         trace_document as trace_document,
         write_trace as write_trace,
     )
     from watchglass.view.usage import (
+        functions_sentence as functions_sentence,
         modules_sentence as modules_sentence,
         operators_sentence as operators_sentence,
         phases_sentence as phases_sentence,

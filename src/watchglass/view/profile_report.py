@@ -76,6 +76,13 @@ def profile_document(run: Run, verdict: Verdict, rules: Mapping[str, ProfilerRul
             }
             for each in run.operators()
         ],
+        "python": [
+            {
+                "first_step": each.steps.start, "end_step": each.steps.stop, "profiler": each.profiler,
+                "cost": _known(asdict(each.cost)), "rows": [asdict(row) for row in each.rows],
+            }
+            for each in run.python_profiles()
+        ],
         "data_loaders": [dict(fact.data) for fact in run.facts("data_loader")],
         "rules": [_rule(status, verdict.findings, rules) for status in verdict.statuses],
         "findings": [finding_to_json(finding) for finding in verdict.findings],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import PHASE_NAMES, Finding, Mode
-from watchglass.run import ModuleTimes, Operators, Phases
+from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode
+from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
 from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
 from watchglass.view.text import duration, percent, quantity, size
 
@@ -32,6 +33,7 @@ _MAX_COLUMNS, _BARS = 240, 60
 #: Rows of a table of operators or of modules, and the columns of the first.
 _MAX_OPERATORS = 20
 OPERATOR_TITLES = ("operator", "calls", "host", "share", "with its calls", "device", "memory")
+FUNCTION_TITLES = ("function", "place", "calls", "time", "share", "with its calls")
 
 
 def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
@@ -210,6 +212,27 @@ def operator_rows(operators: Operators) -> list[tuple[str, ...]]:
         )
         for row in hosts[:_MAX_OPERATORS]
     ]  # fmt: skip
+
+
+def function_rows(profile: PythonProfile) -> list[tuple[str, ...]]:
+    """Functions of a window as text, at most 20: name, place, calls per step, time per step, share, time with calls.
+
+    The share is that of the time without the functions that they call, in that of all recorded functions.
+    """
+    steps = len(profile.steps)
+    whole = sum(row.self_s for row in profile.rows)
+    return [
+        (
+            row.name, _place(row), f"{row.calls / steps:,.4g}" if row.calls else "", _exact(row.self_s / steps),
+            percent(row.self_s / whole) if whole > 0 else "", _exact(row.total_s / steps),
+        )
+        for row in profile.rows[:_MAX_OPERATORS]
+    ]  # fmt: skip
+
+
+def _place(row: FunctionTotals) -> str:
+    """The last two parts of the file and the line; "" for a function that is not written in Python."""
+    return f"{'/'.join(row.file.replace(os.sep, '/').split('/')[-2:])}:{row.line}" if row.file else ""
 
 
 def kernel_rows(operators: Operators) -> list[tuple[str, ...]]:

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from watchglass.records import count
 from watchglass.view.page import escaped, table_html
-from watchglass.view.time_figures import OPERATOR_TITLES, kernel_rows, module_rows, operator_rows
+from watchglass.view.time_figures import (
+    FUNCTION_TITLES,
+    OPERATOR_TITLES,
+    function_rows,
+    kernel_rows,
+    module_rows,
+    operator_rows,
+)
 
 if TYPE_CHECKING:
     from watchglass.run import Run
@@ -18,7 +25,7 @@ _DEVICE = OPERATOR_TITLES.index("device")
 
 
 def code_tables(run: Run) -> list[tuple[str, str]]:
-    """Modules, and operators and kernels of each profiled window, per step: titles and tables."""
+    """Modules, and operators, kernels and functions of each profiled window, per step: titles and tables."""
     tables: list[tuple[str, str]] = []
     times = run.module_times()
     if len(times):
@@ -34,4 +41,10 @@ def code_tables(run: Run) -> list[tuple[str, str]]:
         kernels = [tuple(map(escaped, row)) for row in kernel_rows(operators)]
         if kernels:
             tables.append((f"Kernels {steps}", table_html(("kernel", "calls", "device"), kernels)))
+    for profile in run.python_profiles():
+        steps = (
+            f"of training steps {profile.steps.start:,} up to {profile.steps.stop:,}, per step, by {profile.profiler}"
+        )
+        cells = [tuple(map(escaped, row)) for row in function_rows(profile)]
+        tables.append((f"Python functions {steps}, by {profile.profiler}", table_html(FUNCTION_TITLES, cells)))
     return tables

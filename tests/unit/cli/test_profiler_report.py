@@ -119,3 +119,32 @@ def test_an_existing_file_is_refused_before_anything_is_read(watchglass: Watchgl
     said = watchglass("report", "--profiler", "nowhere", "-o", tmp_path / "p.html")
     assert "p.html exists; choose another file" in said.error
     assert (tmp_path / "p.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--no-profiler-report", "--profiler-report", "p.html"],
+            "either --no-profiler-report or --profiler-report",
+        ),
+        (["--no-profiler-report", "--report-interval", "60"], "use either --no-profiler-report or --report-interval"),
+        (["--report-interval", "nan"], "--report-interval must be a number of seconds from 10 on but got nan"),
+        (["--report-interval", "9"], "from 10 on but got 9; each report reads the whole run"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    watchglass: Watchglass, options: list[str], message: str
+) -> None:
+    Path("train.py").touch()
+    assert message in watchglass("run", "--run", "run", *options, "train.py").error
+    assert not Path("run").exists()
+
+
+def test_without_a_file_the_report_is_inside_the_run(run: str, watchglass: Watchglass) -> None:
+    said = watchglass("report", "--profiler", run)
+    assert (said.status, said.out.split(" (")[0]) == (0, str(Path(run) / "profiler-report.html"))
+    first = (Path(run) / "profiler-report.html").read_text()
+    assert watchglass("report", "--profiler", run).status == 0, "it is replaced"
+    assert (Path(run) / "profiler-report.html").read_text() == first
+    assert "-o FILE is missing" in watchglass("report", run).error

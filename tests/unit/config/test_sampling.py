@@ -41,5 +41,5 @@ def test_it_goes_to_the_process_and_back() -> None:
 
 @pytest.mark.parametrize("interval_s", [0.05, 61, float("nan")])
 def test_intervals_are_from_a_tenth_of_a_second_to_a_minute(interval_s: float) -> None:
-    with pytest.raises(InvalidValueError, match="sample_interval_s must be"):
-        SessionConfig("run", sample_interval_s=interval_s)
+    with pytest.raises(InvalidValueError, match=r"profiler\.sample_interval_s must be"):
+        SessionConfig("run", profiler={"sample_interval_s": interval_s})

@@ -31,7 +31,7 @@ def job(tmp_path: Path) -> Iterator[RunBuilder]:
 
 
 def waited(
-    request: ProfileRequest, *happenings: Callable[[], object], timeout_s: float | None = None
+    request: ProfileRequest[Operators], *happenings: Callable[[], object], timeout_s: float | None = None
 ) -> list[Operators]:
     """The result of ``wait``; at each pause one of ``happenings``."""
     left, time_s = list(happenings), [0.0]
@@ -122,7 +122,7 @@ def test_each_worker_is_waited_for_and_one_may_refuse(tmp_path: Path) -> None:
         with pytest.raises(StepNotReadyError, match=r"steps 20:22 is not recorded after 3 s; the request remains"):
             waited(request, lambda: answer(0), timeout_s=3.0)
         waited(request, lambda: answer(1))
-        assert [each.worker for each in request.operators] == ["worker_1"]
+        assert [each.worker for each in request.windows] == ["worker_1"]
         assert request.refused == {"worker_0": "it is busy"}
 
 

@@ -32,11 +32,13 @@ from watchglass.capture.pytorch.module_capture import ModuleCapture
 from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.module_times import ModuleTiming
 from watchglass.capture.pytorch.module_tree import ModuleTree
-from watchglass.capture.pytorch.operator_windows import OperatorWindows
+from watchglass.capture.pytorch.operator_windows import OperatorProfiler
 from watchglass.capture.pytorch.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.phases import PyTorchPhases
+from watchglass.capture.pytorch.python_windows import CProfile, Pyinstrument
 from watchglass.capture.pytorch.root_calls import RootCalls, describe_training
 from watchglass.capture.pytorch.saving import Saving
+from watchglass.capture.pytorch.step_windows import StepWindows
 from watchglass.capture.pytorch.tensor_reads import TensorReads
 from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
 from watchglass.capture.pytorch.training_state import TrainingState
@@ -135,7 +137,8 @@ class PyTorchAdapter:
         beginnings(True)
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
         # After the fast path and the update point, which end the step.
-        OperatorWindows(hook)
+        for profiler in (OperatorProfiler(), CProfile(), Pyinstrument()):
+            StepWindows(hook, profiler)
         hook.detach_with(self._capture.switch_off)
         if discover:
             self._discovery = Discovery(self._current, self._calls)

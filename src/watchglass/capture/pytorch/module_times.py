@@ -61,7 +61,7 @@ class ModuleTiming:
         self._configure()
 
     def _configure(self) -> None:
-        if self._current.hook.config.module_times and not self._on:
+        if self._current.hook.config.profiler.module_times and not self._on:
             self._on = True
             self._current.events.add(self)
             self._current.next_observed = lambda step: max(self._next, step)

@@ -9,9 +9,10 @@ where phases of steps are recorded ``__next__`` of the iterators that it returns
 forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
 ``scaled_dot_product_attention`` and ``multi_head_attention_forward``, in captured steps in which casts to float8 are
 observed ``to`` of ``Tensor``, in single steps in which a rule looks for reads of tensors ``item``, ``tolist``, ``cpu``,
-``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and ``torch.cuda.synchronize``, and, while operators
-are profiled, ``start`` and ``step`` of ``torch.profiler.profile`` and ``__enter__`` of
-``torch.autograd.profiler.profile``.
+``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and ``torch.cuda.synchronize``, while operators are
+profiled ``start`` and ``step`` of ``torch.profiler.profile`` and ``__enter__`` of
+``torch.autograd.profiler.profile``, and, while Python functions are, ``cProfile.Profile.enable`` and
+``sys.setprofile``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -244,6 +246,12 @@ def _profilers() -> Iterable[tuple[Any, str]]:
     return ((recent, "start"), (recent, "step"), (older, "__enter__"))
 
 
+def _python_profilers() -> Iterable[tuple[Any, str]]:
+    from cProfile import Profile
+
+    return ((Profile, "enable"), (sys, "setprofile"))
+
+
 def _loss(name: str) -> Owners:
     return lambda: ((nn.functional, name),)
 
@@ -296,6 +304,8 @@ SOFTMAX = PublicCall(
 )
 #: Of a profiler of the script itself, while operators are profiled.
 PROFILERS = PublicCall(_profilers, NestOfThread())
+#: The same of Python, while functions are profiled.
+PYTHON_PROFILERS = PublicCall(_python_profilers, NestOfThread())
 #: By the class of the iterators of a loader.
 _NEXT_BATCH: dict[type, PublicCall] = {}
 #: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.

@@ -19,7 +19,8 @@ from watchglass.store.media.local import LocalStore, folders_below
 
 #: Everything that a run may consist of. run.json goes last: until then it is a run, and its removal can be repeated.
 _OF_A_RUN = re.compile(
-    r"""attempts/\d{4,9}/attempt\.json
+    r"""profiler-report\.html
+    | attempts/\d{4,9}/attempt\.json
     | attempts/\d{4,9}/workers/[a-z][a-z0-9_]{0,62}\.json(?:\.\d{1,9})?
     | attempts/\d{4,9}/workers/launch-\d{1,9}
     | attempts/\d{4,9}/segments/\d{12}/[a-z][a-z0-9_]{0,62}-\d{8}

@@ -1,0 +1,312 @@
+"""Windows of training steps in which a profiler records, whichever it is: when they begin and end, and what is refused.
+
+A window opens and closes between two steps. The training thread only starts and stops the profiler; the recorder's
+thread reads the results. A script's own profiler has precedence.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from time import monotonic_ns
+from typing import Any, ClassVar
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from watchglass.capture.guard import Guard
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.compiled.graphs import captured, compiling
+from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange, SessionConfig
+from watchglass.records import COMPARED_STEPS, Fact, WindowCost, WindowFrame, WindowRefusal
+
+
+class WindowProfiler(ABC):
+    """One profiler of a process, for :class:`StepWindows`.
+
+    All methods but :meth:`result` are for the training thread. They may raise: the window is lost then, and refused.
+
+    Attributes:
+        kind: What requests call it, see :class:`~watchglass.control.ProfileWindow`; also the source of its facts.
+        name: Its name in sentences.
+    """
+
+    kind: ClassVar[str]
+    name: ClassVar[str]
+
+    @abstractmethod
+    def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:
+        """The windows of this profiler that a configuration names."""
+
+    @abstractmethod
+    def obstacle(self) -> str:
+        """Why it cannot start now, as a clause; "" if it can."""
+
+    @abstractmethod
+    def start(self) -> Any:
+        """Start it; what is returned stands for the recording."""
+
+    @abstractmethod
+    def stop(self, recording: Any) -> None:
+        """Stop it. Also after an exception nothing is profiled any more."""
+
+    @abstractmethod
+    def result(self, recording: Any, frame: WindowFrame) -> Fact:
+        """What was recorded, as a fact. On the recorder's thread, as a rule."""
+
+    @abstractmethod
+    def free(self, recording: Any) -> None:
+        """Free what a recording holds. Called once, at the latest before the next window."""
+
+    @abstractmethod
+    def listen(self, guard: Guard, before: Callable[[Any, Any], None]) -> Callable[[], None]:
+        """Call ``before`` when the script is about to profile, itself; returns an undo function."""
+
+
+@dataclass(frozen=True)
+class _DueWindow:
+    """A window that is still to come.
+
+    Attributes:
+        range: The TRAIN steps, or seconds.
+        request: Number of the request on the running job; None if the configuration names it.
+    """
+
+    range: ProfiledRange
+    request: int | None = None
+
+
+@dataclass
+class _OpenWindow:
+    """A window that is being recorded, or waits to be read.
+
+    Attributes:
+        due: The window.
+        recording: What the profiler records.
+        first: Its first step.
+        begin_ns: Time to start it.
+        outside_s: Times of the steps before.
+        reached: The step that comes next.
+        inside_s: Times of its steps so far.
+        end_ns: Time to stop it.
+        note: Why it ended early; "" if it did not.
+    """
+
+    due: _DueWindow
+    recording: Any
+    first: int
+    begin_ns: int
+    outside_s: list[float]
+    reached: int
+    inside_s: list[float] = field(default_factory=list)
+    end_ns: int = 0
+    note: str = ""
+
+    @property
+    def frame(self) -> WindowFrame:
+        """What its fact has beside the rows."""
+        outside = median(self.outside_s) if self.outside_s else float("nan")
+        cost = WindowCost(median(self.inside_s), outside, self.begin_ns / 1e9, self.end_ns / 1e9)
+        return WindowFrame(self.first, self.reached, cost, 0, self.note, self.due.request)
+
+
+class StepWindows:
+    """Runs a profiler in windows, of the configuration and requested later. Without one it registers nothing.
+
+    A requested window begins at its step, or as soon after it as it can.
+
+    Args:
+        hook: Gets the results, and names the windows.
+        profiler: The profiler.
+    """
+
+    def __init__(self, hook: Hook, profiler: WindowProfiler) -> None:
+        self._hook, self._profiler = hook, profiler
+        self._thread = threading.get_ident()
+        self._due: list[_DueWindow] = []
+        self._open: _OpenWindow | None = None
+        self._closed: deque[_OpenWindow] = deque()
+        self._reading = threading.Lock()
+        self._times_s: deque[float] = deque(maxlen=COMPARED_STEPS)
+        self._boundary: tuple[int, int] | None = None
+        # The first update, from which windows of seconds count.
+        self._begun_ns = 0
+        self._configured: tuple[ProfiledRange, ...] = ()
+        self._undo: Callable[[], None] = _nothing
+        self._leave_script: Callable[[], None] | None = None
+        hook.on_configured.append(self._configure)
+        hook.on_window.append(self._requested)
+        hook.on_look.append(self._read)
+        hook.on_end.append(self._run_ends)
+        hook.detach_with(self._detach)
+        self._configure()
+
+    def _configure(self) -> None:
+        windows = self._profiler.windows(self._hook.config)
+        if windows == self._configured:
+            return
+        self._configured = windows
+        begun = self._open.first + 1 if self._open is not None else 0
+        requested = [window for window in self._due if window.request is not None]
+        self._await([*requested, *(_DueWindow(each) for each in windows if each.timed or each.start >= begun)])
+
+    def _requested(self, kind: str, steps: range, request: int) -> bool:
+        """Take a request for this profiler; returns whether it is one."""
+        if kind == self._profiler.kind:
+            self._await([*self._due, _DueWindow(ProfiledRange(steps.start, steps.stop), request)])
+        return kind == self._profiler.kind
+
+    def _await(self, windows: Iterable[_DueWindow]) -> None:
+        """Listen for the windows to come. Not while PyTorch is going through its hooks."""
+        self._due = sorted(windows, key=lambda window: (window.range.timed, window.range.start))
+        self._undo()
+        after = self._hook.guard.shielded(self._updated, unless=compiling)
+        needed = self._due or self._open is not None
+        self._undo = register_optimizer_step_post_hook(after).remove if needed else _nothing
+
+    # -- in the training thread --------------------------------------------------------------------------------------
+
+    def _updated(self, optimizer: Any, arguments: Any, kwargs: Any) -> None:
+        """An optimizer has stepped: the step is over, and the next window may begin here."""
+        # The hook stays registered: PyTorch is going through its hooks here.
+        if self._open is None and not self._due and self._leave_script is None:
+            return
+        clock = self._hook.clock
+        if threading.get_ident() != self._thread or not clock.at_boundary:
+            return
+        step, now_ns = clock.next_train_step, monotonic_ns()
+        self._begun_ns = self._begun_ns or now_ns
+        if self._boundary is not None and step > self._boundary[0]:
+            seconds = (now_ns - self._boundary[1]) / 1e9 / (step - self._boundary[0])
+            (self._times_s if self._open is None else self._open.inside_s).append(seconds)
+        if self._open is not None:
+            self._open.reached = step
+            if self._is_over(self._open, step, now_ns):
+                self._close()
+        while self._open is None:
+            due = next((each for each in self._due if self._at(each.range, step, now_ns) >= each.range.start), None)
+            if due is None:
+                break
+            self._due.remove(due)
+            self._begin(due, step, now_ns)
+        if self._open is None and not self._closed:
+            self._leave()
+        self._boundary = (step, monotonic_ns())
+
+    def _at(self, window: ProfiledRange, step: int, now_ns: int) -> float:
+        """Where the training run is, in the unit of a window."""
+        return (now_ns - self._begun_ns) / 1e9 if window.timed else step
+
+    def _is_over(self, window: _OpenWindow, step: int, now_ns: int) -> bool:
+        steps = window.due.range
+        if not steps.timed:
+            return step >= window.first + (steps.stop - steps.start)
+        if step - window.first >= MOST_PROFILED_STEPS:
+            window.note = f"a window has at most {MOST_PROFILED_STEPS} steps"
+            return True
+        return self._at(steps, step, now_ns) >= steps.stop
+
+    def _leave(self) -> None:
+        """No events are left: what the script profiles needs no attention."""
+        leave, self._leave_script = self._leave_script, None
+        if leave is not None:
+            leave()
+
+    def _begin(self, window: _DueWindow, step: int, now_ns: int) -> None:
+        wanted = window.range
+        if window.request is not None:
+            end = step + wanted.stop - wanted.start
+            for other in self._due:
+                if other.request is None and not other.range.timed and other.range.start < end:
+                    self._refuse(window, f"it would overlap the window {other.range}")
+                    return
+        elif wanted.timed and self._at(wanted, step, now_ns) >= wanted.stop:
+            self._refuse(window, "no step began in this time, or another window was open")
+            return
+        elif not wanted.timed and wanted.start < step:
+            self._refuse(window, f"its first step was over: step {step} comes next")
+            return
+        name = self._profiler.name
+        try:
+            obstacle = "a CUDA graph is being captured" if captured() else self._profiler.obstacle()
+            if obstacle:
+                self._refuse(window, obstacle)
+                return
+            self._read()
+            began_ns = monotonic_ns()
+            recording = self._profiler.start()
+            if self._leave_script is None:
+                self._leave_script = self._profiler.listen(self._hook.guard, self._script_profiles)
+            spent_ns = monotonic_ns() - began_ns
+            self._open = _OpenWindow(window, recording, step, spent_ns, list(self._times_s), step)
+        except Exception as error:  # of the profiler: the window is lost, capture goes on
+            self._refuse(window, f"{name} did not start: {type(error).__name__}: {error}")
+
+    def _close(self, note: str = "") -> None:
+        window, self._open = self._open, None
+        assert window is not None
+        began_ns = monotonic_ns()
+        try:
+            self._profiler.stop(window.recording)
+        except Exception as error:
+            self._profiler.free(window.recording)
+            self._refuse(window.due, f"{self._profiler.name} did not stop: {type(error).__name__}: {error}")
+            return
+        window.end_ns = monotonic_ns() - began_ns
+        window.note = window.note or note
+        if window.inside_s:
+            self._closed.append(window)
+        else:
+            self._profiler.free(window.recording)
+            self._refuse(window.due, note)
+
+    def _script_profiles(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The script is about to profile itself."""
+        if threading.get_ident() == self._thread:
+            if self._open is not None:
+                self._close(f"the script began to use {self._profiler.name} itself")
+            self._read()
+
+    def _run_ends(self) -> None:
+        if self._open is not None:
+            self._close("the training run ended before its last step")
+        for window in self._due if self._hook.started else ():
+            begin = "the window began" if window.request is not None or window.range.timed else None
+            self._refuse(window, f"the training run ended before {begin or f'step {window.range.start}'}")
+        self._due.clear()
+        self._read()
+
+    def _refuse(self, window: _DueWindow, reason: str) -> None:
+        steps = window.range
+        first, end = (-1, -1) if steps.timed else (int(steps.start), int(steps.stop))
+        refusal = WindowRefusal(first, end, reason, window.request, str(steps))
+        self._hook.add_fact(refusal.to_fact(self._profiler.kind))
+
+    def _detach(self) -> None:
+        self._undo()
+        if self._open is not None:
+            self._close("capture ended before its last step")
+        self._read()
+        self._leave()
+
+    # -- in the recorder's thread ------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        with self._reading:
+            while self._closed:
+                window = self._closed[0]
+                try:
+                    try:
+                        fact = self._profiler.result(window.recording, window.frame)
+                    finally:
+                        self._profiler.free(window.recording)
+                    self._hook.add_fact(fact)
+                except Exception as error:
+                    self._refuse(window.due, f"its events were not read: {type(error).__name__}: {error}")
+                self._closed.popleft()
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,69 @@
+"""The settings of the profiler: what is measured of the machine, of steps, modules, operators and Python functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from watchglass.config.parameters import ParameterError, parameter, validate
+from watchglass.config.profile_windows import ProfiledRange, profile_windows
+from watchglass.errors import InvalidValueError
+from watchglass.records import PYTHON_PROFILERS
+
+
+@dataclass(frozen=True)
+class ProfilerConfig:
+    """The settings of the profiler.
+
+    A window is ``"100:105"``, the training steps from the first number up to, without, the second one, or
+    ``"60s:65s"``, the steps that begin in these seconds after the first update.
+
+    Attributes:
+        enabled: Whether a separate process samples system metrics, and the phases of steps are recorded. None means
+            yes under ``watchglass run``, and no for ``watch`` alone. Modules and windows do not depend on it.
+        sample_interval_s: Seconds between two samples of system metrics.
+        module_times: Whether the time of each module is recorded, in some training steps that are not captured.
+        profile_steps: Windows in which PyTorch's profiler records operators.
+        python_profile: Windows in which Python functions are profiled.
+        python_profiler: What profiles them: ``"cprofile"`` counts every call, ``"pyinstrument"`` looks at the stack
+            every millisecond.
+
+    Raises:
+        InvalidValueError: A setting outside its limits, windows that overlap, or a profiler that is not installed.
+    """
+
+    enabled: bool | None = parameter(None, help="sample system metrics, and record phases of steps")
+    sample_interval_s: float = parameter(
+        0.5, help="time between samples of system metrics", unit="seconds", ge=0.1, le=60
+    )
+    module_times: bool = parameter(False, help="time the modules of the model in some training steps")
+    profile_steps: tuple[str, ...] = parameter((), help="training steps whose operators are profiled, START:STOP")
+    python_profile: tuple[str, ...] = parameter((), help="training steps whose functions are profiled, START:STOP")
+    python_profiler: str = parameter("cprofile", help="profiler of Python functions", choices=PYTHON_PROFILERS)
+
+    def __post_init__(self) -> None:
+        validate(self)
+        for name in ("profile_steps", "python_profile"):
+            try:
+                profile_windows(getattr(self, name))
+            except InvalidValueError as error:
+                raise ParameterError("ProfilerConfig", name, str(error)) from None
+        if self.python_profiler == "pyinstrument" and self.python_profile and find_spec("pyinstrument") is None:
+            need = "pyinstrument is not installed: pip install 'watchglass[pyinstrument]'"
+            raise ParameterError("ProfilerConfig", "python_profiler", f"must be cprofile, because {need}")
+
+    @classmethod
+    def read(cls, given: Any) -> Any:
+        """What a file or a script gives, where it is only whether to profile; else ``given`` itself."""
+        return cls(enabled=given) if given is None or isinstance(given, bool) else given
+
+    @property
+    def operator_windows(self) -> tuple[ProfiledRange, ...]:
+        """The windows of ``profile_steps``."""
+        return profile_windows(self.profile_steps)
+
+    @property
+    def python_windows(self) -> tuple[ProfiledRange, ...]:
+        """The windows of ``python_profile``."""
+        return profile_windows(self.python_profile)

@@ -1,0 +1,110 @@
+"""The Python functions that ran in a window of profiled training steps, as a fact of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from watchglass.records.training import Fact
+from watchglass.records.windows import MOST_ROWS, UNKNOWN_COST, WindowCost, WindowFrame, from_columns, to_columns
+
+#: The profilers of Python that a window may use. The first counts every call, the second looks at an interval.
+PYTHON_PROFILERS = ("cprofile", "pyinstrument")
+_KINDS = {"name": str, "file": str}
+
+
+@dataclass(frozen=True)
+class FunctionTotals:
+    """All calls of one function in a window.
+
+    Attributes:
+        name: Its name; with its class where Python states it.
+        file: The file that defines it; "" for a function that is not written in Python.
+        line: The line at which it begins; 0 without a file.
+        calls: Number of calls; 0 where the profiler does not count them.
+        self_s: Seconds in it, without the functions that it calls.
+        total_s: The same with them.
+    """
+
+    name: str
+    file: str
+    line: int
+    calls: int
+    self_s: float
+    total_s: float
+
+
+@dataclass(frozen=True)
+class CallNode:
+    """A node of the tree of calls.
+
+    Attributes:
+        function: Index of the function among those of the window.
+        depth: 0 at the root; the caller is the last node before this one whose depth is less by one.
+        total_s: Seconds in this function, called this way, with the functions that it calls.
+    """
+
+    function: int
+    depth: int
+    total_s: float
+
+
+@dataclass(frozen=True)
+class PythonWindow:
+    """A window of training steps whose Python functions were profiled.
+
+    Attributes:
+        profiler: One of :data:`PYTHON_PROFILERS`.
+        first_step: Its first TRAIN step.
+        end_step: The TRAIN step after its last one.
+        functions: By time without the functions that they call, longest first.
+        tree: The calls, each caller before what it calls; empty where the profiler does not know them.
+        cost: What it cost.
+        omitted: Number of further functions, which took the least time.
+        note: Why it has fewer steps than requested, as a sentence; "" if it has all.
+        request: Number of the request of the attempt that it answers; None if the configuration names it.
+    """
+
+    KIND: ClassVar = "python_window"
+
+    profiler: str
+    first_step: int
+    end_step: int
+    functions: tuple[FunctionTotals, ...]
+    tree: tuple[CallNode, ...] = ()
+    cost: WindowCost = UNKNOWN_COST
+    omitted: int = 0
+    note: str = ""
+    request: int | None = None
+
+    def to_fact(self) -> Fact:
+        """This as a fact of the run; its source is the profiler."""
+        kept = self.functions[:MOST_ROWS]
+        omitted = self.omitted + len(self.functions) - len(kept)
+        frame = WindowFrame(self.first_step, self.end_step, self.cost, omitted, self.note, self.request)
+        rows = {"functions": to_columns(kept, FunctionTotals), "tree": to_columns(self._kept_tree(), CallNode)}
+        return Fact(self.KIND, -1, self.profiler, {**frame.to_data(), **rows})
+
+    @classmethod
+    def from_fact(cls, fact: Fact) -> PythonWindow | None:
+        """The record that :meth:`to_fact` wrote; None if the fact is not valid."""
+        frame = WindowFrame.from_data(fact.data)
+        functions = from_columns(fact.data.get("functions"), FunctionTotals, _KINDS)
+        tree = from_columns(fact.data.get("tree"), CallNode, {})
+        if frame is None or functions is None or tree is None or fact.source not in PYTHON_PROFILERS:
+            return None
+        if any(not 0 <= node.function < len(functions) or node.depth < 0 for node in tree):
+            return None
+        return cls(fact.source, frame.first_step, frame.end_step, functions, tree, *frame[2:])
+
+    def _kept_tree(self) -> tuple[CallNode, ...]:
+        """The nodes without those of omitted functions and what these call; at most twice the functions."""
+        kept: list[CallNode] = []
+        cut = None
+        for node in self.tree:
+            if cut is not None and node.depth > cut:
+                continue
+            cut = node.depth if node.function >= MOST_ROWS else None
+            if cut is None:
+                kept.append(node)
+        return tuple(kept[: 2 * MOST_ROWS])

@@ -1,0 +1,229 @@
+"""Windows of profiled Python functions: what is found, what is refused, and that no profiler stays on."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import watchglass
+from watchglass import ProfilerConfig, open_run
+from watchglass.capture import Hook
+from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.errors import InvalidValueError
+from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowRefusal
+from watchglass.run import PythonProfile, Run
+
+Between = Callable[[int], object]
+
+
+def slow_part(x: Tensor) -> Tensor:
+    end = time.perf_counter() + 0.004
+    while time.perf_counter() < end:
+        pass
+    return x
+
+
+class Burn(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return slow_part(x)
+
+
+def train(
+    folder: Path, steps: int = 14, between: Between = lambda step: None, **profiler: Any
+) -> tuple[Run, list[Tensor]]:
+    """Trains; ``between`` is called before each step. Returns the run and the weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), Burn(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with Hook(run=folder, profiler=ProfilerConfig(**profiler), flight_recorder=False, strict=True) as hook:
+        PyTorchAdapter(hook, discover=False).attach(model)
+        for step in range(steps):
+            between(step)
+            optimizer.zero_grad()
+            model(torch.randn(2, 4)).pow(2).mean().backward()
+            optimizer.step()
+    assert sys.getprofile() is None, "a profiler of ours is on"
+    return open_run(folder), [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def refusals(run: Run) -> list[tuple[str, str]]:
+    return [(fact.data["window"], fact.data["reason"]) for fact in run.facts(WindowRefusal.KIND)]
+
+
+def test_calls_of_whole_steps_are_counted_with_their_place(tmp_path: Path) -> None:
+    run, _ = train(tmp_path / "run", python_profile="5:8")
+    (profile,) = run.python_profiles()
+    assert (profile.profiler, profile.steps, profile.note, profile.tree) == ("cprofile", range(5, 8), "", ())
+    row = profile["slow_part"]
+    assert row is profile.rows[0], "it takes the most time"
+    assert (row.file, row.line, row.calls) == (__file__, slow_part.__code__.co_firstlineno, 3)
+    assert 0 < row.self_s <= row.total_s
+    (forward,) = [each for each in profile.rows if each.file == __file__ and each.name.endswith("forward")]
+    assert forward.total_s >= row.total_s
+    assert any(not each.file and "pow" in each.name for each in profile.rows), "functions of extensions too"
+    assert min(profile.cost.inside_s, profile.cost.outside_s, profile.cost.begin_s, profile.cost.end_s) > 0
+    assert profile.to_pandas()["function" if "function" in profile.to_pandas() else "name"][0] == "slow_part"
+    assert repr(profile).endswith("of steps 5:8 of 'worker_0', most time in slow_part)")
+    with pytest.raises(KeyError):
+        profile["no_such"]
+    found = run.sql("select function, calls, profiler from functions where function = 'slow_part'").to_arrow()
+    assert found.to_pylist() == [{"function": "slow_part", "calls": 3, "profiler": "cprofile"}]
+
+
+def test_pyinstrument_gives_the_tree_of_calls(tmp_path: Path) -> None:
+    pytest.importorskip("pyinstrument")
+    run, _ = train(tmp_path / "run", python_profile="4:12", python_profiler="pyinstrument")
+    (profile,) = run.python_profiles()
+    assert (profile.profiler, profile.steps) == ("pyinstrument", range(4, 12))
+    row = profile["slow_part"]
+    assert row.calls == 0
+    assert row.self_s > 0.5 * 8 * 0.004, "of eight steps with 4 ms each"
+    assert row.total_s <= profile.tree[0].total_s
+    places = [place for place, node in enumerate(profile.tree) if profile.rows[node.function] is row]
+    assert places
+    depth = profile.tree[places[0]].depth
+    above = next(node for node in reversed(profile.tree[: places[0]]) if node.depth == depth - 1)
+    assert profile.rows[above.function].name.endswith("forward"), "its caller"
+
+
+@pytest.mark.parametrize("profiler", ["cprofile", "pyinstrument"])
+def test_a_window_changes_no_number(tmp_path: Path, profiler: str) -> None:
+    pytest.importorskip(profiler if profiler == "pyinstrument" else "cProfile")
+    _, profiled = train(tmp_path / "run", python_profile="3:6", python_profiler=profiler)
+    _, plain = train(tmp_path / "plain")
+    assert all(map(torch.equal, profiled, plain))
+
+
+def test_operators_and_functions_may_be_profiled_in_the_same_steps(tmp_path: Path) -> None:
+    run, _ = train(tmp_path / "run", python_profile="5:8", profile_steps="6:9")
+    assert [each.steps for each in run.python_profiles()] == [range(5, 8)]
+    assert [each.steps for each in run.operators()] == [range(6, 9)]
+
+
+@pytest.mark.parametrize("setting", ["profile_steps", "python_profile"])
+def test_a_window_of_seconds_has_the_steps_that_begin_in_it(tmp_path: Path, setting: str) -> None:
+    begun: list[float] = []
+
+    def between(step: int) -> None:
+        if step == 4:
+            time.sleep(max(0.0, begun[1] + 0.25 - time.monotonic()))  # beyond the first window
+        if step == 8:
+            time.sleep(max(0.0, begun[1] + 1.0 - time.monotonic()))
+        begun.append(time.monotonic())
+
+    run, _ = train(tmp_path / "run", 14, between, **{setting: ("0.2s:0.9s", "300s:301s", "0.91s:0.92s")})
+    windows = run.operators() if setting == "profile_steps" else run.python_profiles()
+    (window,) = windows
+    # Between steps 3 and 4 the script sleeps, so the first boundary in the window is the one after step 4.
+    assert (window.steps.start, window.note) == (5, "")
+    assert 8 <= window.steps.stop <= 9
+    assert refusals(run) == [
+        ("0.91s:0.92s", "no step began in this time, or another window was open"),
+        ("300s:301s", "the training run ended before the window began"),
+    ]
+
+
+def test_a_script_that_profiles_itself_keeps_its_profiler(tmp_path: Path) -> None:
+    own = cProfile.Profile()
+
+    def between(step: int) -> None:
+        if step == 3:
+            own.enable()
+        if step == 9:
+            own.disable()
+
+    run, _ = train(tmp_path / "run", 14, between, python_profile=("5:7", "10:12"))
+    assert [each.steps for each in run.python_profiles()] == [range(10, 12)]
+    assert refusals(run) == [("5:7", "the script profiles itself, by Profile")]
+    assert calls_of(own) == 6
+
+
+@pytest.mark.parametrize("profiler", ["cprofile", "pyinstrument"])
+def test_a_window_ends_where_the_script_begins_to_profile_itself(tmp_path: Path, profiler: str) -> None:
+    pytest.importorskip(profiler if profiler == "pyinstrument" else "cProfile")
+    own, enable = cProfile.Profile(), cProfile.Profile.enable
+
+    def between(step: int) -> None:
+        if step == 7:
+            assert cProfile.Profile.enable is not enable
+            own.enable()
+        if step == 11:
+            own.disable()
+
+    run, _ = train(tmp_path / "run", 14, between, python_profile="4:13", python_profiler=profiler)
+    (profile,) = run.python_profiles()
+    assert profile.steps == range(4, 7)
+    assert profile.note.startswith("the script began to use ")
+    assert calls_of(own) == 4
+    assert cProfile.Profile.enable is enable
+
+
+def test_a_profile_function_that_replaces_ours_unseen_stays(tmp_path: Path) -> None:
+    seen: list[str] = []
+    replace_unseen = sys.setprofile
+
+    def between(step: int) -> None:
+        if step == 6:
+            replace_unseen(lambda frame, event, argument: seen.append(event))
+        if step == 12:
+            assert sys.getprofile() is not None, "closing our window has switched off the script's profiler"
+            replace_unseen(None)
+
+    run, _ = train(tmp_path / "run", 14, between, python_profile="4:8")
+    assert [each.steps for each in run.python_profiles()] == [range(4, 8)]
+    assert seen
+
+
+def calls_of(profiler: cProfile.Profile) -> int:
+    stats: dict[Any, Any] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    (calls,) = [found[0] for (file, _, name), found in stats.items() if (file, name) == (__file__, "slow_part")]
+    return int(calls)
+
+
+def test_a_profiler_that_is_not_installed_is_refused_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watchglass.config.profiler.find_spec", lambda name: None)
+    with pytest.raises(InvalidValueError, match=r"pip install 'watchglass\[pyinstrument\]'"):
+        ProfilerConfig(python_profile="5:7", python_profiler="pyinstrument")
+    assert ProfilerConfig(python_profiler="pyinstrument").python_windows == ()
+
+
+def test_damaged_windows_are_left_out() -> None:
+    functions = (FunctionTotals("f", "a.py", 3, 1, 0.1, 0.2), FunctionTotals("x" * 300, "", 0, 1, 0.0, 0.1))
+    window = PythonWindow("pyinstrument", 1, 2, functions, (CallNode(0, 0, 0.2), CallNode(1, 1, 0.1)))
+    fact = window.to_fact()
+    read = PythonWindow.from_fact(fact)
+    assert read is not None
+    assert (read.functions[0], read.tree, len(read.functions[1].name)) == (functions[0], window.tree, 200)
+    for key, value in (
+        ("functions", 3), ("tree", None), ("cost", None), ("first_step", "1"), ("end_step", 1),
+        ("tree", {"function": [2], "depth": [0], "total_s": [0.1]}), ("functions", {"name": [1]}),
+    ):  # fmt: skip
+        assert PythonWindow.from_fact(replace(fact, data={**fact.data, key: value})) is None
+    assert PythonWindow.from_fact(replace(fact, source="perf")) is None
+
+
+def test_only_the_functions_of_most_time_are_kept_and_the_tree_without_the_others() -> None:
+    functions = tuple(FunctionTotals(f"f{n}", "", 0, 1, 1.0 / (n + 1), 1.0) for n in range(600))
+    tree = (CallNode(0, 0, 1.0), CallNode(550, 1, 0.5), CallNode(1, 2, 0.4), CallNode(2, 1, 0.3))
+    read = PythonWindow.from_fact(PythonWindow("pyinstrument", 1, 2, functions, tree).to_fact())
+    assert read is not None
+    assert (len(read.functions), read.omitted, read.tree) == (500, 100, (tree[0], tree[3]))
+
+
+def test_both_reports_and_show_have_the_functions(tmp_path: Path) -> None:
+    from watchglass.view import function_rows, functions_sentence
+
+    row = FunctionTotals("slow<part>", "/home/me/lib/parts.py", 12, 10, 0.06, 0.08)
+    profile = PythonProfile("worker_0", "cprofile", range(5, 10), (row,), (), watchglass.records.WindowCost(), 0, "")
+    assert function_rows(profile) == [("slow<part>", "lib/parts.py:12", "2", "12 ms", "100 %", "16 ms")]
+    assert functions_sentence(profile) == "steps 5:10, cprofile: 100 % slow<part>"
