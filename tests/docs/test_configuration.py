@@ -17,6 +17,7 @@ from watchglass.config import (
     EXACT_REDUCTIONS,
     SETTINGS,
     Collection,
+    ProfilerConfig,
     SessionConfig,
     combine,
     read_file,
@@ -44,7 +45,7 @@ def test_the_examples_run_and_say_the_same_thing_in_three_ways(in_tmp_path: Path
     (in_tmp_path / "page.py").write_text("\n".join(blocks("python")))
     code = SessionConfig("run", **combine(runpy.run_path("page.py")["settings"]))
 
-    same, modes = blocks("toml")
+    same, modes, profiler = blocks("toml")
     (in_tmp_path / "watchglass.toml").write_text(same)
     assert SessionConfig("run", **combine(read_file("watchglass.toml"))) == code
 
@@ -68,6 +69,10 @@ def test_the_examples_run_and_say_the_same_thing_in_three_ways(in_tmp_path: Path
     schedule = SessionConfig("run").schedule(outputs, "predict")
     assert schedule is not None
     assert [step for step in range(201) if schedule.holds(step, False)] == [0, 100, 200]
+
+    (in_tmp_path / "profiler.toml").write_text(profiler)
+    read = SessionConfig("run", **combine(read_file("profiler.toml"))).profiler
+    assert (read.sample_interval_s, len(read.operator_windows)) == (1, 2)
 
 
 def test_the_readme_says_what_works(in_tmp_path: Path) -> None:
@@ -118,6 +123,7 @@ def test_the_built_in_collections_are_all_listed() -> None:
 
 def test_the_settings_are_all_listed() -> None:
     assert sorted(first_column(section("All settings"))) == sorted(SETTINGS)
+    assert first_column(section("Profiler")) == list(ProfilerConfig.__dataclass_fields__)
     selectors = first_column(section("Which tensors"))[len(BUILT_IN_COLLECTIONS) :]
     steps = first_column(section("At which steps"))
     kept = first_column(section("What is kept of a tensor"))

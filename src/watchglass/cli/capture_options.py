@@ -109,7 +109,7 @@ def given_settings(
     collections: list[str] | None,
     save_raw: list[str] | None,
     overhead_budget: str | None,
-    profiler: Mapping[str, Any],
+    profiler: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> dict[str, Any]:
     """Settings of the command line; :func:`capture_config` validates them.
@@ -126,7 +126,7 @@ def given_settings(
     """
     settings = {name: value for name, value in others.items() if value not in (None, False)}
     of_profiler = {
-        name: value for name, value in profiler.items() if value is not None and (value or name == "enabled")
+        name: value for name, value in (profiler or {}).items() if value is not None and (value or name == "enabled")
     }
     if of_profiler:
         settings["profiler"] = of_profiler

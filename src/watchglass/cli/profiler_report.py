@@ -16,7 +16,7 @@ from watchglass.store import layout, open_store
 _RULES = "system"
 
 
-class Written(NamedTuple):
+class WrittenReport(NamedTuple):
     """A written report: its place, a path or an address, and its size."""
 
     place: str
@@ -28,7 +28,7 @@ def place_of(run: str, output: str | None) -> str:
     return output or joined(run, layout.PROFILER_REPORT)
 
 
-def write_profiler_report(path: str, output: str | None, *, replace: bool = False) -> Written:
+def write_profiler_report(path: str, output: str | None, *, replace: bool = False) -> WrittenReport:
     """Write the report of a run, as JSON if ``output`` ends with ``.json``, else as HTML.
 
     Args:
@@ -53,7 +53,7 @@ def write_profiler_report(path: str, output: str | None, *, replace: bool = Fals
     else:
         with closing(open_store(path)) as store:
             store.write(layout.PROFILER_REPORT, data, replace=True)
-    return Written(place_of(path, output), len(data))
+    return WrittenReport(place_of(path, output), len(data))
 
 
 def _texts() -> dict[str, view.ProfilerRule]:
