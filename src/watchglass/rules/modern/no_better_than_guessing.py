@@ -40,13 +40,14 @@ class NoBetterThanGuessing(Rule):
         frequencies, and the accuracy against the most frequent class; the squared error of other predictions against
         the variance of their targets. In training and in evaluations.
     Fires when: the mean of the last third of the losses is above `share` of what a guess reaches, is known to within 2
-        %, and no longer falls. The rule judges this from half of the planned steps on, or at the end. Or three quarters
-        of at least `evaluations` evaluation losses are above that share, and the accuracy is not above the share of the
-        most frequent class. In a run of several models, some of which may be meant to fail, it is an `info`. The rule
-        skips models that are trained in turns (GANs), losses that the script masks or weights, targets that another
-        model computes, and reinforcement learning. If samples with similar inputs have similar targets, the message
-        reports it: the inputs then carry information about the targets, and the fault is elsewhere. Attention to tokens
-        that have no positions is named as the cause.
+        %, and no longer falls. It must not be clearly below both the guess and the mean of the middle third: such a run
+        is short, or its learning rate has decayed. The rule judges this from half of the planned steps on, or at the
+        end. Or three quarters of at least `evaluations` evaluation losses are above that share, and the accuracy is not
+        above the share of the most frequent class. In a run of several models, some of which may be meant to fail, it
+        is an `info`. The rule skips models that are trained in turns (GANs), losses that the script masks or weights,
+        targets that another model computes, and reinforcement learning. If samples with similar inputs have similar
+        targets, the message reports it: the inputs then carry information about the targets, and the fault is
+        elsewhere. Attention to tokens that have no positions is named as the cause.
     Usual causes: labels that do not belong to their inputs, an augmentation that destroys what they depend on, a model
         that no gradient reaches.
     What to try: overfit one batch. If that works, look at the data; if not, at model and loss.
@@ -183,7 +184,10 @@ class NoBetterThanGuessing(Rule):
         early, late = np.array_split(last, 2)
         # The difference of the means of halves has twice the error of the mean.
         falls = early.mean() - late.mean() > 4 * error and not mean > _ABOVE * limit
-        if falls or (mean > _ABOVE * limit and not at_end):
+        # A short run, or one whose learning rate has decayed, has learned what is certain, and no more.
+        middle = values[-2 * len(last) : -len(last)]
+        learns = not self.smoothed and min(limit, middle.mean()) - mean > 3 * error
+        if falls or learns or (mean > _ABOVE * limit and not at_end):
             return
         about = f"the training loss of {name.removeprefix('loss/')}" if name != "loss" else "the training loss"
         if self.smoothed and not mean > _ABOVE * limit and (accurate or self._predicts(known)):

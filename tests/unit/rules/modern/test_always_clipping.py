@@ -136,7 +136,7 @@ def test_a_gradient_that_stays_as_it_is_was_not_clipped(run_path: Path, make: Ca
     rules = [RuleSpec("AlwaysClipping")]
     with watchglass.watch(model, run=run_path, strict=True, save_interval=1, **capture_for(rules)):
         for _ in range(40):
-            update(model, optimizer, inputs, targets, loss=F.mse_loss)
+            update(model, optimizer, inputs, targets, loss=nn.MSELoss())
     assert replay(run_path, rules).findings == ()
 
 

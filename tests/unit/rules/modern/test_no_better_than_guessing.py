@@ -86,6 +86,18 @@ class TestNoBetterThanGuessing(RuleSuite):
         assert "nothing_to_learn" not in finding.causes
 
 
+@pytest.mark.parametrize(("falls", "found"), [(0.05, False), (0.0, True)])
+def test_a_short_run_that_learns_has_something_to_learn(run_path: Path, falls: float, found: bool) -> None:
+    """Below the guess by little but beyond doubt, after a fall that has ended as the learning rate has decayed."""
+    random = np.random.default_rng(3)
+
+    def loss(step: int) -> float:
+        return float(math.log(4) * (0.985 + falls * max(0.0, 1 - step / 70) + 0.002 * random.normal()))
+
+    run = build_run(run_path, steps(120, classes, loss=loss))
+    assert bool(replay(run, [RuleSpec(RULE)]).findings) is found
+
+
 class TestNoBetterThanGuessingInRealRuns(RealRuns):
     rule = "NoBetterThanGuessing"
     cause = "nothing_to_learn"
