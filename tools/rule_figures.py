@@ -1,4 +1,4 @@
-"""The figure of a rule: the loss of its sick run and of its healthy twin, with the findings, as a small SVG."""
+"""The figure of a rule: what it reads of its sick run and of its healthy twin, with the findings, as a small SVG."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,8 @@ import watchglass
 from example_runs import ExampleRun, example_run
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Finding, Mode, Severity
-from watchglass.rules import build_rule
+from watchglass.records import PHASE_NAMES, Finding, Mode, Severity
+from watchglass.rules import Rule, build_rule
 from watchglass.run import Run, step_times
 from watchglass.testing.rule_suite import shown
 from watchglass.view.plot import COLOURS, thin
@@ -27,6 +28,7 @@ Points = Sequence[tuple[float, float]]
 
 _WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _GAP = 680, 150, 64, 16, 30, 44
 _GREY, _MOST_POINTS, _CHARACTER = "#888888", 200, 6.2
+_BLUE_ORANGE = (COLOURS["train"], COLOURS["eval"])
 #: Beginnings of the names of metrics in percent.
 _PERCENT = ("cpu.utilization", "cpu.iowait", "gpu.")
 #: Ranges of more than this many powers of ten have a logarithmic axis.
@@ -54,31 +56,37 @@ class _Panel(NamedTuple):
         return max([1.0, *(x for line in self.lines for x, _ in line.points)])
 
 
-def draw(rule: str) -> str:
-    """The figure of a rule as SVG; its ``<desc>`` is the sentence of the first finding.
+class _Mark(NamedTuple):
+    """Where a finding is drawn (NaN for nowhere), when it was made, and the places in code that it names."""
 
-    The sick run and its twin are trained again. The upper diagram has their losses; the lower one, if the rule measures
-    something at several steps, has the values of its findings and the limit. For a rule that reads samples of metrics,
-    and whose runs are made of numbers, the diagrams have these metrics.
+    x: float
+    when: str
+    places: tuple[str, ...] = ()
+
+
+def draw(rule: str) -> str:
+    """The figure of a rule as SVG; its ``<desc>`` is the sentence of the first finding, and when it was made.
+
+    The sick run and its twin are trained again. The upper diagrams have the losses, or what :func:`_of_time` shows; the
+    lower one, if the rule measures something at several steps, has the values of its findings and the limit.
     """
     with tempfile.TemporaryDirectory() as folder:
-        sick = example_run(rule, Path(folder, "sick"), sick=True)
+        sick, healthy = (example_run(rule, Path(folder, name), sick=name == "sick") for name in ("sick", "healthy"))
         found = _findings(sick)
-        runs = [
-            _Line("sick run", _losses(sick.path), COLOURS["train"]),
-            _Line("healthy twin", _losses(example_run(rule, Path(folder, "healthy"), sick=False).path), _GREY),
-        ]
-        metrics = [] if sick.trained else _metrics(rule, Path(folder))
+        runs = (watchglass.open_run(sick.path), watchglass.open_run(healthy.path))
         first = found[0]
-        at = [(float(_step(watchglass.open_run(sick.path), each)), each.value) for each in found]
-    panels = metrics or [_Panel("loss", tuple(line for line in runs if line.points), math.nan)]
+        at = [(float(_step(runs[0], each)), each.value) for each in found]
+        panels = _of_time(sick, first, runs) or [_Panel("loss", _lines(runs, _losses), math.nan)]
+        mark = _Mark(at[0][0], f"Step {first.step}")
+        if panels[0].in_seconds:
+            mark = _mark_of_silence(runs[0], first) if _ticks(sick.rule) else _Mark(math.nan, _when(first))
     same = [(step, value) for (step, value), each in zip(at, found, strict=True) if _alike(each, first)]
     measured = [(step, value) for step, value in same if value is not None and math.isfinite(value)]
-    if len({step for step, _ in measured}) > 1:
+    if len({step for step, _ in measured}) > 1 and not panels[0].in_seconds:
         limit = math.nan if first.limit is None else float(first.limit)
         line = _Line(f"value of the findings of {rule}", measured, COLOURS[first.severity.value], dots=True)
         panels.append(_Panel("measured value", (line,), limit))
-    return _svg(rule, first, at[0][0], [panel for panel in panels if panel.lines])
+    return _svg(rule, first, mark, [panel for panel in panels if panel.lines])
 
 
 def _findings(run: ExampleRun) -> list[Finding]:
@@ -95,40 +103,95 @@ def _alike(one: Finding, other: Finding) -> bool:
     return (one.severity, one.tensors[:1], one.worker) == (other.severity, other.tensors[:1], other.worker)
 
 
-def _losses(path: Path) -> Points:
-    run = watchglass.open_run(path)
+def _lines(
+    runs: Sequence[Run], courses: Callable[[Run], Sequence[Points]], names: Sequence[str] = ("sick run",)
+) -> tuple[_Line, ...]:
+    """Lines of the sick run with these names, and of its twin: those further ones have none."""
+    found = []
+    for run, labels, colours in zip(runs, (names, ["healthy twin"]), (_BLUE_ORANGE, [_GREY]), strict=True):
+        for number, points in enumerate(courses(run)):
+            name = labels[number] if number < len(labels) else ""
+            found.append(_Line(name, points, colours[min(number, len(labels) - 1) % len(colours)]))
+    return tuple(line for line in found if line.points)
+
+
+def _losses(run: Run) -> Sequence[Points]:
     if "loss" not in run.tensor_names():
         return ()
-    steps, values = thin(*run.scalars("loss", Mode.TRAIN), _MOST_POINTS)
-    return [(float(step), float(value)) for step, value in zip(steps, values, strict=True)]
+    return [_thinned(*run.scalars("loss", Mode.TRAIN))]
 
 
-def _metrics(rule: str, folder: Path) -> list[_Panel]:
-    """The courses of the percentages that a rule needs, a line for each instance, in two runs; else those of steps."""
-    names = [name for need in build_rule(RuleSpec(rule)).needs for name in need.metrics if name.startswith(_PERCENT)]
-    courses = {f"{name} in percent": functools.partial(_course, metric=name) for name in names}
-    return [
-        _Panel(
-            title,
-            tuple(
-                _Line(name if at == 0 else "", points, colour)
-                for name, colour in (("sick run", COLOURS["train"]), ("healthy twin", _GREY))
-                for at, points in enumerate(course(watchglass.open_run(folder / name.split()[0])))
-            ),
-            math.nan,
-            in_seconds=True,
-        )
-        for title, course in (courses or {"training steps so far": _progress}).items()
-    ]
+def _of_time(sick: ExampleRun, first: Finding, runs: Sequence[Run]) -> list[_Panel]:
+    """The diagrams of a rule about time, by what it reads; [] for another one.
+
+    Of a rule about silences the time without a step; of one that needs percentages of a machine these, a line for each
+    instance; of one that needs phases the times of steps. Of other rules whose runs are made of numbers, or that need
+    nothing, when the steps ended.
+    """
+    rule = build_rule(sick.rule)
+    metrics = [name for need in rule.needs for name in need.metrics if name.startswith(_PERCENT)]
+    if _ticks(sick.rule):
+        return [_Panel("seconds without a step", _lines(runs, _silences), float(first.limit or math.nan), True)]
+    if metrics:
+        courses = {name: functools.partial(_course, metric=name) for name in metrics}
+        return [_Panel(f"{name} in percent", _lines(runs, each), math.nan, True) for name, each in courses.items()]
+    if any(need.phases and not need.optional for need in rule.needs):
+        ranks = runs[0].workers
+        alone = len(ranks) == 1
+        title = "milliseconds of each step" if alone else "ms of each step outside backward and update"
+        lines = _lines(runs, _milliseconds, ("sick run",) if alone else ranks)
+        return [_Panel(title, lines, math.nan)]
+    if sick.trained and rule.needs:
+        return []
+    return [_Panel("training steps so far", _lines(runs, _progress), math.nan, True)]
 
 
-def _course(run: Run, metric: str) -> list[Points]:
+def _ticks(rule: RuleSpec) -> bool:
+    return type(build_rule(rule)).tick is not Rule.tick
+
+
+def _when(finding: Finding) -> str:
+    return "Before the first step" if finding.step < 0 else "Samples"
+
+
+def _silences(run: Run) -> Sequence[Points]:
+    """The seconds since the step before, which grow until a step ends, over the seconds since the first step."""
+    ends = _ends_s(run)
+    rises = [((begin, 0.0), (end, end - begin)) for begin, end in pairwise(ends)]
+    return [[point for rise in rises for point in rise] + [(ends[-1], 0.0)]]
+
+
+def _mark_of_silence(run: Run, finding: Finding) -> _Mark:
+    """When a silence was reported, and where the script stood then."""
+    x = _ends_s(run)[finding.step] + float(finding.value or 0.0)
+    return _Mark(x, f"After step {finding.step}", tuple(finding.evidence.get("places", {}).values()))
+
+
+def _ends_s(run: Run) -> list[float]:
+    """The end of each training step, in seconds since that of the first one."""
+    ends = step_times(run.worker()).end_ns
+    seconds: list[float] = ((ends - ends[0]) / 1e9).tolist()
+    return seconds
+
+
+def _milliseconds(run: Run) -> Sequence[Points]:
+    """The time of each step; of ranks, without the phases in which they wait for each other."""
+    phases = [run.phases(worker=worker) for worker in run.workers]
+    own = ["data", "prepare", "forward", "other"] if len(phases) > 1 else PHASE_NAMES
+    return [_thinned(each.steps, 1e3 * np.sum([each[name] for name in own], axis=0)) for each in phases]
+
+
+def _thinned(at: npt.NDArray[Any], values: npt.NDArray[np.float64]) -> Points:
+    at, values = thin(at, values, _MOST_POINTS)
+    return list(zip(at.astype(float).tolist(), values.astype(float).tolist(), strict=True))
+
+
+def _course(run: Run, metric: str) -> Sequence[Points]:
     if metric not in _sampled(run):
         return []
     samples = run.samples(metric)
     seconds = (samples.time_ns - samples.time_ns[0]) / 1e9
-    found = (thin(seconds, values, _MOST_POINTS) for values in samples.values.reshape(len(samples), -1).T)
-    return [list(zip(at.tolist(), values.tolist(), strict=True)) for at, values in found]
+    return [_thinned(seconds, values) for values in samples.values.reshape(len(samples), -1).T]
 
 
 def _sampled(run: Run) -> list[str]:
@@ -136,7 +199,7 @@ def _sampled(run: Run) -> list[str]:
     return [str(name) for name in run.samples().to_arrow()["metric"].to_pylist()]
 
 
-def _progress(run: Run) -> list[Points]:
+def _progress(run: Run) -> Sequence[Points]:
     """Steps over the seconds since the first sample, or the first step."""
     times = step_times(run.worker())
     ends = times.end_ns.astype(np.float64)
@@ -155,9 +218,8 @@ def _step(run: Run, finding: Finding) -> int:
     return max(0, finding.step)
 
 
-def _svg(rule: str, first: Finding, step: float, panels: Sequence[_Panel]) -> str:
-    in_seconds = any(panel.in_seconds for panel in panels)
-    last = max([0.0 if in_seconds else step, *(panel.last for panel in panels)])
+def _svg(rule: str, first: Finding, mark: _Mark, panels: Sequence[_Panel]) -> str:
+    last = max([0.0 if math.isnan(mark.x) else mark.x, *(panel.last for panel in panels)])
     height = _TOP + len(panels) * (_PANEL + _GAP)
 
     def across(x: float) -> float:
@@ -167,23 +229,26 @@ def _svg(rule: str, first: Finding, step: float, panels: Sequence[_Panel]) -> st
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
         f"<title>{escape(rule)} on a sick run</title>",
-        f"<desc>{'Samples' if in_seconds else f'Step {first.step}'}: {escape(first.message, quote=False)}</desc>",
+        f"<desc>{mark.when}: {escape(first.message, quote=False)}</desc>",
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
     ]
     for number, panel in enumerate(panels):
         parts += _panel(panel, _TOP + number * (_PANEL + _GAP), across, last)
-    if in_seconds:  # such a finding is about the course as a whole
+    if math.isnan(mark.x):  # such a finding is about the course as a whole
         return "\n".join([*parts, "</svg>"]) + "\n"
-    colour, x = COLOURS[first.severity.value], across(step)
+    colour, x = COLOURS[first.severity.value], across(mark.x)
     bottom = height - _GAP
     parts.append(
         f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}" stroke-dasharray="3 3" '
         'stroke-width="1.5"/>'
     )
-    label = f"{rule} ({first.severity.value})"
-    beside = 'text-anchor="end"' if x + _CHARACTER * len(label) > _WIDTH else ""
+    labels = (*mark.places, f"{rule} ({first.severity.value})")
+    beside = 'text-anchor="end"' if x + _CHARACTER * max(map(len, labels)) > _WIDTH else ""
     x += -4 if beside else 4
-    parts.append(f'<text x="{x:.1f}" y="{_TOP + _PANEL - 6}" fill="{colour}" {beside}>{escape(label)}</text>')
+    for line, label in enumerate(reversed(labels)):
+        parts.append(
+            f'<text x="{x:.1f}" y="{_TOP + _PANEL - 6 - 16 * line}" fill="{colour}" {beside}>{escape(label)}</text>'
+        )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -191,7 +256,7 @@ def _panel(panel: _Panel, top: float, across: Callable[[float], float], last: fl
     values = np.array([y for line in panel.lines for _, y in line.points] + [panel.limit])
     scale = _Scale.of(values[np.isfinite(values)], top)
     yield f'<text x="{_LEFT}" y="{top - 10}" font-weight="bold">{panel.title}</text>'
-    x = _WIDTH - _RIGHT
+    x: float = _WIDTH - _RIGHT
     for line in reversed(panel.lines):
         yield f'<text x="{x:.0f}" y="{top - 10}" fill="{line.colour}" text-anchor="end">{escape(line.name)}</text>'
         x -= (_CHARACTER * len(line.name) + 20) if line.name else 0

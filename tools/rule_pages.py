@@ -85,15 +85,11 @@ def _figure(name: str, built_only: str) -> str:
         raise SystemExit(
             f"rule_pages: {path.relative_to(ROOT)} has no <desc>; run make rule-pages with --redraw {name}"
         )
-    step, _, message = html.unescape(found[1]).partition(": ")
+    when, _, message = html.unescape(found[1]).partition(": ")
+    when = {"Samples": "Of the run as a whole"}.get(when, when.replace("Step", "At step"))
+    titles = re.findall(r'font-weight="bold">(.*?)<', path.read_text(encoding="utf-8"))
+    shown = {"loss": "Losses"}.get(titles[0], titles[0])
     runs = "A sick run and its healthy twin, both made of numbers" if built_only else "A sick run and its healthy twin"
-    shown = "Losses"
-    if step == "Samples":
-        shown, when = "Courses", "Of the run as a whole"
-    elif step == "Step -1":
-        when = "While no step completes"
-    else:
-        when = f"At {step[:1].lower()}{step[1:]}"
     return (
         f"![{shown} of a sick run and of its healthy twin, and where {name} reports](figures/{name}.svg)\n\n"
         f"{runs}. {when} the rule reports: *{_escaped(message)}*.\n"

@@ -24,7 +24,6 @@ class BuiltInRule(NamedTuple):
     built_only: str = ""
 
 
-_SUMMARY = "it summarises every run, a healthy one too"
 _NO_GPU = "it needs a GPU, which the machines of the tests lack"
 
 #: Built-in rules by name, in the order in which they are evaluated and listed.
@@ -125,16 +124,10 @@ BUILT_IN = {
     "BatchSize": BuiltInRule("system.batch_size", "system", _NO_GPU),
     "LoadBalancing": BuiltInRule("system.load_balancing", "system", _NO_GPU),
     "GPUMemoryIncrease": BuiltInRule("system.gpu_memory_increase", "system", _NO_GPU),
-    "OverallSystemUsage": BuiltInRule("system.overall_system_usage", "system", _SUMMARY),
-    "OverallFrameworkMetrics": BuiltInRule("system.overall_framework_metrics", "system", _SUMMARY),
-    "MaxInitializationTime": BuiltInRule(
-        "system.max_initialization_time",
-        "system",
-        "a real run would have to start more slowly than a busy machine does",
-    ),
-    "TooManyDataWorkers": BuiltInRule(
-        "system.too_many_data_workers", "system", "how many workers are too many depends on the machine of the tests"
-    ),
+    "OverallSystemUsage": BuiltInRule("system.overall_system_usage", "system"),
+    "OverallFrameworkMetrics": BuiltInRule("system.overall_framework_metrics", "system"),
+    "MaxInitializationTime": BuiltInRule("system.max_initialization_time", "system"),
+    "TooManyDataWorkers": BuiltInRule("system.too_many_data_workers", "system"),
 }
 
 

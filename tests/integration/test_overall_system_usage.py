@@ -1,3 +1,5 @@
+"""OverallSystemUsage in numbers, and in a run under a launcher; its twin is not sampled."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -5,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from launched_runs import LaunchedRuns
 from phased_steps import busy
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
@@ -34,3 +37,20 @@ def test_percentiles_are_within_half_a_percent(run_path: Path) -> None:
     assert usage["cpu.utilization"] == pytest.approx({"min": 0, "p50": 50, "p95": 95, "p99": 99, "max": 100}, abs=0.5)
     assert "system: processor 50 % in the median, 95 % at the 95th percentile" in finding.message
     assert "memory.utilization" not in usage
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")
+class TestOverallSystemUsageInRealRuns(LaunchedRuns):
+    rule = "OverallSystemUsage"
+    severity = Severity.INFO
+    reads_more = "no two runs have the same samples"
+    twin_options = ("--no-profiler",)
+    twin_status = Status.STARVED
+    script = """
+while sick and samples() < 6:
+    update()
+    time.sleep(0.01)
+for step in range(20):
+    update()
+"""

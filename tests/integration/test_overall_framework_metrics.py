@@ -1,8 +1,13 @@
+"""OverallFrameworkMetrics in numbers, and in a run under a launcher; its twin records no phases."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from launched_runs import LaunchedRuns
 from phased_steps import phased
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
@@ -32,3 +37,17 @@ def test_phases_of_training_are_summarised_beside_evaluations(run_path: Path) ->
         "training steps took 100 ms on average: data 20 %, prepare 0 %, forward 30 %, backward 50 %, update 0 %, "
         "other 0 %; evaluations took 20 % of the time of all steps"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")
+class TestOverallFrameworkMetricsInRealRuns(LaunchedRuns):
+    rule = "OverallFrameworkMetrics"
+    severity = Severity.INFO
+    reads_more = "no two runs take the same times"
+    twin_options = ("--no-profiler",)
+    twin_status = Status.STARVED
+    script = """
+for step in range(40):
+    update()
+"""

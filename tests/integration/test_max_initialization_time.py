@@ -1,10 +1,14 @@
+"""MaxInitializationTime in numbers, and in a run that does not train until that is found."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from launched_runs import LaunchedRuns
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Status
@@ -43,3 +47,19 @@ def test_without_samples_from_before_the_first_step_it_is_not_applicable(run_pat
     assert (status.status, status.reason) == (
         Status.NOT_APPLICABLE, "there are no samples from before the first step",
     )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")
+class TestMaxInitializationTimeInRealRuns(LaunchedRuns):
+    rule = "MaxInitializationTime"
+    # A quarter of a minute: longer than a busy machine needs to start the healthy run.
+    parameters: ClassVar = {"threshold": 0.25}
+    cause = "slow_start"
+    reads_more = "no two runs take the same times"
+    script = """
+while samples() < 6 or (sick and not found()):
+    time.sleep(0.1)
+for step in range(20):
+    update()
+"""

@@ -1,10 +1,15 @@
+"""TooManyDataWorkers in numbers, and in runs on a single core."""
+
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launched_runs import LaunchedRuns
 from phased_steps import loader
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
@@ -71,3 +76,27 @@ def test_ranks_on_several_machines_are_not_judged(run_path: Path) -> None:
     (status,) = replay(build_run(run_path, run(99, 2, streams=2)), [RuleSpec("TooManyDataWorkers")]).statuses
     assert status.status is Status.NOT_APPLICABLE
     assert "several machines" in status.reason
+
+
+# Not with a preloaded interpreter: its processes have the cores with which it was started.
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinities")
+class TestTooManyDataWorkersInRealRuns(LaunchedRuns):
+    rule = "TooManyDataWorkers"
+    cause = "loader_workers_do_not_fit"
+    reads_more = "no two runs have the same samples"
+    script = """
+for _ in torch.utils.data.DataLoader(range(8), num_workers=2 if sick else 1):
+    update()
+while samples() < 6 or (sick and not found()):
+    update()
+    time.sleep(0.05)
+"""
+
+    def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
+        usable = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, [min(usable)])
+        try:
+            super().record(run, capture, sick=sick)
+        finally:
+            os.sched_setaffinity(0, usable)
