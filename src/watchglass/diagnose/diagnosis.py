@@ -30,11 +30,13 @@ def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) ->
     """The diagnoses of findings, worst first, then those with a proven cause, then earliest.
 
     Findings of severity info alone make no separate diagnosis. The cause that the symptoms of open findings support
-    most explains every finding that supports it, on any worker; a cause that an exact symptom proves comes before those
-    that only fit. Then the remaining findings are treated in the same way. A finding that is first seen after values
-    have become NaN or infinite is a consequence, unless it has an exact symptom: it joins the same diagnosis and does
-    not count for any cause. Workers share their gradients. So findings of bad values on other workers at the same step
-    join too, and count for causes.
+    most explains every finding that supports it, on any worker; a cause that an exact symptom proves comes before
+    those that only fit. Then the remaining findings are treated in the same way. A finding that is first seen after
+    values have become NaN or infinite is a consequence, unless it has an exact symptom: it joins the same diagnosis
+    and does not count for any cause. A finding about time, memory or the machine joins only if it is known to have
+    begun at the step at which values became bad (evidence ``since_step``); then the headline states both. Workers
+    share their gradients. So findings of bad values on other workers at the same step join too, and count for
+    causes.
 
     Args:
         findings: In any order.
@@ -57,8 +59,7 @@ class _Diagnosing:
         after: dict[_Trained, list[Finding]] = {}
         for finding in ordered:
             first = broken.get(_trained(finding))
-            exact = self._knowledge.proven(finding.symptoms)
-            if first and _when(finding) > _when(first[0]) and not exact:
+            if first and self._may_follow(finding, first[0]):
                 after.setdefault(_trained(finding), []).append(finding)
             else:
                 rest.append(finding)
@@ -90,6 +91,14 @@ class _Diagnosing:
                 if not first or _when(finding) == _when(first[0]):
                     first.append(finding)
         return broken
+
+    def _may_follow(self, finding: Finding, broken: Finding) -> bool:
+        """Whether a finding may only show that values had become NaN or infinite."""
+        if self._knowledge.of_machine(finding.symptoms):
+            # What is slow since a step is noticed in the first step that begins after it.
+            since = finding.evidence.get("since_step")
+            return finding.mode is broken.mode and since in (broken.step, broken.step + 1)
+        return _when(finding) > _when(broken) and not self._knowledge.proven(finding.symptoms)
 
     def _support_of(self, finding: Finding) -> dict[str, float]:
         """Added log odds of each cause by one finding: of its symptoms, or of the causes that its rule names."""
@@ -172,13 +181,14 @@ class _Diagnosing:
         )  # fmt: skip
         chain = sorted([*group, *consequences], key=_order)
         title = _title(causes) or f"{key.rule} has found something"
+        since = [finding.message for finding in consequences if self._knowledge.of_machine(finding.symptoms)]
         return Diagnosis(
             causes=causes,
             findings=tuple(finding.id for finding in chain),
             severity=max(chain, key=lambda finding: finding.severity.rank).severity,
             step=group[0].step,
             subject=str(key.evidence.get("module") or "") or next(iter(key.tensors), ""),
-            headline=f"{title[:1].upper()}{title[1:]}: {key.message}",
+            headline=f"{title[:1].upper()}{title[1:]}: {'; '.join([key.message, *since[:1]])}",
             what_to_try=causes[0].what_to_try if causes else key.what_to_try,
             workers=tuple(sorted({finding.worker for finding in chain}, key=_by_number)),
             models=tuple(sorted({finding.model for finding in chain})),

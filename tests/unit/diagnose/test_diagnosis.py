@@ -145,6 +145,29 @@ def test_what_values_that_are_not_finite_cannot_change_is_a_cause_although_it_wa
     assert other.causes[0].cause.id == "overflow_in_loss"
 
 
+@pytest.mark.parametrize(("since", "joins"), [(40, True), (41, True), (39, False), (42, False), (None, False)])
+def test_what_is_slow_belongs_to_bad_values_only_where_both_began_together(since: int | None, joins: bool) -> None:
+    nan = finding("ExplodingTensor", 40, ("nonfinite_loss_only",), severity=Severity.ERROR)
+    slow = finding(
+        "StepOutlier", 56, ("steps_slower_for_good",), severity=Severity.INFO, evidence={"since_step": since}
+    )
+    (diagnosis,) = diagnose([nan, slow])
+    assert (slow.id in diagnosis.findings) is joins
+    assert diagnosis.headline.endswith("ExplodingTensor at 40; StepOutlier at 56" if joins else "ExplodingTensor at 40")
+
+
+@pytest.mark.parametrize(
+    ("rule", "symptom", "cause"),
+    [("InputBound", "waits_for_workers", "loader_too_slow"), ("MemoryLeak", "graphs_held", "graphs_kept"),
+     ("Hang", "no_step_completed", "training_stalled"), ("StepOutlier", "outliers_save", "checkpoints_stop_training")],
+)  # fmt: skip
+def test_what_the_machine_shows_after_values_became_bad_is_no_consequence(rule: str, symptom: str, cause: str) -> None:
+    nan = finding("ExplodingTensor", 40, ("nonfinite_loss_only",), severity=Severity.ERROR)
+    values, machine = diagnose([nan, finding(rule, 72, (symptom,))])
+    assert values.findings == (nan.id,)
+    assert machine.causes[0].cause.id == cause
+
+
 def test_of_diagnoses_as_bad_the_proven_one_comes_first() -> None:
     first, second = diagnose(
         [finding("DeadRelu", 2, ("dead_units",)), finding("TrainEvalMode", 9, ("training_mode_in_evaluation",))]

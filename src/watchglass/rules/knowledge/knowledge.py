@@ -35,12 +35,14 @@ class Symptom(NamedTuple):
         breaks: Whether every later value may be NaN, for any cause.
         exact: Whether it is read off the program itself and not off its effects. Then it proves its likeliest cause,
             which holds from the first step on.
+        machine: Whether it is about time, memory or the machine, which values that are NaN do not change.
     """
 
     id: str
     means: str
     breaks: bool = False
     exact: bool = False
+    machine: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,10 @@ class Knowledge:
     def breaks(self, symptoms: Iterable[str]) -> bool:
         """Whether one of these symptoms means that every later value may be NaN."""
         return any(symptom in self.symptoms and self.symptoms[symptom].breaks for symptom in symptoms)
+
+    def of_machine(self, symptoms: Iterable[str]) -> bool:
+        """Whether one of these symptoms is about time, memory or the machine."""
+        return any(symptom in self.symptoms and self.symptoms[symptom].machine for symptom in symptoms)
 
     def cause(self, name: str) -> Cause:
         """The cause with an identifier; for an unknown one, a cause with only a title made of it."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from watchglass.config import parameter
 from watchglass.records import PHASE_NAMES, Finding, Mode, Pause, Severity, count
@@ -16,8 +17,8 @@ from watchglass.tables import StepView
 
 #: First steps, which compile, allocate and fill caches; steps of the median; steps after which it is computed again.
 _FIRST, _RECENT, _AGAIN = 16, 64, 16
-#: Numbers of outliers that are kept.
-_KEPT = 16
+#: Numbers of outliers that are kept; outliers in a row after which steps are slower for good.
+_KEPT, _FOR_GOOD = 16, 16
 #: The share of their additional time that a pause takes, if it is the reason (house). Around `torch.save`, a checkpoint
 #: copies, flushes and uploads.
 _REASON = {Pause.COLLECTION: 0.5, Pause.SAVE: 0.25}
@@ -40,7 +41,8 @@ class StepOutlier(Rule):
         Outliers in a row count once. The phase that grew most in them is named; garbage collections in the training
         thread, if they took half of the additional time, or calls of `torch.save`, if they took a quarter; and whether
         outliers come at equal distances or after evaluations. The gain is an upper bound: outliers as fast as the
-        median.
+        median. Sixteen outliers in a row are an `info`: since which step, and in which phase. It joins the diagnosis of
+        values that became NaN or infinite at that step.
     Usual causes: checkpoints, logging or evaluations by hand between steps; a loader that starts its workers again in
         each epoch; garbage collection; code that compiles for new shapes; other programs on the machine.
     What to try: `persistent_workers=True`; checkpoints less often, or in another thread; `gc.freeze()` after the
@@ -67,11 +69,13 @@ class StepOutlier(Rule):
     beyond: list[float] = state(lambda: [0.0] * len(PHASE_NAMES))
     #: Seconds of outliers in which garbage was collected, and in which `torch.save` wrote, by name.
     paused: dict[str, float] = state(dict)
-    #: Number of outliers, of those after an evaluation, and the last of their steps; whether the last step was one.
+    #: Number of outliers, of those after an evaluation, and the last of their steps.
     count: int = state(int)
     evaluated: int = state(int)
     steps: list[int] = state(list)
-    inside: bool = state(bool)
+    #: Number of the last steps that were outliers, and the first of these.
+    in_a_row: int = state(int)
+    since_step: int = state(int)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at an outlier."""
@@ -90,10 +94,13 @@ class StepOutlier(Rule):
             ]
             for pause, spent in view.pauses.items():
                 self.paused[pause.name] = self.paused.get(pause.name, 0.0) + spent
-            if not self.inside:
+            if not self.in_a_row:
+                self.since_step = view.mode_step
                 self._count(view)
                 yield from self._judged(view)
-        self.inside = outlier
+        self.in_a_row = self.in_a_row + 1 if outlier else 0
+        if self.in_a_row == _FOR_GOOD:
+            yield self._slower(view, np.median([*self.recent[1 - _FOR_GOOD :], seconds], axis=0))
         self.recent = [*self.recent[1 - _RECENT :], seconds]
         if self.seen % _AGAIN == 0:
             rows = np.array(self.recent)
@@ -141,6 +148,22 @@ class StepOutlier(Rule):
                 "paused_s": self.paused,
             },
         )  # fmt: skip
+
+    def _slower(self, view: StepView, now: NDArray[np.float64]) -> Finding:
+        """What is so for good has a reason or none; with values that became bad at the same step it is no accident."""
+        whole, before = float(now.sum()), self.usual[-1]
+        phase = PHASE_NAMES[int(np.argmax(now - self.usual[:-1]))]
+        return self.finding(
+            view,
+            severity=Severity.INFO,
+            subject="for good",
+            value=whole / before,
+            limit=self.factor,
+            message=f"training steps take {whole / before:.2g} times as long since step {self.since_step}: "
+            f"{1000 * whole:.3g} ms in place of {1000 * before:.3g} ms, mostly {_WHERE[phase]}",
+            symptoms=("steps_slower_for_good",),
+            evidence={"phase": phase, "since_step": self.since_step},
+        )
 
     def _rhythm(self) -> str:
         """When outliers come, where that is known."""

@@ -15,7 +15,7 @@ from phased_steps import phased
 from real_runs import RealRuns, Watch, batch, classifier, update
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Finding, Mode, Pause, Status
+from watchglass.records import Finding, Mode, Pause, Severity, Status
 from watchglass.rules import find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
@@ -100,6 +100,20 @@ def test_pauses_of_usual_steps_are_no_reason(run_path: Path) -> None:
     run = [phased(forward_s=2.0) if n >= 40 and n % 20 == 0 else usual for n in range(101)]
     (finding,) = found(run_path, run)
     assert finding.causes[0] == "steps_interrupted"
+
+
+@pytest.mark.parametrize(("slow", "count"), [(15, 0), (16, 1), (60, 1)])
+def test_steps_that_stay_slow_are_an_info_with_their_first_step(run_path: Path, slow: int, count: int) -> None:
+    later = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, other_s=0.8)
+    findings = found(run_path, [*steps(40), *[later] * slow, *steps(8)])
+    assert len(findings) == count
+    for finding in findings:
+        assert finding.severity is Severity.INFO
+        assert (finding.step, finding.evidence["since_step"]) == (55, 40)
+        assert finding.message == (
+            "training steps take 9 times as long since step 40: 900 ms in place of 100 ms, mostly between an update "
+            "and the next batch"
+        )
 
 
 @pytest.mark.parametrize(("data_s", "count"), [(0.35, 0), (0.45, 1)])
