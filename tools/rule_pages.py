@@ -25,12 +25,14 @@ from watchglass.rules import (
     rule_names,
     scored_commit,
     scores_of,
+    why_not_scored,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "rules"
 FIGURES = PAGES / "figures"
 LIST = ROOT / "docs" / "rules.md"
+SLOW = ROOT / "docs" / "slow-programs.md"
 #: What docs/rules.md has between the list of links and the text after it.
 BEGIN, END = "<!-- pages, by make rule-pages -->\n", "<!-- end of pages -->"
 
@@ -55,7 +57,7 @@ def page(name: str) -> str:
         _parameters(rule.parameters),
         *(_calibration(rule, calibration) for calibration in rule.calibrations),
         _causes(rule.symptoms),
-        _scores(name),
+        _scores(name, rule.symptoms),
         _example(name, rule.built_only),
     ]
     return "\n".join(parts)
@@ -130,17 +132,29 @@ def _causes(symptoms: Iterable[str]) -> str:
     return head + _table(("symptom", "likely causes, most likely first"), rows)
 
 
-def _scores(name: str) -> str:
+def _scores(name: str, symptoms: Iterable[str]) -> str:
     title = "## Recall and false alarms\n\n"
     scores = scores_of(name)
-    scored = f"the [scoring](../scoreboard.md) at `{scored_commit()}`"
     if not scores:
-        return f"{title}Not measured: {scored} did not include the rule.\n"
+        return f"{title}Rates are not measured: {why_not_scored(name)}.\n{_slow_programs(symptoms)}"
     rows = [(each.half, f"{each.found} of {each.sick}", f"{each.alarms} of {each.healthy}") for each in scores]
     return (
-        f"{title}Measured by {scored}. The sick runs have faults of all classes; this rule looks for a few of them.\n\n"
+        f"{title}Measured by the [scoring](../scoreboard.md) at `{scored_commit()}`. The sick runs have faults of all "
+        "classes; this rule looks for a few of them.\n\n"
         + _table(("half of the zoo", "sick runs with a finding", "healthy runs with a finding"), rows)
     )
+
+
+def _slow_programs(symptoms: Iterable[str]) -> str:
+    """The slow programs whose cause was named first by what this rule finds; "" for none."""
+    likeliest = {cause for each in symptoms for cause in built_in_knowledge().likely([each])[:1]}
+    lines = [line.strip("|").split("|") for line in SLOW.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    heads, _, *rows = [tuple(cell.strip() for cell in line) for line in lines]
+    found = [row for row in rows if row[1] in likeliest]
+    if not found:
+        return ""
+    head = f"\nThe verdicts on these [slow programs](../{SLOW.name}) begin with a cause that it finds:\n\n"
+    return head + _table(heads, found)
 
 
 def _example(name: str, built_only: str) -> str:

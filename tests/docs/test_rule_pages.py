@@ -66,9 +66,26 @@ def test_the_terminal_shows_what_the_page_shows(capsys: pytest.CaptureFixture[st
     assert "python examples/rules.py Overfit" in shown
 
 
-def test_a_rule_that_was_not_scored_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rules", "SimilarAcrossRuns"]) == 0
-    assert "not measured" in " ".join(capsys.readouterr().out.split())
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("SimilarAcrossRuns", "its tests train a run on which it fires, and a healthy twin on which it does not"),
+     ("CPUBottleneck", "healthy twin made of numbers, because it needs a GPU"), ("Overfit", None)],
+)  # fmt: skip
+def test_a_rule_that_was_not_scored_says_why(
+    capsys: pytest.CaptureFixture[str], folder: Path, name: str, reason: str | None
+) -> None:
+    assert main(["rules", name]) == 0
+    page = (folder / f"{name}.md").read_text(encoding="utf-8")
+    for text in (" ".join(capsys.readouterr().out.split()), page):
+        assert ("ates are not measured: the zoo measures the default set" in text) is (reason is not None)
+        assert reason is None or reason in text
+
+
+def test_a_rule_that_slow_programs_show_has_them_on_its_page(rule_pages: ModuleType) -> None:
+    assert "| checkpoints | checkpoints_stop_training |" in rule_pages.page("StepOutlier")
+    assert not [name for name in rule_names("default") if "slow program |" in rule_pages.page(name)]
+    shown = [name for name in rule_names() if "slow program |" in rule_pages.page(name)]
+    assert set(shown) <= set(rule_names("system"))
 
 
 def test_a_list_in_a_docstring_is_a_list_of_its_page(rule_pages: ModuleType) -> None:

@@ -157,7 +157,7 @@ def _causes(symptoms: Iterable[str]) -> str:
 
 def _scores(name: str) -> str:
     """What a rule found when the rules were last scored, a line for each half of the zoo."""
-    from watchglass.rules import scored_commit, scores_of
+    from watchglass.rules import scores_of, why_not_scored
 
     return (
         "\n".join(
@@ -165,7 +165,7 @@ def _scores(name: str) -> str:
             f"{each.alarms} of {each.healthy} healthy runs have a finding"
             for each in scores_of(name)
         )
-        or f"not measured: the last scoring, at {scored_commit()}, did not include the rule"
+        or f"rates are not measured: {why_not_scored(name)}"
     )
 
 

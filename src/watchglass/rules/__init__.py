@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         RuleScore as RuleScore,
         scored_commit as scored_commit,
         scores_of as scores_of,
+        why_not_scored as why_not_scored,
     )
     from watchglass.rules.signals import without_layers as without_layers
 

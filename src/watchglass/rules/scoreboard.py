@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from watchglass.config import read_toml
+from watchglass.rules.built_in import BUILT_IN
 
 #: Written by ``benchmarks/zoo/score.py`` together with docs/scoreboard.md.
 SCOREBOARD_FILE = Path(__file__).with_name("knowledge") / "scoreboard.toml"
@@ -46,6 +47,20 @@ def scores_of(rule: str) -> list[RuleScore]:
         for half, row in _scoring()["halves"].items()
         if (of_rule := row["rules"].get(rule))
     ]
+
+
+def why_not_scored(rule: str) -> str:
+    """Why a built-in rule has no scores, and what its tests show instead, as half a sentence; "" where it has some."""
+    built_in = BUILT_IN[rule]
+    if scores_of(rule):
+        return ""
+    if "default" in built_in.sets.split():
+        return f"the last scoring of the zoo, at {scored_commit()}, did not include the rule"
+    if built_in.built_only:
+        tests = f"have a sick run and a healthy twin made of numbers, because {built_in.built_only}"
+    else:
+        tests = "train a run on which it fires, and a healthy twin on which it does not"
+    return f"the zoo measures the default set, which does not hold the rule; its tests {tests}"
 
 
 @cache
