@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 import pytest
@@ -17,8 +19,10 @@ from torch.profiler import profile
 from watchglass import Mode, open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.errors import EndOfRunError, MissingFileError, ProfileRefusedError
+from watchglass.errors import EndOfRunError, InvalidValueError, MissingFileError, ProfileRefusedError
+from watchglass.records import NOTES
 from watchglass.run import Operators, ProfileRequest
+from watchglass.store import LocalStore, StreamWriter
 
 Between = Callable[[Hook, int], object]
 
@@ -105,7 +109,11 @@ def test_without_a_request_nothing_listens_and_the_steps_after_a_window_are_as_t
 @pytest.mark.parametrize(
     ("settings", "asking", "reason"),
     [
-        ({"profiler": False}, Asking(), "the profiler is off, by --no-profiler or profiler=False"),
+        (
+            {"profiler": False},
+            Asking(),
+            "the profiler is off, by --no-profiler, profiler=False or watchglass profile --off",
+        ),
         ({"profiler": {"profile_steps": "15:20"}}, Asking(steps=6, start=14), "it would overlap the window 15:20"),
         ({}, Asking(start=100), "the training run ended before the window began"),
         ({}, Asking(at=29), "the training run ended before"),  # the window began, or its last step on the full path
@@ -147,6 +155,66 @@ def test_steps_of_a_loop_that_no_adapter_knows_are_refused(tmp_path: Path) -> No
         asking.request.wait()
 
 
+class Changing:
+    """Changes settings before some steps, and lets the training run go on once it has read them."""
+
+    def __init__(self, changes: dict[int, dict[str, Any]]) -> None:
+        self.changes = changes
+
+    def __call__(self, hook: Hook, step: int) -> None:
+        if step in self.changes:
+            hook.flush()
+            run = until(lambda: open_run(hook.config.run), despite=(MissingFileError,))
+            run.wait_for_steps(step - 2)
+            run.change_profiler(**self.changes[step])
+            until(lambda: hook.changing)
+
+
+def test_modules_are_timed_between_two_requests_alone(tmp_path: Path) -> None:
+    changing = Changing({10: {"module_times": True}, 40: {"module_times": False}})
+    profiled = train(tmp_path / "run", changing, steps=80, save_interval=1000)
+    run = open_run(tmp_path / "run")
+    times = run.module_times()
+    assert len(times.steps) >= 2
+    assert all(10 <= step <= 41 for step in times.steps)
+    assert [
+        (fact.data["module_times"], fact.data["step"] in (at, at + 1))
+        for fact, at in zip(run.facts("profiler_changed"), (10, 40), strict=True)
+    ] == [(True, True), (False, True)]
+    assert all(map(torch.equal, profiled, train(tmp_path / "plain", steps=80)))
+
+
+def test_windows_are_refused_while_the_profiler_is_off(tmp_path: Path) -> None:
+    changing, first, second = Changing({10: {"enabled": False}, 20: {"enabled": True}}), Asking(at=14), Asking(at=23)
+
+    def between(hook: Hook, step: int) -> None:
+        if step == 9:  # there is no sampler here
+            with closing(StreamWriter(LocalStore(tmp_path / "run"), 0, "system")) as stream:
+                stream.write({NOTES: [(monotonic_ns(), "test", "began", "")]})
+        for each in (changing, first, second):
+            each(hook, step)
+
+    train(tmp_path / "run", between)
+    run = open_run(tmp_path / "run")
+    (refusal,) = run.facts("window_refused")
+    assert refusal.data["reason"].startswith("the profiler is off")
+    assert [window.request for window in run.operators()] == [3]
+
+
+def test_a_run_without_a_sampler_gets_none_by_request(tmp_path: Path) -> None:
+    with Hook(run=tmp_path / "run", flight_recorder=False, strict=True) as hook:
+        with hook.step(Mode.TRAIN):
+            hook.save_scalar("loss", 1.0)
+        hook.flush()
+        run = until(lambda: open_run(hook.config.run), despite=(MissingFileError,))
+        run.wait_for_steps(0)
+        for settings in ({"enabled": True}, {"sample_interval_s": 1.0}):
+            with pytest.raises(InvalidValueError, match="has no sampler, which only begins with the run"):
+                run.change_profiler(**settings)
+        with pytest.raises(InvalidValueError, match="profile_steps is unknown"):
+            run.change_profiler(profile_steps="1:2")
+
+
 SCRIPT = """
 import os, torch
 torch.set_num_threads(1)
@@ -178,6 +246,13 @@ def test_a_job_is_profiled_from_another_terminal(tmp_path: Path) -> None:
         assert (done.returncode, "will be profiled, from step" in done.stderr) == (0, True), done.stderr
         assert "aten::addmm" in done.stdout
         assert "of worker_0, per step; a step took" in done.stdout
+        functions = call("profile", "run", "--steps", "2", "--python")
+        assert (functions.returncode, "Python functions of training steps" in functions.stdout) == (0, True)
+        assert {"function", "place", "share"} <= set(functions.stdout.split())
+        changed = call("profile", "run", "--sample-interval", "0.1", "--module-times", "on")
+        assert (changed.returncode, changed.stdout) == (0, ""), changed.stderr
+        assert "run: sample_interval_s = 0.1, module_times = true, from step " in changed.stderr
+        until(lambda: "interval" in open_run(tmp_path / "run").table("notes").to_arrow()["event"].to_pylist())
         assert call("profile", "run", "--start", "10000000", "--no-wait").returncode == 0
         again = call("profile", "run", "--start", "10000003")
         assert (again.returncode, again.stderr.count("\n")) == (2, 1)
@@ -193,3 +268,6 @@ def test_a_job_is_profiled_from_another_terminal(tmp_path: Path) -> None:
     assert [len(window.steps) for window in run.operators()] == [3]
     with pytest.raises(EndOfRunError):
         run.profile()
+    with pytest.raises(EndOfRunError):
+        run.change_profiler(module_times=False)
+    assert len(run.python_profiles()) == 1

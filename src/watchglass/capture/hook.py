@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from time import monotonic_ns
 from typing import Any
@@ -565,6 +565,10 @@ class Hook:
             if not isinstance(commit.change, ProfileWindow):
                 continue
             self._commits.remove(commit)
+            if commit.change.settings:
+                self._change_profiler(commit.change.settings)
+            if not commit.change.steps:
+                continue
             steps = range(commit.at_step, commit.at_step + commit.change.steps)
             what = commit.change.profile
             off = self.config.profiler.enabled is False
@@ -572,5 +576,13 @@ class Hook:
                 continue
             reason = "only training steps of PyTorch are profiled"
             if off:
-                reason = "the profiler is off, by --no-profiler or profiler=False"
+                reason = "the profiler is off, by --no-profiler, profiler=False or watchglass profile --off"
             self.add_fact(WindowRefusal(steps.start, steps.stop, reason, commit.number).to_fact(what))
+
+    def _change_profiler(self, settings: Mapping[str, Any]) -> None:
+        """Take settings of the profiler that were changed from outside."""
+        profiler = dataclasses.replace(self.config.profiler, **settings)
+        self.config = dataclasses.replace(self.config, profiler=profiler)
+        for callback in self.on_configured:
+            self.guard.call(callback)
+        self.add_fact(Fact("profiler_changed", -1, "control", {**settings, "step": self.clock.next_train_step}))

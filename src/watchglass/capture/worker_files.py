@@ -19,7 +19,7 @@ from typing import Any
 
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.config import SessionConfig, absolute, environment
-from watchglass.control import BackgroundMailbox, Mailbox, StoreMailbox
+from watchglass.control import Mailbox, open_mailbox
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
 from watchglass.record import harvest
 from watchglass.store import (
@@ -147,7 +147,7 @@ class WorkerOpening:
             "versions": _versions(), "alone": rank is None, "age_ns": process_age_ns(place.claim),
         }  # fmt: skip
         writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
-        self._opened(_mailbox(store, place.attempt, worker), place.attempt)
+        self._opened(open_mailbox(store, place.attempt, worker, environment.world_size()), place.attempt)
         return writer
 
     def abandon(self) -> None:
@@ -278,13 +278,6 @@ def _claim(store: Store, place: _WorkerPlace, patience_s: float) -> int:
             if not claims or not claims[-1].harvest or time.monotonic() > patient_until:
                 raise
             time.sleep(store.policy.lookup_s)
-
-
-def _mailbox(store: Store, attempt: int, worker: str) -> Mailbox:
-    mailbox = StoreMailbox(store, attempt, worker)
-    if not store.policy.buffers_writes:
-        return mailbox
-    return BackgroundMailbox(mailbox, store.policy.intervals(environment.world_size()))
 
 
 class WorkerWriter:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from watchglass import view
+from watchglass.cli import shared_options
 from watchglass.cli.capture_options import PythonProfiler
 from watchglass.cli.failure import print_note
 from watchglass.cli.shared_options import RunPath
 from watchglass.cli.terminal import print_table, progress, stdout_console
+from watchglass.config import ParameterError, ProfilerConfig
 from watchglass.errors import InvalidValueError
 from watchglass.records import count
 
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 def profile(
     run: RunPath,
-    steps: Annotated[str, typer.Option("--steps", metavar="N", help="How many training steps.")] = "5",
+    steps: Annotated[
+        str | None,
+        typer.Option("--steps", metavar="N", help="How many training steps. [default: 5; none where settings change]"),
+    ] = None,
     python: Annotated[
         bool, typer.Option("--python", help="Profile Python functions instead of PyTorch's operators.")
     ] = False,
@@ -28,15 +33,32 @@ def profile(
     start: Annotated[
         str | None, typer.Option("--start", metavar="STEP", help="The first one. [default: the next possible one]")
     ] = None,
+    sample_interval: Annotated[
+        str | None, typer.Option("--sample-interval", metavar="SECONDS", help="Sample system metrics every SECONDS.")
+    ] = None,
+    module_times: Annotated[
+        str | None, typer.Option("--module-times", metavar="on|off", help="Begin or end to time the modules.")
+    ] = None,
+    off: Annotated[bool, typer.Option("--off", help="Pause the sampler, and refuse to profile steps.")] = False,
+    on: Annotated[bool, typer.Option("--on", help="Go on after --off.")] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the result.")] = False,
 ) -> None:
     """Profile the next training steps of a running job: operators with PyTorch's profiler, or Python functions.
+
+    Or change how the job is profiled from now on: --sample-interval, --module-times, --off, --on.
 
     Prints what takes the most time, once the steps are over. Ctrl-C ends the wait alone.
     """
     from watchglass.run import open_run
 
-    number, first = _number("--steps", steps), None if start is None else _number("--start", start)
+    settings = _settings(sample_interval, module_times, on=on, off=off)
+    if settings:
+        step = open_run(run).change_profiler(**settings)
+        changes = ", ".join(f"{name} = {str(value).lower()}" for name, value in settings.items())
+        print_note(f"{view.printable(run)}: {changes}, from step {step} on or the next possible one")
+        if steps is None:
+            return
+    number, first = _number("--steps", steps or "5"), None if start is None else _number("--start", start)
     request = (
         open_run(run).profile_python(number, start=first, profiler=python_profiler or "cprofile")
         if python or python_profiler
@@ -81,6 +103,22 @@ def _heading(window: Operators | PythonProfile) -> str:
     what = "Python functions" if isinstance(window, PythonProfile) else "Operators"
     steps = f"{what} of training steps {window.steps.start}:{window.steps.stop} of {window.worker}, per step"
     return "; ".join(filter(None, (steps, cost, window.note)))
+
+
+def _settings(sample_interval: str | None, module_times: str | None, *, on: bool, off: bool) -> dict[str, Any]:
+    """The settings of the profiler that the options change."""
+    if on and off:
+        raise InvalidValueError("use either --on or --off, not both")
+    settings: dict[str, Any] = {"enabled": on} if on or off else {}
+    if sample_interval is not None:
+        try:
+            settings["sample_interval_s"] = ProfilerConfig(sample_interval_s=sample_interval).sample_interval_s  # type: ignore[arg-type]
+        except ParameterError as error:
+            raise InvalidValueError(f"--sample-interval {error.reason}") from None
+    if module_times is not None:
+        shared_options.check_choice("--module-times", module_times, ("on", "off"))
+        settings["module_times"] = module_times == "on"
+    return settings
 
 
 def _number(option: str, text: str) -> int:

@@ -142,6 +142,14 @@ class BackgroundMailbox:
             self._closed.wait(self._intervals.answer_s if self._mailbox.requested else self._intervals.control_s)
 
 
+def open_mailbox(
+    store: Store, attempt: int, name: str, workers: int = 1, kinds: Sequence[type[Change]] = (Stop, ProfileWindow)
+) -> Mailbox:
+    """The mailbox of one of several workers, or of a stream, by name: one whose looks never wait for a slow store."""
+    mailbox = StoreMailbox(store, attempt, name, kinds)
+    return BackgroundMailbox(mailbox, store.policy.intervals(workers)) if store.policy.buffers_writes else mailbox
+
+
 class Listener:
     """Passes on each committed change once. For the recorder's thread; retries where the store refuses.
 

@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from watchglass.config import MOST_PROFILED_STEPS
+from watchglass.config import MOST_PROFILED_STEPS, ProfilerConfig, check_names
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import PYTHON_PROFILERS
 
 T = TypeVar("T")
+
+#: Settings of the profiler that change while a run goes on.
+CHANGEABLE = ("enabled", "sample_interval_s", "module_times")
 
 
 @dataclass(frozen=True)
@@ -35,39 +38,18 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class PlanChange:
-    """Collections are captured at other intervals.
-
-    Attributes:
-        save_intervals: Steps between captures, at least 1, by collection.
-        reason: As for :class:`Stop`, like ``finding``.
-
-    Raises:
-        InvalidValueError: An interval is not a whole number from 1 on.
-    """
-
-    kind: ClassVar[str] = "plan"
-    agreed: ClassVar[bool] = True
-    save_intervals: Mapping[str, int] = field(default_factory=dict)
-    reason: str = ""
-    finding: str = ""
-
-    def __post_init__(self) -> None:
-        for collection, interval in self.save_intervals.items():
-            _check(f"save_interval of {collection}", interval, 1)
-
-
-@dataclass(frozen=True)
 class ProfileWindow:
-    """Some steps are profiled.
+    """Some steps are profiled, or the profiler's settings change.
 
     Attributes:
-        steps: How many, 1 to :data:`~watchglass.config.MOST_PROFILED_STEPS`.
+        steps: How many, 1 to :data:`~watchglass.config.MOST_PROFILED_STEPS`; 0 where settings change alone.
         reason: As for :class:`Stop`, like ``finding``.
         profile: What is profiled: ``"operators"``, or Python's functions by ``"cprofile"`` or ``"pyinstrument"``.
+        settings: Those of :class:`~watchglass.config.ProfilerConfig` that change, of :data:`CHANGEABLE`.
 
     Raises:
-        InvalidValueError: It is not a whole number in this range, or something else is to be profiled.
+        InvalidValueError: It is not a whole number in this range, something else is to be profiled, or a setting is
+            invalid.
     """
 
     kind: ClassVar[str] = "profile"
@@ -76,11 +58,15 @@ class ProfileWindow:
     reason: str = ""
     finding: str = ""
     profile: str = "operators"
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check("steps of a profile window", self.steps, 1)
-        if self.profile not in (known := ("operators", *PYTHON_PROFILERS)):
-            raise InvalidValueError(f"a profile window must be one of {', '.join(known)} but got {self.profile!r}")
+        check_names(self.settings, CHANGEABLE, "a profile window")
+        known = ProfilerConfig(**self.settings)
+        object.__setattr__(self, "settings", {name: getattr(known, name) for name in self.settings})
+        _check("steps of a profile window", self.steps, 0 if self.settings else 1)
+        if self.profile not in (profiles := ("operators", *PYTHON_PROFILERS)):
+            raise InvalidValueError(f"a profile window must be one of {', '.join(profiles)} but got {self.profile!r}")
         if self.steps > MOST_PROFILED_STEPS:
             raise InvalidValueError(
                 f"steps of a profile window must be at most {MOST_PROFILED_STEPS} but got {self.steps}; "
@@ -88,7 +74,7 @@ class ProfileWindow:
             )
 
 
-Change = Stop | PlanChange | ProfileWindow
+Change = Stop | ProfileWindow
 
 
 @dataclass(frozen=True)

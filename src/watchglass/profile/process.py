@@ -7,13 +7,15 @@ machine writes the stream.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 from watchglass.config import SamplerConfig
+from watchglass.control import Change, ProfileWindow, open_mailbox
 from watchglass.errors import RunExistsError, StoreError, WatchglassError
 from watchglass.profile.sampler import Sampler
 from watchglass.profile.sources import open_sources
@@ -22,6 +24,8 @@ from watchglass.supervise import Lifeline, begin_beside
 
 #: Longest wait for the sampler of an attempt that is ending.
 _DYING_S, _LOOK_S = 5.0, 0.25
+#: Longest wait for requests.
+_CONTROL_S = 1.0
 
 
 def main(arguments: list[str]) -> int:
@@ -49,20 +53,32 @@ def main(arguments: list[str]) -> int:
             sampler = Sampler(
                 sources, writer, config.interval_s, flush_s=store.policy.intervals().flush_s, clock=time
             )  # fmt: skip
-            with closing(sampler):
+            requests = open_mailbox(store, config.attempt, config.stream, kinds=(ProfileWindow,))
+            with closing(sampler), closing(requests):
                 if config.replaces:
                     sampler.note("sampler", "restarted", f"the sampler {config.replaces} and was started again")
                 for name, reason in lacking:
                     sampler.note(name, "unavailable", reason)
                 sampler.sample()
-                while goes_on(sampler.wait_s):
+                while goes_on(min(sampler.wait_s, _CONTROL_S)):
+                    with suppress(StoreError):  # seen at a later look
+                        for commit in requests.poll(-1):
+                            _apply(commit.change, sampler)
+                    if not sampler.wait_s:
+                        sampler.sample()
+                if sampler.wait_s < math.inf:
                     sampler.sample()
-                sampler.sample()
     except StoreError:
         return 1  # the store may be reachable again for the next sampler
     except WatchglassError:
         return 2
     return 0
+
+
+def _apply(change: Change, sampler: Sampler) -> None:
+    """Take the settings that a request changes."""
+    if isinstance(change, ProfileWindow) and {"enabled", "sample_interval_s"} & set(change.settings):
+        sampler.change(change.settings.get("sample_interval_s"), change.settings.get("enabled"))
 
 
 def _held(take: Callable[[], StreamWriter], goes_on: Callable[[float], bool]) -> StreamWriter | None:

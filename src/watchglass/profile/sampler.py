@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,7 @@ class Sampler:
         self._writer, self._clock, self._cost_ns = writer, clock, cost_ns
         self._interval_ns, self._flush_ns = int(interval_s * _SECOND), int(flush_s * _SECOND)
         self._states = [_SourceState(source, interval_ns=self._interval_ns) for source in sources]
+        self._samples = True
         self._begun_ns = self._due_ns = clock.monotonic_ns()
         self._offset_ns = clock.time_ns() - self._begun_ns
         self._batch = _Batch(begun_ns=self._begun_ns)
@@ -95,8 +97,27 @@ class Sampler:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the next sample is due."""
-        return max(0.0, (self._due_ns - self._clock.monotonic_ns()) / _SECOND)
+        """Seconds until the next sample is due; infinite while it pauses."""
+        return max(0.0, (self._due_ns - self._clock.monotonic_ns()) / _SECOND) if self._samples else math.inf
+
+    def change(self, interval_s: float | None, samples: bool | None) -> None:
+        """Sample at another interval, pause or go on; None changes nothing. The next sample is due at once.
+
+        Args:
+            interval_s: Seconds between samples.
+            samples: Whether to sample.
+        """
+        if interval_s is not None:
+            self._interval_ns = int(interval_s * _SECOND)
+            self.note("sampler", "interval", f"from now on samples come every {interval_s:g} s")
+        if samples is not None and samples is not self._samples:
+            self._samples = samples
+            self.note("sampler", "resumed" if samples else "paused", "by request")
+        self._due_ns = self._clock.monotonic_ns()
+        for state in self._states:
+            state.interval_ns, state.due_ns = self._interval_ns, self._due_ns
+        if not self._samples:
+            self.flush()
 
     def note(self, source: str, event: str, message: str) -> None:
         """State something in the stream, at the present time."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from watchglass.config import TIMING
 from watchglass.control import ProfileWindow, commit_window
@@ -130,19 +130,25 @@ def request_python_profile(run: Run, steps: int, start: int | None, profiler: st
     return _request(run, ProfileWindow(steps, profile=profiler), start, python_profiles_in)
 
 
+def change_profiler(run: Run, settings: Mapping[str, Any]) -> int:
+    """See :meth:`Run.change_profiler`."""
+    window = ProfileWindow(0, settings=settings)
+    attempt, next_step, lead = _running(run)
+    for name in ("enabled", "sample_interval_s"):
+        if settings.get(name) and not run.streams:
+            raise InvalidValueError(
+                f"{run.location} has no sampler, which only begins with the run, so {name} cannot be {settings[name]}"
+            )
+    return commit_window(run.store, attempt, window, next_step + lead).at_step
+
+
 def _request(
     run: Run, window: ProfileWindow, start: int | None, read: Callable[[str, WorkerTables], list[T]]
 ) -> ProfileRequest[T]:
     steps = window.steps
     if start is not None and (type(start) is not int or start < 1):
         raise InvalidValueError(f"start must be a step from 1 on: a window opens between two steps; but got {start!r}")
-    run.refresh()
-    attempt = max(attempts(run.store), default=0)
-    if run.fixed_attempt not in (None, attempt):
-        raise EndOfRunError(f"{run.location}: attempt {run.fixed_attempt} has ended, so nothing of it can be profiled")
-    if ending_of(run).over:
-        raise EndOfRunError(f"{run.location} has ended, so nothing of it can be profiled; a new run can be")
-    next_step, lead = _progress(run, attempt)
+    attempt, next_step, lead = _running(run)
     if start is not None and start < next_step:
         raise InvalidValueError(
             f"step {start} of {run.location} is over, it has steps up to {next_step - 1}; "
@@ -151,6 +157,17 @@ def _request(
     at_step = max(next_step + lead, 1) if start is None else start
     commit = commit_window(run.store, attempt, window, at_step)
     return ProfileRequest(run, attempt, commit.number, range(at_step, at_step + steps), read)
+
+
+def _running(run: Run) -> tuple[int, int, int]:
+    """The attempt that goes on, and its progress."""
+    run.refresh()
+    attempt = max(attempts(run.store), default=0)
+    if run.fixed_attempt not in (None, attempt):
+        raise EndOfRunError(f"{run.location}: attempt {run.fixed_attempt} has ended, so nothing of it can be profiled")
+    if ending_of(run).over:
+        raise EndOfRunError(f"{run.location} has ended, so nothing of it can be profiled; a new run can be")
+    return attempt, *_progress(run, attempt)
 
 
 def _progress(run: Run, attempt: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.numbering.lineage import Lineage, Seam, trace
 from watchglass.run.numbering.steps import Range, half_open
 from watchglass.run.operators import Operators, operators_of
-from watchglass.run.profiling import ProfileRequest, request_profile, request_python_profile
+from watchglass.run.profiling import ProfileRequest, change_profiler, request_profile, request_python_profile
 from watchglass.run.python_profiles import PythonProfile, python_profiles_of
 from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
@@ -470,6 +470,23 @@ class Run:
             StoreError: The store refused.
         """
         return request_python_profile(self, steps, start, profiler)
+
+    def change_profiler(self, **settings: Any) -> int:
+        """Change settings of the profiler while the job runs; does not wait. Returns the step from which they hold.
+
+        A worker reads them within 0.2 s, and notes them as the fact ``profiler_changed``; a sampler within a second. On
+        an object store both take 5 to 60 s.
+
+        Args:
+            **settings: ``enabled`` (False pauses the sampler and refuses windows, True goes on), ``sample_interval_s``
+                (seconds, 0.1 to 60) and ``module_times`` of :class:`~watchglass.ProfilerConfig`.
+
+        Raises:
+            InvalidValueError: Another setting or value, or a run without a sampler.
+            EndOfRunError: The run has ended, or the attempt that it was opened with.
+            StoreError: The store refused.
+        """
+        return change_profiler(self, settings)
 
     def statistics(
         self,

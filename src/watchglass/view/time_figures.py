@@ -33,6 +33,8 @@ _MAX_COLUMNS, _BARS = 240, 60
 #: Rows of a table of operators or of modules, and the columns of the first.
 _MAX_OPERATORS = 20
 OPERATOR_TITLES = ("operator", "calls", "host", "share", "with its calls", "device", "memory")
+#: Characters of the name of a function.
+_LONGEST_NAME = 48
 FUNCTION_TITLES = ("function", "place", "calls", "time", "share", "with its calls")
 
 
@@ -223,11 +225,16 @@ def function_rows(profile: PythonProfile) -> list[tuple[str, ...]]:
     whole = sum(row.self_s for row in profile.rows)
     return [
         (
-            row.name, _place(row), f"{row.calls / steps:,.4g}" if row.calls else "", _exact(row.self_s / steps),
+            _short(row.name), _place(row), f"{row.calls / steps:,.4g}" if row.calls else "", _exact(row.self_s / steps),
             percent(row.self_s / whole) if whole > 0 else "", _exact(row.total_s / steps),
         )
         for row in profile.rows[:_MAX_OPERATORS]
     ]  # fmt: skip
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for the other columns."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
 def _place(row: FunctionTotals) -> str:

@@ -14,7 +14,6 @@ from watchglass.control import (
     Change,
     Commit,
     Listener,
-    PlanChange,
     ProfileWindow,
     Stop,
     StoreMailbox,
@@ -29,10 +28,10 @@ from watchglass.store import LocalStore
 
 CHANGES: list[Change] = [
     Stop("the loss became NaN", "0123456789ab"),
-    PlanChange({"gradients": 1, "weights": 64}, "the gradient grows"),
     ProfileWindow(8, "steps became longer"),
+    ProfileWindow(0, settings={"enabled": False, "sample_interval_s": 2.0, "module_times": True}),
 ]
-KINDS = (Stop, PlanChange, ProfileWindow)
+KINDS = (Stop, ProfileWindow)
 
 
 def worker(rank: int, train_step: int = 7) -> WorkerProgress:
@@ -56,8 +55,10 @@ def test_keys_of_later_releases_are_left_out() -> None:
     [
         (Stop, b""), (Stop, b"["), (Stop, b"[" * 100_000), (Stop, b"[]"), (Stop, b"{}"), (Stop, b'{"at_step": -1}'),
         (Stop, b'{"at_step": 1e3}'), (Stop, b'{"at_step": true}'), (Stop, b'{"at_step": Infinity}'),
-        (PlanChange, b'{"at_step": 3, "save_intervals": [1]}'),
-        (PlanChange, b'{"at_step": 3, "save_intervals": {"weights": 0}}'),
+        (ProfileWindow, b'{"at_step": 3, "settings": [1]}'), (ProfileWindow, b'{"at_step": 3, "settings": 1}'),
+        (ProfileWindow, b'{"at_step": 3, "settings": {"profile_steps": "1:2"}}'),
+        (ProfileWindow, b'{"at_step": 3, "settings": {"sample_interval_s": 0}}'),
+        (ProfileWindow, b'{"at_step": 3, "profile": "memory"}'),
         (ProfileWindow, b'{"at_step": 3, "steps": 0}'), (ProfileWindow, b'{"at_step": 3, "steps": "many"}'),
     ],
 )  # fmt: skip
@@ -67,15 +68,15 @@ def test_what_is_not_a_whole_commit_is_refused(kind: type[Change], data: bytes) 
 
 
 def test_a_change_that_makes_no_sense_is_refused_where_it_is_made() -> None:
-    with pytest.raises(InvalidValueError, match=r"save_interval of weights must be .* 1 but got 0"):
-        PlanChange({"weights": 0})
+    with pytest.raises(InvalidValueError, match=r"sample_interval_s must be >= 0.1 and <= 60 but got 61"):
+        ProfileWindow(0, settings={"sample_interval_s": 61})
     with pytest.raises(InvalidValueError, match=r"steps of a profile window must be .* but got -2"):
         ProfileWindow(-2)
     with pytest.raises(InvalidValueError, match=r"at most 1000 but got 1001"):
         ProfileWindow(1001)
 
 
-@pytest.mark.parametrize("change", CHANGES[:2], ids=lambda change: change.kind)
+@pytest.mark.parametrize("change", CHANGES[:1], ids=lambda change: change.kind)
 def test_all_workers_act_at_one_step_that_lies_ahead_of_them(tmp_path: Path, change: Change) -> None:
     store = LocalStore(tmp_path)
     ranks = [StoreMailbox(store, 0, f"worker_{rank}", KINDS) for rank in range(2)]
@@ -107,11 +108,11 @@ def test_changes_of_one_kind_follow_one_another_and_others_do_not_wait_for_them(
         assert found is not None
         return found[0]
 
-    first, second = agreed(PlanChange({"weights": 2})), agreed(PlanChange({"weights": 4}), 1)
-    Agreement(store, 0, PlanChange({"weights": 8}), number=2).request()
-    stop = agreed(Stop("enough"))
-    assert [mailbox.poll(3) for _ in range(4)] == [[stop], [first], [second], []]
-    assert mailbox.requested, "no evaluator commits the third change of the plan"
+    first, second = agreed(Stop("enough")), agreed(Stop("more than enough"), 1)
+    Agreement(store, 0, Stop("far more"), number=2).request()
+    window = commit_window(store, 0, ProfileWindow(5), 10)
+    assert [mailbox.poll(3) for _ in range(4)] == [[first], [second], [window], []]
+    assert mailbox.requested, "no evaluator commits the third stop"
 
 
 def test_a_window_is_read_as_soon_as_it_is_committed_and_nothing_is_acknowledged(tmp_path: Path) -> None:
@@ -142,6 +143,8 @@ def test_windows_that_overlap_are_refused_also_of_two_requests_at_once(tmp_path:
     with pytest.raises(InvalidValueError, match=r"steps 10:15 overlap steps 12:17, which .* at step 17 or later"):
         commit_window(Rival(tmp_path / "one"), 0, ProfileWindow(5), 10)
     assert commit_window(Rival(tmp_path / "two"), 0, ProfileWindow(2), 10).number == 1
+    settings = ProfileWindow(0, settings={"module_times": True})
+    assert commit_window(Rival(tmp_path / "three"), 0, settings, 13).number == 1, "settings overlap nothing"
 
 
 def test_a_damaged_window_is_passed_and_keeps_no_stop_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -90,6 +90,25 @@ def test_batches_reach_the_store_before_the_end(tmp_path: Path, load: Load) -> N
     world.sampler.close()
 
 
+def test_the_interval_changes_and_the_sampler_pauses_by_request(tmp_path: Path, load: Load) -> None:
+    world = World(tmp_path / "run", load, interval_s=30)
+    world.run_s(30)
+    assert load.reads == 2
+    world.now.advance(0.01)
+    world.sampler.change(0.5, None)
+    world.run_s(1.2)
+    assert load.reads == 5, "at once, and twice more"
+    world.sampler.change(None, samples=False)
+    world.run_s(100)
+    assert (load.reads, world.sampler.wait_s) == (5, float("inf"))
+    world.now.advance(100)
+    world.sampler.change(None, samples=True)
+    world.run_s(1.2)
+    assert load.reads == 8
+    assert world.notes() == [("sampler", "interval"), ("sampler", "paused"), ("sampler", "resumed")]
+    world.sampler.close()
+
+
 def test_late_samples_are_not_caught_up_on(tmp_path: Path, load: Load) -> None:
     world = World(tmp_path / "run", load)
     world.sampler.sample()

@@ -28,6 +28,8 @@ from watchglass.records import StepModules
 
 #: The first timed step, and the least interval: house. Before it, modules and allocators warm up.
 _FIRST, _INTERVAL = 8, 16
+#: Beyond all steps.
+_NEVER = 1 << 62
 #: Later, timed steps are this share of the steps so far apart, so that a long run has some hundred: house.
 _SHARE = 1 / 32
 
@@ -49,7 +51,7 @@ class ModuleTiming:
         self._numbers: dict[nn.Module, int] = {}
         # Nodes that have a hook, alive until the backward is over, so that their identities stay unique.
         self._marked: dict[int, Any] = {}
-        self._on = False
+        self._on = self._known = False
         hook = current.hook
         entered, left = (hook.guarded(each, unless=compiling) for each in (self._entered, self._returned))
         self._observing = (
@@ -61,10 +63,16 @@ class ModuleTiming:
         self._configure()
 
     def _configure(self) -> None:
-        if self._current.hook.config.profiler.module_times and not self._on:
-            self._on = True
+        on = self._current.hook.config.profiler.module_times
+        if on and not self._known:
+            self._known = True
             self._current.events.add(self)
             self._current.next_observed = lambda step: max(self._next, step)
+        elif on and not self._on:
+            self._next = max(_FIRST, self._current.hook.clock.next_train_step)
+        elif not on and self._known:
+            self._next = _NEVER
+        self._on = on
 
     # -- events ------------------------------------------------------------------------------------------------------
 
