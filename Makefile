@@ -16,6 +16,7 @@
 # make slow-zoo  whether the right bottleneck of slow programs is named first (SLOW_ZOO="--write" for docs/slow-programs.md)
 # make rule-pages  write docs/rules/, the page of each rule, and draw the figures that are missing (RULE_PAGES="--redraw NAME")
 # make sampling  the cost of sampling system metrics (SAMPLING="--processes 32")
+# make loading  what observing a data loader takes for each batch (LOADING="--workers 2")
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
 # make gpu     the tests that a GPU changes, and what statistics of its tensors take (on a machine with one)
 # make peers   the cost of watching with other tools (PEERS="--quick" for less)
@@ -36,6 +37,7 @@ RULES ?=
 ZOO ?=
 SLOW_ZOO ?=
 SAMPLING ?=
+LOADING ?=
 FUZZ ?= --seconds 300
 RULE_PAGES ?=
 # Integration tests for make test: the ordinary ways of capture, launch and evaluation.
@@ -53,7 +55,7 @@ WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); ec
 # Files are taken in their order, in which the many short ones come last (tests/conftest.py).
 RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all lint format check bench launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet rule-pages clean help setup-example setup-dev
+.PHONY: demo test test-all lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet rule-pages clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -115,6 +117,9 @@ scale: setup-dev
 
 rules: setup-dev
 	$(BIN)/python benchmarks/rules.py $(RULES)
+
+loading: setup-dev
+	$(BIN)/python benchmarks/loading.py $(LOADING)
 
 sampling: setup-dev
 	$(BIN)/python benchmarks/sampling.py $(SAMPLING)

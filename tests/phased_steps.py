@@ -6,17 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from watchglass.records import PAUSES, PHASE_NAMES, PHASES, Mode, Pause
+from watchglass.records import LOADER_WORKERS, PAUSES, PHASE_NAMES, PHASES, Mode, Pause
 from watchglass.testing import Batch, Step
 
 
 def phased(
-    mode: Mode = Mode.TRAIN, facts: Any = (), pauses: Mapping[Pause, float] = MappingProxyType({}), **seconds: float
+    mode: Mode = Mode.TRAIN,
+    facts: Any = (),
+    pauses: Mapping[Pause, float] = MappingProxyType({}),
+    loads: Sequence[tuple[float, ...]] = (),
+    **seconds: float,
 ) -> Step:
-    """A step whose phases take these seconds; those that are not given take none. Pauses are a part of them."""
+    """A step whose phases take these seconds; those that are not given take none. Pauses are a part of them.
+
+    ``loads`` are rows of the batches of data loaders.
+    """
     row = [seconds.pop(f"{name}_s", 0.0) for name in PHASE_NAMES]
     assert not seconds
-    rows = {PHASES: [row], PAUSES: [(int(pause), 1, spent) for pause, spent in pauses.items()]}
+    paused = [(int(pause), 1, spent) for pause, spent in pauses.items()]
+    rows = {PHASES: [row], PAUSES: paused, LOADER_WORKERS: list(loads)}
     return Step(scalars={"loss": 1.0}, rows=rows, seconds=sum(row), mode=mode, facts=facts)
 
 

@@ -234,7 +234,7 @@ def ring_entry(choices: Choices) -> bytes:
     head = {
         "step": [7, 1, 7, 7, 10, 20], "scalars": [[0, 1.0, 0.5]],
         "statistics": [{"histograms": False, "origin": 0, "sampled": False}], "reductions": [[0, 1, 2.0]],
-        "units": [], "phases": [], "pauses": [], "facts": False, "arrays": arrays,
+        "units": [], "phases": [], "pauses": [], "loads": [], "facts": False, "arrays": arrays,
     }  # fmt: skip
     text = changed_json(head, choices)
     how = choices.number(4)

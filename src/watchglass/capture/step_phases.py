@@ -44,6 +44,8 @@ class StepPhases:
         self._spent_ns = _NOTHING.copy()
         #: Pauses since the last end, which the step that ends next takes with its phases.
         self.pauses: list[tuple[int, int]] = []
+        #: Times of the batches of data loaders since the last end, as in :class:`~watchglass.record.CapturedRecords`.
+        self.loads: list[tuple[int, ...]] = []
 
     @property
     def begun(self) -> bool:
@@ -55,10 +57,11 @@ class StepPhases:
         """The phase of the present time; after a backward that of an update, which will show."""
         return self._at if self._at < AFTER_BACKWARD else UPDATE
 
-    def take_pauses(self) -> list[tuple[int, int]]:
-        """The pauses since the last end, as ``(pause, nanoseconds)``."""
-        pauses, self.pauses = self.pauses, []
-        return pauses
+    def hand_over(self, records: CapturedRecords) -> None:
+        """Put pauses and times of batches into the records of the step that ends, which has them from now on."""
+        records.pauses += self.pauses
+        records.loads += self.loads
+        self.pauses, self.loads = [], []
 
     def begin(self, phase: int) -> int:
         """One of the phases above begins now; returns the time in nanoseconds of the monotonic clock."""
@@ -90,7 +93,7 @@ class StepPhases:
         """The same, with phases and pauses into the records of what ends; returns the time."""
         now_ns, phases = self.end()
         records.phases.append(phases)
-        records.pauses += self.take_pauses()
+        self.hand_over(records)
         return now_ns
 
 

@@ -285,6 +285,7 @@ class FollowedWorker:
             readable=readable,
             phases=self.tables.phases(number),
             pauses=self.tables.pauses(number),
+            loader_batches=self.tables.loader_batches(number),
         )
         if self._models is None:
             self._models = ModelViews(run_id, self.attempt, self.worker)

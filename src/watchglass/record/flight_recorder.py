@@ -194,6 +194,7 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
             "scalars": records.scalars,
             "phases": records.phases,
             "pauses": records.pauses,
+            "loads": records.loads,
             "statistics": [[captured.sampled, captured.histograms is not None] for captured in statistics],
             "reductions": [[tensor_id, int(kind), value] for tensor_id, kind, value in records.reductions],
             "units": [[tensor_id, int(kind)] for tensor_id, kind, _ in units],
@@ -267,6 +268,7 @@ def _step(content: bytes) -> OpenStep:
         units=[(_id(tensor_id), UnitKind(kind), next(arrays)) for tensor_id, kind in head["units"]],
         phases=[_phases(each) for each in head["phases"]],
         pauses=[_pause(*each) for each in head["pauses"]],
+        loads=[_load(*each) for each in head["loads"]],
     )
     if head["facts"]:
         for frame in scan(next(arrays).tobytes()).frames:
@@ -292,6 +294,16 @@ def _pause(pause: Any, spent_ns: Any) -> tuple[int, int]:
     if type(pause) is not int or not 0 <= pause < 1 << 16 or type(spent_ns) is not int or not 0 <= spent_ns < 1 << 63:
         raise ValueError(f"{pause!r}, {spent_ns!r} are no pause")
     return pause, spent_ns
+
+
+def _load(loader: Any, loader_worker: Any, batches: Any, fetch_ns: Any, *spent_ns: Any) -> tuple[int, ...]:
+    found = (loader, loader_worker, batches, fetch_ns, *spent_ns)
+    least = (0, -1, 0, -1, 0, 0, 0)
+    most = (1 << 16, 1 << 63, 1 << 32, *[1 << 63] * 4)
+    whole = len(found) == len(least) and all(type(each) is int for each in found)
+    if not whole or not all(low <= each < high for low, each, high in zip(least, found, most, strict=True)):
+        raise ValueError(f"{found!r} are no batches of a data loader")
+    return found
 
 
 def _captured(arrays: Iterator[NDArray[Any]], sampled: bool, binned: bool) -> Captured:

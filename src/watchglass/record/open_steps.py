@@ -54,6 +54,8 @@ class CapturedRecords:
         saved: As ``scalars``, by the script: they count instead of what is recorded of the same tensors.
         phases: Nanoseconds by :class:`~watchglass.records.StepPhase`; several of a step are added up.
         pauses: ``(pause, nanoseconds)``, each a part of the time of the phases.
+        loads: ``(loader, loader_worker, batches, fetch_ns, collate_ns, queued_ns, transfer_ns)``, see
+            :class:`~watchglass.records.LoaderBatches`; ``fetch_ns`` is -1 where it is unknown.
     """
 
     scalars: list[tuple[int, float, Any]] = field(default_factory=list)
@@ -66,13 +68,14 @@ class CapturedRecords:
     saved: list[tuple[int, float, Any]] = field(default_factory=list)
     phases: list[tuple[int, ...]] = field(default_factory=list)
     pauses: list[tuple[int, int]] = field(default_factory=list)
+    loads: list[tuple[int, ...]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was captured."""
         return not (
             self.scalars or self.saved or self.facts or self.statistics or self.raw
-            or self.reductions or self.units or self.series or self.phases or self.pauses
+            or self.reductions or self.units or self.series or self.phases or self.pauses or self.loads
         )  # fmt: skip
 
     def take_saved(self) -> None:
@@ -94,6 +97,7 @@ class CapturedRecords:
         self.series += other.series
         self.phases += other.phases
         self.pauses += other.pauses
+        self.loads += other.loads
         if other.statistics or other.units or other.raw or other.reductions:
             self.statistics += other.statistics
             self.reductions += other.reductions

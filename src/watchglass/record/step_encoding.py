@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from watchglass.errors import InvalidValueError, StoreError
 from watchglass.record.merging import reductions_of, resolved, statistics_of, units_of
 from watchglass.record.open_steps import CapturedRecords, OpenStep, SteadyRow
 from watchglass.records import (
+    LOADER_WORKERS,
     PAUSES,
     PHASES,
     REDUCTIONS,
@@ -95,7 +97,7 @@ def encode_steps(
         frames += _statistics_frames(statistics)
     numbers = {
         REDUCTIONS: reductions_of(whole), UNITS: units_of(whole), SCALARS: _scalars(whole, steady, steady_ids),
-        PHASES: _phases(whole, steady), PAUSES: _pauses(whole),
+        PHASES: _phases(whole, steady), PAUSES: _pauses(whole), LOADER_WORKERS: _loads(whole),
     }  # fmt: skip
     for kind, rows in numbers.items():
         if len(rows):
@@ -252,6 +254,18 @@ def _pauses(steps: Sequence[OpenStep]) -> NDArray[Any]:
             spent_ns = [each_ns for each, each_ns in step.records.pauses if each == pause]
             rows.append((step.global_step, pause, len(spent_ns), sum(spent_ns) / 1e9))
     return table_of(PAUSES, rows)
+
+
+def _loads(steps: Sequence[OpenStep]) -> NDArray[Any]:
+    """Rows of the batches of data loaders, one for each loader and process in a step."""
+    rows = []
+    for step in steps:
+        makers = sorted({load[:2] for load in step.records.loads})
+        for maker in makers:
+            batches, fetch, *rest = zip(*(load[2:] for load in step.records.loads if load[:2] == maker), strict=True)
+            fetch_s = sum(fetch) / 1e9 if min(fetch) >= 0 else math.nan
+            rows.append((step.global_step, *maker, sum(batches), fetch_s, *(sum(each) / 1e9 for each in rest)))
+    return table_of(LOADER_WORKERS, rows)
 
 
 def _ends(

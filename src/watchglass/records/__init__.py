@@ -38,6 +38,7 @@ from watchglass.records.plurals import count as count
 from watchglass.records.rows import (
     FACTS as FACTS,
     FINDINGS as FINDINGS,
+    LOADER_WORKERS as LOADER_WORKERS,
     NOTES as NOTES,
     PAUSES as PAUSES,
     PHASES as PHASES,
@@ -67,6 +68,7 @@ from watchglass.records.training import (
     PHASE_NAMES as PHASE_NAMES,
     STATISTIC_FIELDS as STATISTIC_FIELDS,
     Fact as Fact,
+    LoaderBatches as LoaderBatches,
     Mode as Mode,
     ModuleKind as ModuleKind,
     Origin as Origin,

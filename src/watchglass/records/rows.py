@@ -217,6 +217,17 @@ PAUSES = RowKind(
         Field("seconds", "f32", "their time, which is a part of that of the phases", "s"),
     ), unique=("pause",), given_up=GivenUp.SCALARS,
 )  # fmt: skip
+LOADER_WORKERS = RowKind(
+    "loader_workers", 20, (
+        Field("loader", "u16", "1 for the first loader that the script reads, 2 for the next; 9 for all further ones"),
+        Field("loader_worker", "i64", "the number of its worker process; -1 for batches that are made in this process"),
+        Field("batches", "u32", "batches that the script took since the row before; the times are their sums"),
+        Field("fetch_s", "f32", "getting the samples from the data set; NaN where that is unknown", "s"),
+        Field("collate_s", "f32", "collate_fn", "s"),
+        Field("queued_s", "f32", "from then until the script had the batch", "s"),
+        Field("transfer_s", "f32", "the part of it in which the script waited for the batch", "s"),
+    ), unique=("loader", "loader_worker"), given_up=GivenUp.SCALARS,
+)  # fmt: skip
 SAMPLES = RowKind(
     "samples", 13, (
         Field("layout", "text", "JSON: a list for each metric: name, unit and, of several values, their instances"),
@@ -243,8 +254,8 @@ FINDINGS = RowKind(
 #: All kinds by number, in the order in which tables are named.
 ROW_KINDS: dict[int, RowKind] = {
     kind.number: kind
-    for kind in (STEPS, TENSORS, SCALARS, STATISTICS, REDUCTIONS, UNITS, RAW, FACTS, PHASES, PAUSES, SAMPLES, NOTES,
-                 FINDINGS)
+    for kind in (STEPS, TENSORS, SCALARS, STATISTICS, REDUCTIONS, UNITS, RAW, FACTS, PHASES, PAUSES, LOADER_WORKERS,
+                 SAMPLES, NOTES, FINDINGS)
 }  # fmt: skip
 
 

@@ -207,6 +207,29 @@ class Pause(IntEnum):
     SAVE = 2
 
 
+@dataclass(frozen=True)
+class LoaderBatches:
+    """The sums of the times of some batches of a data loader that one process made, in seconds.
+
+    Attributes:
+        loader: 1 for the first loader that the script reads, 2 for the next; 9 for all further ones.
+        loader_worker: The number of the loader's worker process; -1 for the process that trains.
+        batches: The number of batches, which the script has taken.
+        fetch_s: Time to get the samples from the data set; NaN where that is unknown.
+        collate_s: Time of ``collate_fn``.
+        queued_s: Time from then until the script had the batch.
+        transfer_s: The part of it in which the script waited for the batch.
+    """
+
+    loader: int
+    loader_worker: int
+    batches: int
+    fetch_s: float
+    collate_s: float
+    queued_s: float
+    transfer_s: float
+
+
 #: Names of the phases, in their order.
 PHASE_NAMES = tuple(phase.name.lower() for phase in StepPhase)
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         RunTables as RunTables,
     )
     from watchglass.run.ending import Ending as Ending, ending_of as ending_of, state_of as state_of
+    from watchglass.run.loader_workers import LoaderWorker as LoaderWorker, LoaderWorkers as LoaderWorkers
     from watchglass.run.module_times import ModuleTime as ModuleTime, ModuleTimes as ModuleTimes
     from watchglass.run.news import Cursor as Cursor, News as News
     from watchglass.run.numbering.lineage import Seam as Seam

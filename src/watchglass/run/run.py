@@ -15,6 +15,7 @@ from watchglass.config import suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Fact, Mode, ModelSummary, Role, count, judged
 from watchglass.run.ending import state_of
+from watchglass.run.loader_workers import LoaderWorkers, loader_workers_of
 from watchglass.run.markup import page
 from watchglass.run.module_times import ModuleTimes, module_times_of
 from watchglass.run.news import Cursor, News, cursor_of, news_of
@@ -435,6 +436,19 @@ class Run:
         """
         return module_times_of(self.worker(worker))
 
+    def loader_workers(self, worker: str | None = None) -> LoaderWorkers:
+        """The mean times of the batches of data loaders: to fetch samples, to collate them, until the script had them.
+
+        By the processes that made the batches. Without rows if phases were not recorded.
+
+        Args:
+            worker: Whose loaders.
+
+        Raises:
+            UnknownNameError: There is no such worker.
+        """
+        return loader_workers_of(self.worker(worker))
+
     # Tables
 
     def profile(self, steps: int = 5, *, start: int | None = None) -> ProfileRequest[Operators]:
@@ -539,7 +553,8 @@ class Run:
 
         Args:
             name: ``steps``, ``tensors``, ``scalars``, ``statistics``, ``reductions``, ``units``, ``raw``, ``facts``,
-                ``phases``, ``samples``, ``notes``, ``findings``, ``operators`` or ``functions``.
+                ``phases``, ``pauses``, ``loader_workers``, ``samples``, ``notes``, ``findings``, ``operators`` or
+                ``functions``.
 
         Raises:
             UnknownNameError: There is no such table.

@@ -125,6 +125,7 @@ def _part(records: StepRecords, model: int, known: frozenset[int]) -> StepRecord
         facts=[fact for fact in records.facts if _is_about(fact, model, catalog, records.catalog)],
         phases=records.phases if leads else None,  # the time of a step counts once
         pauses=records.pauses if leads else {},
+        loader_batches=records.loader_batches if leads else (),
     )
     keep = catalog.mask(records.statistics.ids)
     return part if keep.all() else replace(part, statistics=records.statistics.take(keep))

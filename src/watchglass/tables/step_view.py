@@ -12,6 +12,7 @@ import numpy.typing as npt
 from watchglass.records import (
     PHASE_NAMES,
     Fact,
+    LoaderBatches,
     Mode,
     ModuleKind,
     Observation,
@@ -54,6 +55,7 @@ class StepRecords:
         phases: Seconds of each phase, in the order of :class:`~watchglass.records.StepPhase`; None where they were not
             recorded, or are shown with another model.
         pauses: Seconds of each kind of pause in it; those of phases that are shown with another model are left out.
+        loader_batches: Times of batches of data loaders, by loader and process; with the phases, too.
     """
 
     end: StepEnd
@@ -67,6 +69,7 @@ class StepRecords:
     readable: Readable = field(default_factory=Readable)
     phases: tuple[float, ...] | None = None
     pauses: Mapping[Pause, float] = field(default_factory=dict)
+    loader_batches: tuple[LoaderBatches, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -321,6 +324,14 @@ class StepView:
         They are a part of the time of the phases. Recorded with these, of pauses of a millisecond or more.
         """
         return self.records.pauses
+
+    @property
+    def loader_batches(self) -> tuple[LoaderBatches, ...]:
+        """Times of the batches of data loaders that the script took since the last step that has some.
+
+        By loader and process that made them. Recorded with the phases.
+        """
+        return self.records.loader_batches
 
     def observations(self, kind: str | None = None) -> list[Observation]:
         """Observations of the evaluator since the step before: ``"worker_lost"``, ``"worker_returned"``."""

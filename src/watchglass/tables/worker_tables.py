@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError
 from watchglass.records import (
     FACTS,
+    LOADER_WORKERS,
     PAUSES,
     PHASES,
     RAW,
@@ -22,6 +23,7 @@ from watchglass.records import (
     TENSORS,
     UNITS,
     Fact,
+    LoaderBatches,
     Pause,
     Reduction,
     RowKey,
@@ -242,6 +244,10 @@ class WorkerTables:
         """Seconds of each kind of pause in a step; those of later releases are left out."""
         rows = self.log(PAUSES).at(global_step).tolist()
         return {Pause(pause): seconds for _, pause, _, seconds in rows if pause in _PAUSES}
+
+    def loader_batches(self, global_step: int) -> tuple[LoaderBatches, ...]:
+        """The batches of data loaders whose times were written with a step, by loader and process."""
+        return tuple(LoaderBatches(*row[1:]) for row in self.log(LOADER_WORKERS).at(global_step).tolist())
 
     def facts(self, global_step: int | None = None, *, since: int = 0) -> list[Fact]:
         """Facts of a step, of the run (-1), or all of them in the order of steps (None).

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     )
     from watchglass.view.usage import (
         functions_sentence as functions_sentence,
+        loading_sentence as loading_sentence,
         modules_sentence as modules_sentence,
         operators_sentence as operators_sentence,
         phases_sentence as phases_sentence,

@@ -37,6 +37,7 @@ _BOTTLENECKS = (
 )  # fmt: skip
 _PERCENTILES = {"max": 100, "p99": 99, "p95": 95, "p50": 50, "min": 0}
 _MOST_ROWS = 20
+_MOST_MAKERS = 64
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def profile_document(run: Run, verdict: Verdict, rules: Mapping[str, ProfilerRul
             for each in run.python_profiles()
         ],
         "data_loaders": [dict(fact.data) for fact in run.facts("data_loader")],
+        "loader_workers": [_known(asdict(row)) for row in run.loader_workers().rows],
         "rules": [_rule(status, verdict.findings, rules) for status in verdict.statuses],
         "findings": [finding_to_json(finding) for finding in verdict.findings],
     }  # fmt: skip
@@ -116,7 +118,7 @@ def render_profile_report(run: Run, verdict: Verdict, document: Mapping[str, Any
             *section("Rules", [_rules_table(document["rules"]), *_found(verdict.findings)]),
             *section("Step durations", [*figures_html(len(machines) + len(phases), steps), *_step_table(document)]),
             *section("Bottlenecks", [_bottlenecks(document)]),
-            *section("Data loaders", _loaders(document["data_loaders"])),
+            *section("Data loaders", _loaders(document)),
         )
     )
     title = f"watchglass: profile of {verdict.run}"
@@ -356,7 +358,31 @@ def _bottlenecks(document: Mapping[str, Any]) -> str:
     return table_html((), rows)
 
 
-def _loaders(loaders: Sequence[Mapping[str, Any]]) -> list[str]:
+def _loaders(document: Mapping[str, Any]) -> list[str]:
+    loaders, makers = document["data_loaders"], document["loader_workers"]
+    return [*_loader_settings(loaders), *_loader_times(makers)]
+
+
+def _loader_times(makers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The mean times of a batch by the process that made it."""
+    if not makers:
+        return []
+    rows = [
+        (
+            f"{row['loader']}", "the process that trains" if row["loader_worker"] < 0 else f"{row['loader_worker']}",
+            f"{row['batches']:,}",
+            *(
+                duration(row[name]) if name in row else "unknown"
+                for name in ("fetch_s", "collate_s", "queued_s", "transfer_s")
+            ),
+        )
+        for row in makers[:_MOST_MAKERS]
+    ]  # fmt: skip
+    head = ("loader", "worker", "batches", "fetch", "collate", "in the queue", "of it the script waited")
+    return ["<h3>Times of a batch, on average</h3>", table_html(head, rows)]
+
+
+def _loader_settings(loaders: Sequence[Mapping[str, Any]]) -> list[str]:
     if not loaders:
         return []
     keys = list(dict.fromkeys(key for loader in loaders for key in loader))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from watchglass.records import WindowCost, count
-from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile, Usage
+from watchglass.run import LoaderWorkers, ModuleTimes, Operators, Phases, PythonProfile, Usage
 from watchglass.view.text import duration, percent, size
 
 
@@ -43,6 +43,23 @@ def phases_sentence(phases: Phases) -> str:
     shares = [(name, share) for name, share in phases.shares.items() if share > 0]
     words = ", ".join(f"{percent(share)} {_PHASE_WORDS[name]}" for name, share in shares)
     return f"training step {duration(float(phases.seconds.mean()))} on average: {words}"
+
+
+def loading_sentence(loading: LoaderWorkers) -> str:
+    """``"batch of 2 processes: 18 ms to fetch samples, 1.5 ms collate, 0.4 ms until the script has it"``.
+
+    Of the loader with the most batches; what is unknown is left out.
+    """
+    mean = loading.largest()
+    if mean is None:
+        return ""
+    makers = [row.loader_worker for row in loading.rows if row.loader == mean.loader]
+    who = "the process that trains" if makers == [-1] else count(len(makers), "loader worker")
+    parts = (
+        (mean.fetch_s, "to fetch its samples"), (mean.collate_s, "in collate_fn"), (mean.queued_s, "in the queue"),
+    )  # fmt: skip
+    words = ", ".join(f"{duration(seconds)} {words}" for seconds, words in parts if not math.isnan(seconds))
+    return f"batch of {who}, on average: {words}"
 
 
 #: Operators, and modules, that a sentence names.

@@ -54,6 +54,7 @@ def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
         facts=[("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}), ("k", "", later({}))],
         phases=[(1, 2, 3, 4, 5, 6), (0, 0, 0, 0, 0, 10**9)],
         pauses=[(int(Pause.SAVE), 10**9), (int(Pause.COLLECTION), 5), (int(Pause.SAVE), 7)],
+        loads=[(1, 0, 2, 10**7, 10**6, 5, 5), (1, 0, 1, 7, 7, 7, 0), (2, -1, 3, -1, 1, 1, 1)],
     )
     return step
 
@@ -73,7 +74,7 @@ def test_every_field_of_a_step_is_kept() -> None:
     """A new kind of records must say here how it is recovered."""
     assert set(Captured._fields) == {"ids", "values", "sampled", "histograms"}
     assert {field.name for field in dataclasses.fields(CapturedRecords)} == {
-        "scalars", "statistics", "reductions", "units", "facts", "phases", "pauses",
+        "scalars", "statistics", "reductions", "units", "facts", "phases", "pauses", "loads",
         "raw",  # too large: left out
         "series",  # named as the step ends, before it is kept
         "saved",  # among the scalars before it is kept
@@ -101,7 +102,7 @@ def test_a_step_with_nothing_in_it_is_kept() -> None:
 def step_entry(**changed: object) -> bytes:
     """An entry of a step as anybody could write it."""
     head = {"arrays": [], "step": [0, 1, 0, 0, 5, 6], "scalars": [], "statistics": [], "reductions": [], "units": [],
-            "facts": False, "phases": [], "pauses": [], "model": 0, **changed}  # fmt: skip
+            "facts": False, "phases": [], "pauses": [], "loads": [], "model": 0, **changed}  # fmt: skip
     text = json.dumps(head).encode()
     return b"S" + len(text).to_bytes(4, "little") + text
 
@@ -111,7 +112,8 @@ def step_entry(**changed: object) -> bytes:
     [{"step": [0, 1, "##[error]x", 0, 5, 6]}, {"step": [0, 1, 2**80, 0, 5, 6]}, {"arrays": [["<f8", [2**70]]]},
      {"scalars": [["x", 1.0, 1.0]]}, {"scalars": [[2**40, 1.0, 1.0]]}, {"units": [[-1, 1]], "arrays": [["<f8", [0]]]},
      {"phases": [[1, 2]]}, {"phases": [[0, 0, 0, 0, 0, -1]]},
-     {"pauses": [[1, -1]]}, {"pauses": [["1", 1]]}, {"pauses": [[1]]}],
+     {"pauses": [[1, -1]]}, {"pauses": [["1", 1]]}, {"pauses": [[1]]},
+     {"loads": [[1, 0, 1, 0, 0, 0]]}, {"loads": [[1, 0, 1, 0, 0, 0, -1]]}, {"loads": [[1, -2, 1, 0, 0, 0, 0]]}],
 )  # fmt: skip
 def test_a_step_that_cannot_be_written_is_damaged(changed: dict[str, object]) -> None:
     """Otherwise a harvest would fail at it and recover nothing."""

@@ -1,4 +1,4 @@
-"""The time that the training thread waits for data loaders."""
+"""The time that the training thread waits for data loaders, and that their batches take."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.loader_times import LoaderTimes
 from watchglass.capture.step_phases import DATA, OTHER, PREPARE, StepPhases
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED
 
@@ -27,15 +28,19 @@ class DataWaits:
         self._phases = phases
         self._thread = get_ident()
         self._known: weakref.WeakSet[type] = weakref.WeakSet()
-        hook.detach_with(calls.DATA_LOADER.listen(hook.guard, before=self._requested, ended=self._started))
+        self._times = LoaderTimes(phases, hook.phase_clock)
+        hook.detach_with(calls.DATA_LOADER.listen(hook.guard, before=self._starts, ended=self._started))
+        hook.detach_with(self._times.take_back)
 
-    def _requested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _starts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A thread of the script that loads ahead does not delay the training thread.
         if get_ident() == self._thread:
             self._phases.begin(DATA)
+            self._times.starts(args[0])
 
     def _started(self, args: tuple[Any, ...], kwargs: dict[str, Any], iterator: Any) -> None:
         if get_ident() == self._thread:
+            self._times.started(None if iterator is RAISED else iterator)
             self._phases.begin(OTHER)
         made = type(iterator)
         if iterator is RAISED or made in self._known or "__next__" not in dir(made):
@@ -44,6 +49,11 @@ class DataWaits:
         call = calls.next_batch(made)
         self._hook.detach_with(call.listen(self._hook.guard, before=self._requested, ended=self._arrived))
 
+    def _requested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if get_ident() == self._thread:
+            self._times.requested(args[0], self._phases.begin(DATA))
+
     def _arrived(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any) -> None:
         if get_ident() == self._thread:
-            self._phases.begin(OTHER if batch is RAISED else PREPARE)
+            raised = batch is RAISED
+            self._times.arrived(args[0], self._phases.begin(OTHER if raised else PREPARE), raised)

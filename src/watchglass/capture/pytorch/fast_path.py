@@ -227,8 +227,8 @@ class FastPath:
                     end_ns, phases = monotonic_ns(), NO_PHASES
                 else:
                     end_ns, phases = self._phases.end()
-                    if self._phases.pauses:
-                        hook.current_records().pauses += self._phases.take_pauses()
+                    if self._phases.pauses or self._phases.loads:
+                        self._phases.hand_over(hook.current_records())
                 hook.steady_step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
                 self._backwards = 0
                 self._arguments = self._kwargs = None

@@ -191,10 +191,11 @@ class PublicCall:
 
         def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
             try:
-                for after in self.after if result is not RAISED else ():
-                    after(args, kwargs, result)
+                # Those first that take back what they have changed for the call: what the others see is the script's.
                 for ended in self.ended:
                     ended(args, kwargs, result)
+                for after in self.after if result is not RAISED else ():
+                    after(args, kwargs, result)
             finally:
                 nest.inside = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from watchglass.config import parameter
@@ -10,6 +11,9 @@ from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
 
+#: What the largest part of a batch is.
+_PARTS = {"fetch_s": "to fetch samples from the data set", "collate_s": "in collate_fn",
+          "transfer_s": "to transfer it to the script"}  # fmt: skip
 #: First steps, which start workers and fill caches.
 _FIRST = 8
 #: Steps that are enough at the end of a short run.
@@ -19,7 +23,8 @@ _ENOUGH = 16
 class InputBound(Rule):
     """Training steps wait for the data loader.
 
-    Looks at: the phases of training steps, the settings of the data loaders, the cores that the run may use.
+    Looks at: the phases of training steps, the settings of the data loaders and the times of their batches, the cores
+        that the run may use.
     Fires when: in each of the last two windows of `window` steps, at least `high` percent of the time of the steps was
         a wait for a `DataLoader`: `warning`; `moderate` percent: `info`. A run that is too short for two windows is
         judged at its end. The gain is an upper bound: steps without any wait, and all else as it was. On a GPU, which
@@ -53,6 +58,8 @@ class InputBound(Rule):
     before: list[float] = state(list)
     #: Number of workers and of batches of each loader.
     loaders: dict[str, list[int]] = state(dict)
+    #: Sums of each loader over the judged training steps: batches, seconds to fetch, collate and transfer them.
+    batches: dict[str, list[float]] = state(dict)
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
         """A finding after windows with long waits."""
@@ -64,6 +71,7 @@ class InputBound(Rule):
         if self.seen <= _FIRST:
             return
         self.reads = self.reads or any(each["data"] > 0 for each in phases)
+        self._add_batches(step)
         self.spent[0] += sum(each["data"] for each in phases)
         self.spent[1] += sum(sum(each.values()) for each in phases)
         self.inside += 1
@@ -98,15 +106,16 @@ class InputBound(Rule):
         workers, cores = self._workers(), _cores(step)
         of_rank = cores / len({view.worker for view in step.views})
         more = _workers_to_try(workers, of_rank)
-        known = {"loader_workers": workers, "cores": cores or None, "try_workers": more}
+        parts = self._parts()
+        known = {"loader_workers": workers, "cores": cores or None, "try_workers": more, **parts}
         yield self.finding(
             step,
             severity=Severity.WARNING if severe else Severity.INFO,
             subject="waits for data",
             value=percent,
             limit=self.high if severe else self.moderate,
-            message=f"{percent:.0f} % of each training step waits for data{_loading(workers, cores, more)}; without "
-            f"these waits steps are at most {gain:.1f} times as fast",
+            message=f"{percent:.0f} % of each training step waits for data{_loading(workers, cores, more)}"
+            f"{_making(parts)}; without these waits steps are at most {gain:.1f} times as fast",
             symptoms=("waits_without_workers" if workers == 0 else "waits_for_workers",) if severe else (),
             evidence={"gain": gain, **{name: number for name, number in known.items() if number is not None}},
         )
@@ -116,6 +125,19 @@ class InputBound(Rule):
             name, workers, batches = (fact.data.get(key) for key in ("loader", "num_workers", "batches"))
             if isinstance(name, str) and type(workers) is int and len(self.loaders) < 64:
                 self.loaders[name] = [workers, batches if type(batches) is int else 0]
+
+    def _add_batches(self, step: JointStep) -> None:
+        for each in (each for view in step.views for each in view.loader_batches):
+            sums = self.batches.setdefault(str(each.loader), [0.0] * 4)
+            for place, number in enumerate((each.batches, each.fetch_s, each.collate_s, each.transfer_s)):
+                sums[place] += number
+
+    def _parts(self) -> dict[str, float]:
+        """Mean seconds of the parts of a batch, of the loader with the most batches; empty where one is unknown."""
+        batches, *sums = max(self.batches.values(), default=[0.0])
+        if not batches or not all(map(math.isfinite, sums)):
+            return {}
+        return dict(zip(("fetch_s", "collate_s", "transfer_s"), (each / batches for each in sums), strict=True))
 
     def _workers(self) -> int | None:
         """The number of workers of the loader with the most batches, which is that of the training data; or None."""
@@ -145,3 +167,15 @@ def _loading(workers: int | None, cores: float, more: int | None) -> str:
     on = f" on {cores:g} core{'s' * (cores != 1)}" if cores else ""
     attempt = f"; try num_workers={more}" if more else ""
     return f": {workers} loader worker{'s' * (workers != 1)}{on}{attempt}"
+
+
+def _making(parts: dict[str, float]) -> str:
+    """The largest part of the time of a batch."""
+    if not parts:
+        return ""
+    largest = max(parts, key=lambda name: parts[name])
+    return f"; of the {_ms(sum(parts.values()))} of a batch, {_ms(parts[largest])} are needed {_PARTS[largest]}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"

@@ -52,6 +52,7 @@ class FrameKind(IntEnum):
     NOTES = records.NOTES.number
     PHASES = records.PHASES.number
     PAUSES = records.PAUSES.number
+    LOADER_WORKERS = records.LOADER_WORKERS.number
     FINDING = records.FINDINGS.number
     STATUS = 17
     OBSERVATION = 18

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,26 @@ def test_the_message_has_figure_cure_and_gain(
     assert finding.message == message
     assert finding.evidence["gain"] == pytest.approx((0.1 + data_s) / 0.1, rel=1e-6)
     assert finding.value == pytest.approx(100 * data_s / (0.1 + data_s), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loads", "words"),
+    [
+        ([(1, -1, 2, 0.036, 0.002, 0.002, 0.002)],
+         "; of the 20 ms of a batch, 18 ms are needed to fetch samples from the data set; without"),
+        ([(1, 0, 1, 0.001, 0.0125, 9.0, 0.0005), (1, 1, 3, 0.003, 0.0375, 9.0, 0.0015), (2, 0, 1, 5.0, 0.0, 0.0, 0.0)],
+         "; of the 14 ms of a batch, 12.5 ms are needed in collate_fn; without"),
+        ([(1, 0, 1, 0.001, 0.001, 0.2, 0.1)],
+         "; of the 102 ms of a batch, 100 ms are needed to transfer it to the script; without"),
+        ([(1, 0, 1, math.nan, 0.001, 0.2, 0.1)], "try num_workers=8; without"),
+    ],
+)  # fmt: skip
+def test_the_part_that_takes_most_of_a_batch_is_named(
+    run_path: Path, loads: Sequence[tuple[float, ...]], words: str
+) -> None:
+    first = phased(facts=loader(0), data_s=1.0, forward_s=0.1, loads=[(1, -1, 1, 9.0, 9.0, 9.0, 9.0)])
+    (finding,) = found(run_path, [cores(16), first, *[phased(data_s=0.1, forward_s=0.1, loads=loads)] * 79])
+    assert words in finding.message
 
 
 def test_cores_are_shared_by_ranks(run_path: Path) -> None:
