@@ -33,6 +33,8 @@ def test_the_next_failure_is_explained(tmp_path: Path) -> None:
     assert (second["at"], second["level"], second["where"]) == (6, "next_steps", "forward")
     assert (second["module"], second["module_type"], second["tensor"]) == ("body.3", "Bad", "body.3.output")
     assert (second["step"], second["refused"]) == (6, "")
+    (examined,) = open_run(tmp_path / "run").facts("modules_examined")
+    assert (examined.global_step, examined.data) == (3, {"steps": 64})
 
 
 def test_a_gradient_is_followed_backwards(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ class StepOutlier(Rule):
         Outliers in a row count once. The phase that grew most in them is named; garbage collections in the training
         thread, if they took half of the additional time, or calls of `torch.save`, if they took a quarter; and whether
         outliers come at equal distances or after evaluations. The gain is an upper bound: outliers as fast as the
-        median. Sixteen outliers in a row are an `info`: since which step, and in which phase. It joins the diagnosis of
-        values that became NaN or infinite at that step.
+        median. Sixteen outliers in a row are an `info`: since which step, in which phase, and whether watchglass looks
+        for the first bad module in them. It joins the diagnosis of values that became NaN or infinite at that step.
     Usual causes: checkpoints, logging or evaluations by hand between steps; a loader that starts its workers again in
         each epoch; garbage collection; code that compiles for new shapes; other programs on the machine.
     What to try: `persistent_workers=True`; checkpoints less often, or in another thread; `gc.freeze()` after the
@@ -52,7 +52,10 @@ class StepOutlier(Rule):
         condition is that of calibration `sagemaker`.
     """
 
-    needs = (Needs(phases=True, why="to see where the time of a long step goes"),)
+    needs = (
+        Needs(phases=True, why="to see where the time of a long step goes"),
+        Needs(facts=("modules_examined", "first_bad_module"), optional=True),
+    )
     calibrations: ClassVar = {"sagemaker": Documented}
 
     factor: float = parameter(5.0, help="how many times the median an outlier takes", unit="ratio", gt=1)
@@ -76,12 +79,15 @@ class StepOutlier(Rule):
     #: Number of the last steps that were outliers, and the first of these.
     in_a_row: int = state(int)
     since_step: int = state(int)
+    #: The step since which watchglass examines every module; -1 where it does not.
+    examined: int = state(lambda: -1)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at an outlier."""
         if view.mode is not Mode.TRAIN or view.phases is None:
             return
         seconds = list(view.phases.values())
+        self._note_examined(view)
         self.seen += 1
         if self.seen <= _FIRST:
             return
@@ -153,6 +159,8 @@ class StepOutlier(Rule):
         """What is so for good has a reason or none; with values that became bad at the same step it is no accident."""
         whole, before = float(now.sum()), self.usual[-1]
         phase = PHASE_NAMES[int(np.argmax(now - self.usual[:-1]))]
+        ours = 0 <= self.examined <= self.since_step <= self.examined + 1
+        searched = "; in these steps watchglass examines every module, to find the first bad one" if ours else ""
         return self.finding(
             view,
             severity=Severity.INFO,
@@ -160,10 +168,16 @@ class StepOutlier(Rule):
             value=whole / before,
             limit=self.factor,
             message=f"training steps take {whole / before:.2g} times as long since step {self.since_step}: "
-            f"{1000 * whole:.3g} ms in place of {1000 * before:.3g} ms, mostly {_WHERE[phase]}",
+            f"{1000 * whole:.3g} ms in place of {1000 * before:.3g} ms, mostly {_WHERE[phase]}{searched}",
             symptoms=("steps_slower_for_good",),
-            evidence={"phase": phase, "since_step": self.since_step},
+            evidence={"phase": phase, "since_step": self.since_step, "modules_examined": ours},
         )
+
+    def _note_examined(self, view: StepView) -> None:
+        if list(view.facts("modules_examined")):
+            self.examined = view.mode_step
+        if any(fact.data.get("level") == "next_steps" for fact in view.facts("first_bad_module")):
+            self.examined = -1
 
     def _rhythm(self) -> str:
         """When outliers come, where that is known."""

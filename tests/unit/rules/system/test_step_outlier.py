@@ -3,7 +3,8 @@ from __future__ import annotations
 import gc
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,23 @@ def test_steps_that_stay_slow_are_an_info_with_their_first_step(run_path: Path, 
             "training steps take 9 times as long since step 40: 900 ms in place of 100 ms, mostly between an update "
             "and the next batch"
         )
+
+
+@pytest.mark.parametrize(
+    ("facts", "ours"),
+    [({39: {"modules_examined": {"steps": 64}}}, True), ({40: {"modules_examined": {"steps": 64}}}, True),
+     ({30: {"modules_examined": {"steps": 64}}}, False), ({}, False),
+     ({39: {"modules_examined": {"steps": 64}}, 41: {"first_bad_module": {"level": "next_steps"}}}, False),
+     ({39: {"modules_examined": {"steps": 64}, "first_bad_module": {"level": "flags"}}}, True)],
+)  # fmt: skip
+def test_a_search_for_the_first_bad_module_is_named_where_it_makes_steps_slow(
+    run_path: Path, facts: Mapping[int, Any], ours: bool
+) -> None:
+    later = phased(data_s=0.01, forward_s=0.8, backward_s=0.06)
+    run = [replace(step, facts=facts.get(n, {})) for n, step in enumerate([*steps(40), *[later] * 20])]
+    (finding,) = found(run_path, run)
+    assert finding.message.endswith("mostly in the forward" if not ours else "to find the first bad one")
+    assert finding.evidence["modules_examined"] is ours
 
 
 @pytest.mark.parametrize(("data_s", "count"), [(0.35, 0), (0.45, 1)])

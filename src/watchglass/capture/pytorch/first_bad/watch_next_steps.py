@@ -70,6 +70,8 @@ class NextStepsWatch:
         # So that steps take the full path.
         current.quiet_steps = 0
         self._failed, self._left = step, current.hook.limits.next_steps
+        # So that a rule about time knows who makes these steps slow.
+        step.records.facts.append(("modules_examined", "next steps", {"steps": self._left}))
         guarded = current.hook.guarded
         current.every_gradient = True
         self._undo = [
