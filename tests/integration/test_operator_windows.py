@@ -19,6 +19,7 @@ from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.records import OperatorWindow, WindowRefusal
 from watchglass.run import Run
+from watchglass.view import read_torch_trace, trace_document
 
 Between = Callable[[int], object]
 
@@ -30,12 +31,20 @@ class Burn(nn.Module):
         return x + torch.ones(100_000).cumsum(0).sin().sort().values.mean() * 0.0
 
 
-def train(folder: Path, windows: str = "", steps: int = 30, between: Between = lambda step: None) -> list[Tensor]:
+def train(
+    folder: Path,
+    windows: str = "",
+    steps: int = 30,
+    between: Between = lambda step: None,
+    *,
+    keep_traces: bool = False,
+) -> list[Tensor]:
     """Trains; ``between`` is called before each step. Returns the weights."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), Burn(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    with Hook(run=folder, profiler={"profile_steps": windows}, flight_recorder=False, strict=True) as hook:
+    profiler = {"profile_steps": windows, "keep_traces": keep_traces}
+    with Hook(run=folder, profiler=profiler, flight_recorder=False, strict=True) as hook:
         adapter = PyTorchAdapter(hook, discover=False)
         adapter.attach(model)
         for step in range(steps):
@@ -193,3 +202,31 @@ def test_the_command_line_takes_windows(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr.strip().count("\n")) == (2, 0)
     assert "--profile-steps windows must not overlap but got 4:6 and 5:9; use 4:9" in done.stderr
+
+
+def test_kept_traces_lie_in_the_run_and_have_the_calls_of_the_window(tmp_path: Path) -> None:
+    train(tmp_path / "run", "10:12", keep_traces=True)
+    run = open_run(tmp_path / "run")
+    (window,) = run.operators()
+    assert window.trace == "attempts/0000/traces/worker_0-00000010.json.gz"
+    sums = {row.name: row for row in read_torch_trace(tmp_path / "run" / window.trace).operators()}
+    # The last call of the optimizer has not ended when the window does.
+    for name in ("aten::sort", "aten::addmm", "aten::pow"):
+        assert sums[name].calls == window[name].calls
+        assert sums[name].self_cpu_s == pytest.approx(window[name].self_cpu_s, rel=0.05, abs=1e-5)
+        assert sums[name].cpu_s == pytest.approx(window[name].cpu_s, rel=0.05, abs=1e-5)
+    events = trace_document(run, steps=range(8, 14))["traceEvents"]
+    at = {event["name"]: event["ts"] for event in events if event["name"] in ("step 10", "step 12")}
+    sorts = [event["ts"] for event in events if event["name"] == "aten::sort"]
+    assert len(sorts) == 4, "each holds another of its name"
+    assert all(at["step 10"] < each < at["step 12"] for each in sorts), "at the time of their steps"
+
+
+def test_traces_are_kept_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watchglass.capture.pytorch.kept_traces._MOST_KEPT_BYTES", 100)
+    train(tmp_path / "run", "10:12", keep_traces=True)
+    run = open_run(tmp_path / "run")
+    (window,) = run.operators()
+    assert (window.trace, len(window) > 0) == ("", True)
+    (fact,) = run.facts("trace_not_kept")
+    assert "all traces of a worker together have at most 100 bytes" in fact.data["reason"]

@@ -20,7 +20,7 @@ from watchglass.config import TIMING, Timing
 #: not wait for the imports of other verbs.
 VERBS = (
     "run", "follow", "check", "explain", "show", "rules", "backtest", "actions", "report", "profile", "trace",
-    "compact", "export", "rm",
+    "import-trace", "compact", "export", "rm",
 )  # fmt: skip
 
 #: Errors in the use of options, found without naming click: since 0.26 typer contains a copy of click.
@@ -75,8 +75,9 @@ def application(verbs: Iterable[str] = VERBS, timing: Timing = TIMING) -> typer.
         callback=_options,
     )
     for verb in verbs:
-        module = import_module(f"watchglass.cli.{verb}")
-        guarded = _guarded(getattr(module, verb))
+        name = verb.replace("-", "_")
+        module = import_module(f"watchglass.cli.{name}")
+        guarded = _guarded(getattr(module, name))
         summary = (inspect.getdoc(guarded) or "").partition("\n\n")[0]  # otherwise cut to one line of the list
         if verb == "run":  # has arguments that belong to the script
             settings = {"allow_interspersed_args": False}

@@ -78,6 +78,9 @@ ProfileSteps = Annotated[
         "steps that begin in these seconds after the first update.",
     ),
 ]
+KeepTraces = Annotated[
+    bool, typer.Option("--keep-traces", help="Keep PyTorch's traces of profiled steps in the run, at most 64 MiB.")
+]
 PythonProfile = Annotated[
     str | None,
     typer.Option(

@@ -141,6 +141,7 @@ def run(
     no_profiler: capture_options.NoProfiler = False,
     sample_interval: capture_options.SampleInterval = None,
     profile_steps: capture_options.ProfileSteps = None,
+    keep_traces: capture_options.KeepTraces = False,
     python_profile: capture_options.PythonProfile = None,
     python_profiler: capture_options.PythonProfiler = None,
     module_times: capture_options.ModuleTimes = False,
@@ -183,7 +184,7 @@ def run(
         profiler={
             "enabled": False if no_profiler else None, "sample_interval_s": sample_interval,
             "module_times": module_times, "profile_steps": profile_steps, "python_profile": python_profile,
-            "python_profiler": python_profiler,
+            "python_profiler": python_profiler, "keep_traces": keep_traces or None,
         },
     )  # fmt: skip
     config_of_evaluator = None

@@ -22,6 +22,10 @@ def trace(
         str | None,
         typer.Option("--steps", metavar="START:STOP", help="Only these training steps, STOP excluded. [default: all]"),
     ] = None,
+    imported: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="FILE", help="Also show a trace that torch.profiler wrote. Repeatable."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Write a run as a trace that Perfetto opens: steps and phases of all ranks, findings, load of the machines."""
@@ -29,9 +33,14 @@ def trace(
 
     chosen = None if steps is None else _range(steps)
     view.check_trace_path(output, replace=force)
+    traces = {each: view.read_torch_trace(each) for each in imported or ()}
+    for name, trace in traces.items():
+        if not trace.dated:
+            cure = f"to see its operators: watchglass import-trace {name}"
+            raise InvalidValueError(f"trace {name} states no wall time, so its place in the run is unknown; {cure}")
     opened, verdict = judged(run)
     with working("writing the trace"):
-        written = view.write_trace(opened, verdict.findings, output, steps=chosen, replace=force)
+        written = view.write_trace(opened, verdict.findings, output, steps=chosen, imported=traces, replace=force)
     typer.echo(f"{view.printable(output)} ({view.size(written)}); open it at https://ui.perfetto.dev")
 
 

@@ -25,6 +25,7 @@ class ProfilerConfig:
         sample_interval_s: Seconds between two samples of system metrics.
         module_times: Whether the time of each module is recorded, in some training steps that are not captured.
         profile_steps: Windows in which PyTorch's profiler records operators.
+        keep_traces: Whether the trace of each of these windows is kept in the run, up to 64 MiB for each worker.
         python_profile: Windows in which Python functions are profiled.
         python_profiler: What profiles them: ``"cprofile"`` counts every call, ``"pyinstrument"`` looks at the stack
             every millisecond.
@@ -39,6 +40,7 @@ class ProfilerConfig:
     )
     module_times: bool = parameter(False, help="time the modules of the model in some training steps")
     profile_steps: tuple[str, ...] = parameter((), help="training steps whose operators are profiled, START:STOP")
+    keep_traces: bool = parameter(False, help="keep PyTorch's traces of profiled steps in the run")
     python_profile: tuple[str, ...] = parameter((), help="training steps whose functions are profiled, START:STOP")
     python_profiler: str = parameter("cprofile", help="profiler of Python functions", choices=PYTHON_PROFILERS)
 

@@ -50,6 +50,7 @@ class OperatorWindow:
         omitted: Number of further operators, which took the least time.
         note: Why it has fewer steps than requested, as a sentence; "" if it has all.
         request: Number of the request of the attempt that it answers; None if the configuration names it.
+        trace: Path of PyTorch's trace in the run; "" if it is not kept.
     """
 
     KIND: ClassVar = "operator_window"
@@ -61,19 +62,22 @@ class OperatorWindow:
     omitted: int = 0
     note: str = ""
     request: int | None = None
+    trace: str = ""
 
     def to_fact(self, source: str) -> Fact:
         """This as a fact of the run; ``source`` is the observer."""
         kept = self.operators[:MOST_ROWS]
         omitted = self.omitted + len(self.operators) - len(kept)
         frame = WindowFrame(self.first_step, self.end_step, self.cost, omitted, self.note, self.request)
-        return Fact(self.KIND, -1, source, {**frame.to_data(), "operators": to_columns(kept, OperatorTotals)})
+        rows = {"operators": to_columns(kept, OperatorTotals), "trace": self.trace}
+        return Fact(self.KIND, -1, source, {**frame.to_data(), **rows})
 
     @classmethod
     def from_fact(cls, fact: Fact) -> OperatorWindow | None:
         """The record that :meth:`to_fact` wrote; None if the fact is not valid."""
         frame = WindowFrame.from_data(fact.data)
         operators = from_columns(fact.data.get("operators"), OperatorTotals, _KINDS)
-        if frame is None or operators is None:
+        trace = fact.data.get("trace", "")
+        if frame is None or operators is None or not isinstance(trace, str):
             return None
-        return cls(frame.first_step, frame.end_step, operators, *frame[2:])
+        return cls(frame.first_step, frame.end_step, operators, *frame[2:], trace=trace)

@@ -30,6 +30,7 @@ class Operators:
         omitted: Number of further operators, which took the least time.
         note: Why the window has fewer steps than requested; "" if it has all.
         request: Number of the request that it answers, see :meth:`Run.profile`; None if the configuration names it.
+        trace: Path of PyTorch's trace in the run's folder or prefix; "" if it is not kept.
     """
 
     worker: str
@@ -39,6 +40,7 @@ class Operators:
     omitted: int
     note: str
     request: int | None = None
+    trace: str = ""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -83,6 +85,7 @@ def operators_in(worker: str, tables: WorkerTables) -> list[Operators]:
         Operators(
             worker, range(each.first_step, each.end_step), each.operators,
             whole_cost(each.cost, each.first_step, tables), each.omitted, each.note, each.request,
+            each.trace,
         )
         for each in map(OperatorWindow.from_fact, facts)
         if each is not None

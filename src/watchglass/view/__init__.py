@@ -52,7 +52,9 @@ if TYPE_CHECKING:
         OPERATOR_TITLES as OPERATOR_TITLES,
         function_rows as function_rows,
         operator_rows as operator_rows,
+        trace_rows as trace_rows,
     )
+    from watchglass.view.torch_trace import TorchTrace as TorchTrace, read_torch_trace as read_torch_trace
     from watchglass.view.trace import (
         check_trace_path as check_trace_path,
         trace_document as trace_document,

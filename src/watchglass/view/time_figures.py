@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode
+from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, OperatorTotals
 from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
 from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
 from watchglass.view.text import duration, percent, quantity, size
@@ -213,6 +213,19 @@ def operator_rows(operators: Operators) -> list[tuple[str, ...]]:
             _exact(row.self_device_s / steps), size(max(row.self_memory_bytes, 0) / steps),
         )
         for row in hosts[:_MAX_OPERATORS]
+    ]  # fmt: skip
+
+
+def trace_rows(operators: Sequence[OperatorTotals]) -> list[tuple[str, ...]]:
+    """Operators, or kernels, of a trace as text, at most 20: name, calls, own time, its share, time with calls."""
+    own = [row.self_device_s if row.on_device else row.self_cpu_s for row in operators]
+    whole = sum(own)
+    return [
+        (
+            row.name, f"{row.calls:,}", _exact(seconds), percent(seconds / whole) if whole > 0 else "",
+            _exact(row.device_s if row.on_device else row.cpu_s),
+        )
+        for row, seconds in zip(operators[:_MAX_OPERATORS], own, strict=False)
     ]  # fmt: skip
 
 

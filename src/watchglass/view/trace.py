@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from watchglass.records import PHASE_NAMES, Finding, Mode
 from watchglass.run import Operators, StepTimes, step_times
 from watchglass.version import __version__
 from watchglass.view.output_file import check_output_path, write_whole
+from watchglass.view.torch_trace import TorchTrace, TraceSlice, kept_slices
 
 if TYPE_CHECKING:
     from watchglass.run import Run
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 MOST_STEPS = 20_000
 #: Operators of a profiled window that are named: house.
 _NAMED_OPERATORS = 20
+#: Slices of PyTorch's profiler in a process of the trace: house.
+_MOST_SLICES = 100_000
 #: Most values of a metric, and most of its instances, such as cores: house.
 _MOST_VALUES, _MOST_INSTANCES = 5_000, 16
 #: The order in which phases are drawn: that of a step with one batch, which begins after the update of the one before.
@@ -60,6 +63,7 @@ def write_trace(
     path: str | os.PathLike[str],
     *,
     steps: range | None = None,
+    imported: Mapping[str, TorchTrace] | None = None,
     replace: bool = False,
 ) -> int:
     """Write the trace of a run and return its size in bytes; compressed if the path ends with ``.gz``.
@@ -69,34 +73,46 @@ def write_trace(
         findings: Findings of rules, which become marks.
         path: The file; it appears whole or not at all.
         steps: Only these training steps, and what was between the first and the last; all if None.
+        imported: Traces of PyTorch's profiler to show beside the run, by name.
         replace: Overwrite a file that is there.
 
     Raises:
-        InvalidValueError: No step of the run is among them, or there are more than :data:`MOST_STEPS`.
+        InvalidValueError: No step of the run is among them, there are more than :data:`MOST_STEPS`, or an imported
+            trace is of another time.
         RunExistsError: The file exists, and ``replace`` is not given.
         StoreError: It cannot be written.
     """
     target = check_trace_path(path, replace=replace)
-    text = json.dumps(trace_document(run, findings, steps=steps), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(
+        trace_document(run, findings, steps=steps, imported=imported), allow_nan=False, separators=(",", ":")
+    )
     data = text.encode()
     return write_whole(target, gzip.compress(data, mtime=0) if target.suffix == ".gz" else data, option="-o")
 
 
-def trace_document(run: Run, findings: Sequence[Finding] = (), *, steps: range | None = None) -> dict[str, Any]:
+def trace_document(
+    run: Run,
+    findings: Sequence[Finding] = (),
+    *,
+    steps: range | None = None,
+    imported: Mapping[str, TorchTrace] | None = None,
+) -> dict[str, Any]:
     """The trace of a run as plain JSON values: ``traceEvents`` with times in microseconds since its first step.
 
     Each worker is a process, with a row for training and one for evaluations. A step contains its phases, whose lengths
     were measured. They are drawn in the order of a step with one batch; the phases of several micro-batches are added
-    up. A further row has the profiled windows, with their operators of the most time. Findings are instants, system
-    metrics are counters.
+    up. A further row has the profiled windows, with their operators of the most time. Where the run keeps PyTorch's
+    trace of a window, each of its threads and streams is a row. Findings are instants, system metrics are counters.
 
     Args:
         run: The run.
         findings: Findings of rules.
         steps: Only these training steps, and what was between the first and the last; all if None.
+        imported: Traces of PyTorch's profiler to show beside the run, by name.
 
     Raises:
-        InvalidValueError: No step of the run is among them, or there are more than :data:`MOST_STEPS`.
+        InvalidValueError: No step of the run is among them, there are more than :data:`MOST_STEPS`, or an imported
+            trace is of another time.
     """
     times = {name: step_times(run.worker(name)) for name in run.workers}
     span = _span(run, times, steps)
@@ -105,12 +121,19 @@ def trace_document(run: Run, findings: Sequence[Finding] = (), *, steps: range |
         shown = whole.between(*span)
         events += _process(process, name, shown)
         events += _steps(process, shown, span[0])
-        events += _windows(process, run.operators(name), shown, span[0])
+        windows = run.operators(name)
+        events += _windows(process, windows, shown, span[0])
+        events += _slices(process, kept_slices(run, windows), span)
         # Of the first worker also those that concern no worker, but a machine.
         own = [each for each in findings if each.worker == name or (process == 1 and each.worker not in times)]
         events += _findings(process, own, shown, span[0])
     for process, stream in enumerate(run.streams, 1 + len(times)):
         events += _counters(run, process, stream, span)
+    for process, (name, trace) in enumerate((imported or {}).items(), 1 + len(times) + len(run.streams)):
+        if not any(_inside(each, span) for each in trace.slices):
+            raise InvalidValueError(f"trace {name} is of another time than the steps of {run.location}")
+        events.append(_named("process_name", process, 0, name))
+        events += _slices(process, trace.slices, span)
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -199,6 +222,25 @@ def _windows(process: int, windows: Sequence[Operators], shown: StepTimes, origi
         own = {row.name: max(row.self_cpu_s, row.self_device_s) for row in reversed(window.rows[:_NAMED_OPERATORS])}
         numbers = {"self_s": dict(reversed(own.items())), "cost": cost}
         yield _slice(words, "operators", process, _PROFILED, max(begin, 0), end, numbers)
+
+
+def _inside(each: TraceSlice, span: tuple[int, int]) -> bool:
+    return each.begin_ns < span[1] and each.begin_ns + each.length_ns > span[0]
+
+
+def _slices(process: int, slices: Sequence[TraceSlice], span: tuple[int, int]) -> Iterator[_Event]:
+    """Slices of PyTorch's profiler, a row for each thread and stream; of too many the longest."""
+    shown = [each for each in slices if _inside(each, span)]
+    if len(shown) > _MOST_SLICES:
+        least_ns = sorted((each.length_ns for each in shown), reverse=True)[_MOST_SLICES]
+        shown = [each for each in shown if each.length_ns > least_ns]
+    rows: dict[str, int] = {}
+    for each in shown:
+        if each.place not in rows:
+            rows[each.place] = _PROFILED + 1 + len(rows)
+            yield _named("thread_name", process, rows[each.place], f"torch.profiler {each.place}")
+        begin = each.begin_ns - span[0]
+        yield _slice(each.name, each.category, process, rows[each.place], begin, begin + each.length_ns, {})
 
 
 def _findings(process: int, findings: Sequence[Finding], shown: StepTimes, origin_ns: int) -> Iterator[_Event]:

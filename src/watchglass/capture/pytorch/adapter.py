@@ -137,7 +137,7 @@ class PyTorchAdapter:
         beginnings(True)
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
         # After the fast path and the update point, which end the step.
-        for profiler in (OperatorProfiler(), CProfile(), Pyinstrument()):
+        for profiler in (OperatorProfiler(hook), CProfile(), Pyinstrument()):
             StepWindows(hook, profiler)
         hook.detach_with(self._capture.switch_off)
         if discover:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from watchglass.capture.guard import Guard
+from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.kept_traces import KeptTraces
 from watchglass.capture.pytorch.step_windows import WindowProfiler
 from watchglass.config import ProfiledRange, SessionConfig
 from watchglass.records import Fact, OperatorTotals, OperatorWindow, WindowFrame
@@ -23,10 +25,18 @@ if TYPE_CHECKING:
 
 
 class OperatorProfiler(WindowProfiler):
-    """Sums of each operator, by ``torch.profiler``."""
+    """Sums of each operator, by ``torch.profiler``; and the trace, where the configuration keeps it.
+
+    Args:
+        hook: Gets the traces.
+    """
 
     kind = "operators"
     name = "PyTorch's profiler"
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        self._traces = KeptTraces(hook)
 
     def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:  # noqa: D102
         return config.profiler.operator_windows
@@ -51,7 +61,10 @@ class OperatorProfiler(WindowProfiler):
     def result(self, recording: profile, frame: WindowFrame) -> Fact:  # noqa: D102
         operators = [_totals(event) for event in recording.key_averages()]
         operators.sort(key=lambda each: (-max(each.self_cpu_s, each.self_device_s), each.name))
-        return OperatorWindow(frame.first_step, frame.end_step, tuple(operators), *frame[2:]).to_fact("torch.profiler")
+        keeps = self._hook.config.profiler.keep_traces
+        trace = self._traces.keep(recording, frame.first_step) if keeps else ""
+        window = OperatorWindow(frame.first_step, frame.end_step, tuple(operators), *frame[2:], trace=trace)
+        return window.to_fact("torch.profiler")
 
     def free(self, recording: profile) -> None:  # noqa: D102
         recording.profiler = None

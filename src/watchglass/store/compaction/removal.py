@@ -24,6 +24,7 @@ _OF_A_RUN = re.compile(
     | attempts/\d{4,9}/workers/[a-z][a-z0-9_]{0,62}\.json(?:\.\d{1,9})?
     | attempts/\d{4,9}/workers/launch-\d{1,9}
     | attempts/\d{4,9}/segments/\d{12}/[a-z][a-z0-9_]{0,62}-\d{8}
+    | attempts/\d{4,9}/traces/[a-z][a-z0-9_]{0,62}-\d{8,18}\.json\.gz
     | attempts/\d{4,9}/tensors/[a-z][a-z0-9_]{0,62}-\d{8,12}\.safetensors
     | journal/(?:\d{8}|lease(?:\.\d{1,9})?|renewed|judged)
     | streams/[a-z][a-z0-9_]{0,62}/(?:\d{8}|claim(?:\.\d{1,9})?)

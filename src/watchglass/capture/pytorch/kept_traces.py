@@ -1,0 +1,66 @@
+"""PyTorch's traces of profiled windows, kept in the run where the configuration says so."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from watchglass.capture.hook import Hook
+from watchglass.config import absolute
+from watchglass.records import Fact
+from watchglass.store import layout, open_store
+
+_log = logging.getLogger("watchglass")
+#: Compressed traces of a worker, all together, and one that is not compressed: house.
+_MOST_KEPT_BYTES, _LARGEST_BYTES = 64 << 20, 256 << 20
+
+
+class KeptTraces:
+    """Writes traces into the run, up to a size. For the thread that reads windows. Raises nothing.
+
+    Args:
+        hook: Names the run, and gets a fact about each trace that is not kept.
+    """
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        # A script may change its working directory.
+        self._location = absolute(hook.config.run)
+        self._place: tuple[int, str] | None = None
+        self._kept_bytes = 0
+        hook.on_start.append(self._begin)
+
+    def _begin(self, attempt: int) -> None:
+        self._place = attempt, layout.worker_name(self._hook.rank() or 0)
+
+    def keep(self, recording: Any, first_step: int) -> str:
+        """Write the trace of a recording; returns its path in the run, "" if it is not kept."""
+        try:
+            return self._write(recording, first_step)
+        except Exception as error:  # the window is recorded without it
+            reason = f"{type(error).__name__}: {error}"
+            _log.warning("watchglass: the trace of the window at step %d is not kept: %s", first_step, reason)
+            self._hook.add_fact(Fact("trace_not_kept", -1, "torch.profiler", {"step": first_step, "reason": reason}))
+            return ""
+
+    def _write(self, recording: Any, first_step: int) -> str:
+        if self._place is None:
+            raise RuntimeError("the run is not open yet")
+        with tempfile.TemporaryDirectory(prefix="watchglass-") as folder:
+            file = Path(folder) / "trace.json"
+            recording.export_chrome_trace(str(file))
+            size = file.stat().st_size
+            if size > _LARGEST_BYTES:
+                raise ValueError(f"it has {size:,} bytes, more than {_LARGEST_BYTES:,}; profile fewer steps")
+            data = gzip.compress(file.read_bytes(), 4, mtime=0)
+        if self._kept_bytes + len(data) > _MOST_KEPT_BYTES:
+            raise ValueError(f"all traces of a worker together have at most {_MOST_KEPT_BYTES:,} bytes")
+        path = layout.trace(*self._place, first_step)
+        with closing(open_store(self._location)) as store:
+            store.write(path, data, replace=True)
+        self._kept_bytes += len(data)
+        return path

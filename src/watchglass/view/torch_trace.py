@@ -1,0 +1,189 @@
+"""Traces that PyTorch's profiler wrote in Chrome's format: their slices with wall times, and sums of their operators.
+
+A trace may come from anywhere: what is no slice of the format is left out, and nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from watchglass.config import read_regular
+from watchglass.errors import InvalidValueError, WatchglassError
+from watchglass.records import OperatorTotals
+from watchglass.store import layout
+
+if TYPE_CHECKING:
+    from watchglass.run import Operators, Run
+
+#: Largest trace, compressed or not: house. A step of a large model takes some megabytes.
+MOST_TRACE_BYTES = 256 << 20
+#: Categories of slices: operators and marks of the host, and work of a device.
+_HOST = {"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"}
+_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"}
+#: Those that are added up.
+_SUMMED = {"cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset"}
+_LONGEST_NAME = 200
+#: In September 2001: earlier times are not those of a trace.
+_DATED_NS = 10**18
+
+
+class TraceSlice(NamedTuple):
+    """A slice of a trace.
+
+    Attributes:
+        name: Its name, ``"aten::mm"``.
+        category: That of PyTorch, ``"cpu_op"`` or ``"kernel"``.
+        place: Process and thread, or device and stream.
+        begin_ns: Wall time, in nanoseconds since 1970; since an unknown time where the trace states none.
+        length_ns: Its length.
+    """
+
+    name: str
+    category: str
+    place: str
+    begin_ns: int
+    length_ns: int
+
+
+@dataclass(frozen=True)
+class TorchTrace:
+    """A trace that PyTorch's profiler wrote.
+
+    Attributes:
+        slices: By place, then by begin, an outer one before those inside.
+        dated: Whether times are wall times.
+        omitted: Number of slices that are not as the format demands.
+    """
+
+    slices: tuple[TraceSlice, ...]
+    dated: bool
+    omitted: int
+
+    def operators(self) -> tuple[OperatorTotals, ...]:
+        """Sums by name, those of the most own time first: of the host, and of kernels with ``on_device``."""
+        sums: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for each, own_ns, outermost, called in _nested(self.slices):
+            if each.category in _SUMMED:
+                found = sums[each.name, each.category in _DEVICE]
+                found[0] += called
+                found[1] += own_ns
+                found[2] += each.length_ns if outermost else 0
+        rows = [
+            OperatorTotals(name, calls, 0.0, 0.0, own / 1e9, whole / 1e9, on_device=True)
+            if device
+            else OperatorTotals(name, calls, own / 1e9, whole / 1e9)
+            for (name, device), (calls, own, whole) in sums.items()
+        ]
+        return tuple(sorted(rows, key=lambda row: (-max(row.self_cpu_s, row.self_device_s), row.name)))
+
+
+def read_torch_trace(path: str | Path) -> TorchTrace:
+    """The trace in a file, ``.json`` or compressed with gzip.
+
+    Raises:
+        InvalidValueError: The file cannot be read, or is no such trace; the message is one line.
+    """
+    try:
+        data = read_regular(path, MOST_TRACE_BYTES)
+    except OSError as error:
+        raise InvalidValueError(f"trace {path} cannot be read: {error.strerror or error}") from None
+    return parse_torch_trace(data, f"trace {path}")
+
+
+def parse_torch_trace(data: bytes, what: str) -> TorchTrace:
+    """The trace in ``data``; ``what`` names it in errors.
+
+    Raises:
+        InvalidValueError: It is no such trace.
+    """
+    try:
+        document = json.loads(_unpacked(data))
+    except (ValueError, RecursionError, zlib.error) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise InvalidValueError(f"{what} is not a trace in Chrome's format: {reason}") from None
+    base = document.get("baseTimeNanoseconds", 0) if isinstance(document, dict) else 0
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list):
+        raise InvalidValueError(f"{what} is not a trace in Chrome's format: it has no list of events")
+    based = type(base) is int and 0 < base < 1 << 62
+    complete = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
+    # The whole of what was profiled is a slice too, in a process of its kind.
+    complete = [event for event in complete if event.get("cat") != "Trace"]
+    found = [each for each in (_slice(event, base if based else 0) for event in complete) if each is not None]
+    if not found:
+        raise InvalidValueError(f"{what} has no slice with a name, a time and a length")
+    found.sort(key=lambda each: (each.place, each.begin_ns, -each.length_ns))
+    # Without a base, older releases of PyTorch state times since 1970.
+    dated = based or min(each.begin_ns for each in found) > _DATED_NS
+    return TorchTrace(tuple(found), dated, len(complete) - len(found))
+
+
+def kept_slices(run: Run, windows: Sequence[Operators]) -> list[TraceSlice]:
+    """The slices of the traces that a run keeps of windows; a trace that is not readable has none."""
+    found: list[TraceSlice] = []
+    for window in windows:
+        if layout.is_trace(window.trace):
+            with suppress(WatchglassError):
+                found += parse_torch_trace(run.store.read(window.trace, 0, MOST_TRACE_BYTES), window.trace).slices
+    return sorted(found, key=lambda each: (each.place, each.begin_ns, -each.length_ns))
+
+
+def _unpacked(data: bytes) -> bytes:
+    """The content, if it is compressed; no longer than the limit, however well it is compressed."""
+    if data[:2] != b"\x1f\x8b":
+        return data
+    unpacking = zlib.decompressobj(wbits=31)
+    content = unpacking.decompress(data, MOST_TRACE_BYTES)
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"it is longer than {MOST_TRACE_BYTES:,} bytes when unpacked")
+    if not unpacking.eof:
+        raise ValueError("it is cut off")
+    return content
+
+
+def _slice(event: dict[str, Any], base_ns: int) -> TraceSlice | None:
+    name, category = event.get("name"), event.get("cat")
+    begin: Any = event.get("ts")
+    length: Any = event.get("dur")
+    if not isinstance(name, str) or not name or not isinstance(category, str):
+        return None
+    if not all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (begin, length)):
+        return None
+    if not (0 <= length < 1e15 and abs(begin) < 1e17):  # not so for NaN either
+        return None
+    place = " ".join(str(event.get(key))[:40] for key in ("pid", "tid"))
+    begin_ns, length_ns = base_ns + round(1000 * begin), round(1000 * length)
+    return TraceSlice(name[:_LONGEST_NAME], category[:40], place, begin_ns, length_ns)
+
+
+def _nested(slices: Sequence[TraceSlice]) -> Iterable[tuple[TraceSlice, int, bool, bool]]:
+    """Each slice with its own time, whether none of its name is around it, and whether it is a call.
+
+    As PyTorch counts, an operator that directly holds one of the same name is one call.
+    """
+    inside: list[list[Any]] = []  # slice, end, time of what it directly holds, outermost of its name, a call
+
+    def left(until_ns: int | None) -> Iterable[tuple[TraceSlice, int, bool, bool]]:
+        while inside and (until_ns is None or inside[-1][1] <= until_ns):
+            each, _, held_ns, outermost, called = inside.pop()
+            yield each, max(each.length_ns - held_ns, 0), outermost, called
+
+    place = ""
+    for each in slices:
+        if each.place != place:
+            yield from left(None)
+            place = each.place
+        yield from left(each.begin_ns)
+        if inside:
+            inside[-1][2] += each.length_ns
+        outermost = all(around[0].name != each.name for around in inside)
+        called = not inside or inside[-1][0].name != each.name
+        inside.append([each, each.begin_ns + each.length_ns, 0, outermost, called])
+    yield from left(None)
