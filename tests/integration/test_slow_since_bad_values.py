@@ -63,6 +63,7 @@ def test_slow_since_the_loss_became_bad_is_one_diagnosis_that_states_both(tmp_pa
     chain = [finding for finding in found.findings if finding.id in diagnosis.findings]
     assert {finding.rule for finding in chain} >= {"ExplodingTensor", "MixedPrecision", "StepOutlier"}
     assert any("skipped 3 updates in a row" in finding.message for finding in chain)
+    assert not any("float16" in finding.message for finding in chain), "the model has none"
     evidence = [sentence for ranked in diagnosis.causes for sentence in ranked.evidence]
     assert not any("StepOutlier" in sentence for sentence in evidence), "time is no evidence for what made values bad"
 

@@ -90,7 +90,7 @@ class MixedPrecision(Rule):
             yield self._finding(
                 view, "scale", [], scale, 1.0, "scale_below_one",
                 f"the gradient scaler has lowered its scale to {scale:.3g} at step {view.mode_step}: gradients "
-                "overflow float16 even where they are not scaled",
+                "are not finite even where they are not scaled",
             )  # fmt: skip
         if self.skipped >= self.in_a_row and view.model_step >= self.start:
             yield self._finding(
