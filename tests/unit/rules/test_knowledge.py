@@ -12,7 +12,7 @@ import pytest
 from watchglass.diagnose import diagnose
 from watchglass.errors import InvalidValueError, MissingFileError
 from watchglass.records import Finding, Mode, Severity
-from watchglass.rules import Knowledge, built_in_knowledge, load_knowledge, rule_names
+from watchglass.rules import Knowledge, built_in_knowledge, find_rule, load_knowledge, rule_names, symptoms_of
 
 BUILT_IN = built_in_knowledge()
 
@@ -123,6 +123,12 @@ def test_every_symptom_that_a_rule_names_is_known(repository: Path) -> None:
     assert named <= set(BUILT_IN.symptoms)
     silent = set(BUILT_IN.symptoms) - named
     assert silent == set(), "symptoms that no rule reports"
+
+
+def test_symptoms_of_time_and_machine_are_those_of_the_rules_about_them() -> None:
+    """Else a diagnosis would say that they follow from values that became NaN before."""
+    of_machine = {symptom for name in rule_names("system") for symptom in symptoms_of(find_rule(name))}
+    assert {symptom.id for symptom in BUILT_IN.symptoms.values() if symptom.machine} == of_machine
 
 
 def test_every_cause_is_the_first_one_of_some_symptoms() -> None:
