@@ -18,6 +18,8 @@ _PARTS = {"fetch_s": "to fetch samples from the data set", "collate_s": "in coll
 _FIRST = 8
 #: Steps that are enough at the end of a short run.
 _ENOUGH = 16
+#: Time to make a batch that is no longer than what a worker process needs to send it (house).
+_SMALL_S = 1e-3
 
 
 class InputBound(Rule):
@@ -30,7 +32,9 @@ class InputBound(Rule):
         judged at its end. The gain is an upper bound: steps without any wait, and all else as it was. On a GPU, which
         computes while the script waits, less may be gained.
     Usual causes: a loader without worker processes; samples that are decoded or augmented on the way; slow storage.
-    What to try: worker processes, `num_workers`; samples that are prepared once and stored; larger reads.
+    What to try: worker processes, `num_workers`; samples that are prepared once and stored; larger reads. Where a
+        process that trains makes each batch in less than a millisecond, sending it from a worker takes as long: slices
+        of tensors in place of single samples.
     Costs: nothing in addition to the phases of steps, which are recorded under a launcher.
     Source: 5 and 20 percent: XProf, input-pipeline analyzer (tensorflow.org/guide/profiler); house: the windows, and
         half of the cores of a rank as the number of workers to try first.
@@ -58,7 +62,8 @@ class InputBound(Rule):
     before: list[float] = state(list)
     #: Number of workers and of batches of each loader.
     loaders: dict[str, list[int]] = state(dict)
-    #: Sums of each loader over the judged training steps: batches, seconds to fetch, collate and transfer them.
+    #: Sums of each loader over the judged training steps: batches, seconds to fetch, collate and transfer them; and the
+    #: largest number of workers.
     batches: dict[str, list[float]] = state(dict)
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
@@ -103,10 +108,13 @@ class InputBound(Rule):
             return
         severe = least >= self.high
         percent, gain = 100 * waited / whole, whole / (whole - waited)
-        workers, cores = self._workers(), _cores(step)
+        workers, cores, parts = self._workers(), _cores(step), self._parts()
         of_rank = cores / len({view.worker for view in step.views})
-        more = _workers_to_try(workers, of_rank)
-        parts = self._parts()
+        small = workers == 0 and bool(parts) and parts["fetch_s"] + parts["collate_s"] < _SMALL_S
+        more = None if small else _workers_to_try(workers, of_rank)
+        symptom = "waits_for_small_batches" if small else "waits_for_workers" if workers else "waits_without_workers"
+        if workers is None:
+            symptom = "waits_for_data"
         known = {"loader_workers": workers, "cores": cores or None, "try_workers": more, **parts}
         yield self.finding(
             step,
@@ -116,7 +124,7 @@ class InputBound(Rule):
             limit=self.high if severe else self.moderate,
             message=f"{percent:.0f} % of each training step waits for data{_loading(workers, cores, more)}"
             f"{_making(parts)}; without these waits steps are at most {gain:.1f} times as fast",
-            symptoms=("waits_without_workers" if workers == 0 else "waits_for_workers",) if severe else (),
+            symptoms=(symptom,) if severe else (),
             evidence={"gain": gain, **{name: number for name, number in known.items() if number is not None}},
         )
 
@@ -128,19 +136,22 @@ class InputBound(Rule):
 
     def _add_batches(self, step: JointStep) -> None:
         for each in (each for view in step.views for each in view.loader_batches):
-            sums = self.batches.setdefault(str(each.loader), [0.0] * 4)
+            sums = self.batches.setdefault(str(each.loader), [0.0] * 5)
             for place, number in enumerate((each.batches, each.fetch_s, each.collate_s, each.transfer_s)):
                 sums[place] += number
+            sums[4] = max(sums[4], each.loader_worker + 1)
 
     def _parts(self) -> dict[str, float]:
         """Mean seconds of the parts of a batch, of the loader with the most batches; empty where one is unknown."""
-        batches, *sums = max(self.batches.values(), default=[0.0])
+        batches, *sums, _ = max(self.batches.values(), default=[0.0, 0.0])
         if not batches or not all(map(math.isfinite, sums)):
             return {}
         return dict(zip(("fetch_s", "collate_s", "transfer_s"), (each / batches for each in sums), strict=True))
 
     def _workers(self) -> int | None:
         """The number of workers of the loader with the most batches, which is that of the training data; or None."""
+        if self.batches:
+            return int(max(self.batches.values())[4])
         return max(self.loaders.values(), key=lambda each: each[1])[0] if self.loaders else None
 
 

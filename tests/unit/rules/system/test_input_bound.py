@@ -103,6 +103,25 @@ def test_the_part_that_takes_most_of_a_batch_is_named(
     assert words in finding.message
 
 
+@pytest.mark.parametrize(
+    ("load", "cause", "words"),
+    [
+        ((1, -1, 1, 0.0004, 0.0002, 0.0, 0.0), "small_batches_in_pieces", "0 loader workers on 16 cores; of the"),
+        ((1, -1, 1, 0.0009, 0.0002, 0.0, 0.0), "loader_without_workers", "on 16 cores; try num_workers=8; of the"),
+        ((1, 0, 1, 0.0004, 0.0002, 0.0, 0.0), "loader_too_slow", "1 loader worker on 16 cores; try num_workers=8"),
+        (None, "loader_too_slow", "of each training step waits for data; without these waits"),
+    ],
+)
+def test_the_advice_fits_the_workers_that_the_batches_had(
+    run_path: Path, load: tuple[float, ...] | None, cause: str, words: str
+) -> None:
+    """Also where a later model of the script has no fact about its loader."""
+    step = phased(data_s=0.1, forward_s=0.1, loads=[] if load is None else [load])
+    (finding,) = found(run_path, [cores(16), *[step] * 80])
+    assert finding.causes[0] == cause
+    assert words in finding.message
+
+
 def test_cores_are_shared_by_ranks(run_path: Path) -> None:
     (finding,) = found(run_path, [cores(16), *steps(80, 0.1)], workers=4)
     assert "on 16 cores; try num_workers=2;" in finding.message
