@@ -30,11 +30,11 @@ def harmless_xml(document: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``"12 ms"``, ``"0.4 s"``, ``"25 s"``, ``"4 min 10 s"``, ``"3 h 20 min"``."""
+    """``"0.26 ms"``, ``"12 ms"``, ``"0.4 s"``, ``"25 s"``, ``"4 min 10 s"``, ``"3 h 20 min"``."""
     if not math.isfinite(seconds) or seconds < 0:
         return "unknown time"
-    if 0.0005 <= seconds < 0.0995:
-        return f"{1000 * seconds:.0f} ms"
+    if 0 < seconds < 0.0995:
+        return f"{1000 * seconds:.0f} ms" if seconds >= 0.00095 else f"{1000 * seconds:.2g} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -206,7 +206,8 @@ def test_nothing_short_of_certainty_is_certain(ratio: float, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.0, "0.0 s"), (0.0124, "12 ms"), (0.0994, "99 ms"), (0.0996, "0.1 s"), (9.94, "9.9 s"), (9.96, "10 s"),
+    [(0.0, "0.0 s"), (2.6e-7, "0.00026 ms"), (2.64e-4, "0.26 ms"), (9.6e-4, "1 ms"),
+     (0.0124, "12 ms"), (0.0994, "99 ms"), (0.0996, "0.1 s"), (9.94, "9.9 s"), (9.96, "10 s"),
      (250.0, "4 min 10 s"), (12_000.0, "3 h 20 min"), (float("nan"), "unknown time"), (-1.0, "unknown time")],
 )  # fmt: skip
 def test_durations(seconds: float, said: str) -> None:
