@@ -23,7 +23,12 @@ End = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 
 def around(
-    original: Callable[..., Any], begin: Begin, end: End, *, bypass: Callable[[], bool] = lambda: False
+    original: Callable[..., Any],
+    begin: Begin,
+    end: End,
+    *,
+    bypass: Callable[[], bool] = lambda: False,
+    passing: Callable[..., None] | None = None,
 ) -> Callable[..., Any]:
     """``original`` with calls before and after it; the original is called exactly once, even if they fail.
 
@@ -32,6 +37,7 @@ def around(
         begin: Called with positional and keyword arguments before it; returns whether ``end`` is to be called.
         end: Called with these and the result, or :data:`RAISED`, after it.
         bypass: Whether to pass through now, as while a compiler reads the code.
+        passing: Called with the arguments where it passes through. Must never raise.
 
     Returns:
         A function of the same signature. Faults of ``begin`` and ``end`` end the capture and nothing else; to
@@ -40,6 +46,8 @@ def around(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if bypass():
+            if passing is not None:
+                passing(*args, **kwargs)
             return original(*args, **kwargs)
         try:
             observed = begin(args, kwargs)

@@ -12,6 +12,7 @@ from watchglass.records.failure import (
     UnsteppedBackwards as UnsteppedBackwards,
 )
 from watchglass.records.findings import (
+    CURE as CURE,
     Finding as Finding,
     Observation as Observation,
     RuleStatus as RuleStatus,

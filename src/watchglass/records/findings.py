@@ -23,6 +23,10 @@ class Severity(str, Enum):
         return ("info", "warning", "error").index(self.value)
 
 
+#: In the reason of a rule that is not applicable, before what makes it applicable. Verdicts print such reasons.
+CURE = "; to evaluate the rule, "
+
+
 class Status(str, Enum):
     """Status of a rule on a run. The first six words are those of SageMaker Debugger."""
 

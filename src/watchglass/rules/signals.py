@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import Mode, ModuleKind, Role
+from watchglass.records import CURE, Mode, ModuleKind, Role
 from watchglass.rules import levels
 from watchglass.stats import median
 from watchglass.tables import Selection, Statistics, StepView
@@ -95,6 +95,18 @@ def without_layers(view: StepView) -> str:
     if fact is None or fact.data.get("module_kinds") != {}:
         return ""
     return f"a model of type {', '.join(map(str, fact.data.get('roots', ()))) or 'unknown'} has no layers"
+
+
+def no_attention(view: StepView) -> str:
+    """Why rules on attention do not apply where none was captured; with the cure where compiled code may hide it."""
+    model = view.latest_fact("model")
+    if model is None or not model.data.get("compiled"):
+        return "no attention was captured: the model has none, or other libraries compute it"
+    return (
+        "no attention was captured: the model is compiled, and has none or attention that compiled code does not show"
+        f"{CURE}compute it by torch.nn.functional.scaled_dot_product_attention, or exclude it from compilation by "
+        "attention.forward = torch.compiler.disable(attention.forward)"
+    )
 
 
 def resumed(view: StepView) -> bool:

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from watchglass.records import BypassedUpdates, Diagnosis, Finding, RankedCause, Severity, Status, Verdict, count
+from watchglass.records import (
+    CURE,
+    BypassedUpdates,
+    Diagnosis,
+    Finding,
+    RankedCause,
+    Severity,
+    Status,
+    Verdict,
+    count,
+)
 from watchglass.view.capture_cost import capture_lines
 from watchglass.view.failure import failure_sentence
 from watchglass.view.models import model_lines, models_named
@@ -80,6 +90,12 @@ def closing(verdict: Verdict) -> Iterator[str]:
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
     for status in silent:
         yield f"{printable(status.rule)} {_SILENCE[status.status]}: {printable(status.reason) or 'no reason given'}"
+    curable: dict[str, list[str]] = {}
+    for status in verdict.statuses:
+        if status.status is Status.NOT_APPLICABLE and CURE in status.reason:
+            curable.setdefault(status.reason, []).append(status.rule)
+    for reason, rules in curable.items():
+        yield f"{printable(', '.join(rules))} not applicable: {printable(reason)}"
     spoke = len(verdict.statuses) - len(silent)
     if spoke:
         unfit = sum(status.status is Status.NOT_APPLICABLE for status in verdict.statuses)

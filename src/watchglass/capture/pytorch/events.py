@@ -142,6 +142,8 @@ class Events:
         module_listeners: Listeners for returns of modules, each with a function that decides, as a captured forward
             begins, whether it listens in this forward.
         module_called: Those of them that listen in this forward: a module has returned.
+        attention_compiled: Compiled code computes attention, with these arguments by name, in the module that was
+            entered last and has not returned.
         forward_ended: The outermost module has returned.
         loss_computed: A loss function has returned.
         backward_began: A backward is about to run, from one tensor and for all parameters.
@@ -174,6 +176,7 @@ class Events:
     module_entered: list[Callable[[ModuleCall], None]] = field(default_factory=list)
     module_listeners: list[tuple[Callable[[], bool], Callable[[ModuleCall], None]]] = field(default_factory=list)
     module_called: list[Callable[[ModuleCall], None]] = field(default_factory=list)
+    attention_compiled: list[Callable[[dict[str, Any]], None]] = field(default_factory=list)
     forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     loss_computed: list[Callable[[LossCall], None]] = field(default_factory=list)
     backward_began: list[Callable[[BackwardCall], None]] = field(default_factory=list)

@@ -25,7 +25,7 @@ from watchglass.capture.pytorch.reduce import version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
-from watchglass.record import CapturedRecords
+from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import ModuleKind, Role
 
 _log = logging.getLogger("watchglass")
@@ -68,6 +68,7 @@ class ModuleCapture:
         guarded = hook.guarded(self._after_module, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_hook(guarded))
         self.compiled = CompiledModules(hook.guard, hook.guarded(self._entered_compiled), hook.guarded(self._observed))
+        self.compiled.attended = hook.guarded(self._attended)
         hook.detach_with(self.compiled.remove)
         #: Records for a module that returns from compiled code outside of any observed forward.
         self.records_of: Callable[[nn.Module, Any, bool], CapturedRecords | None] = lambda module, output, grad: None
@@ -77,6 +78,9 @@ class ModuleCapture:
         self._eager: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Reported as not capturable.
         self._blind: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # Whether compiled code has handed over something since the last update.
+        self._in_code = False
+        events.add(self)
 
     @property
     def on(self) -> bool:
@@ -122,6 +126,7 @@ class ModuleCapture:
     def finish(self, root: nn.Module) -> None:
         """Capture nothing more: ``root`` has returned."""
         observed = root in self.compiled and not self._without_wrapper(root)
+        self._in_code = self._in_code or (self.compiled.on and self.compiled.in_code)
         if self._records is not None and observed and not self.compiled.expected:
             if self.compiled.in_code or is_compiled(root):
                 self._compiled.add(unwrap(root))
@@ -134,6 +139,18 @@ class ModuleCapture:
                 self._records.facts.append(("not_capturable", "compiled before it was watched", {"modules": blind}))
                 _log.warning(_BLIND, ", ".join(path or "the model" for path in blind))
         self.switch_off()
+
+    def each_backward_began(self) -> None:
+        """A backward begins: it may run captured forwards once more."""
+        self.compiled.recompute(self._in_code)
+
+    def each_backward_ended(self) -> None:
+        """It has ended."""
+        self.compiled.recompute(False)
+
+    def each_step_updated(self, step: OpenStep) -> None:
+        """The forwards of the step are over."""
+        self._in_code = False
 
     def switch_off(self) -> None:
         """Capture nothing more."""
@@ -168,6 +185,11 @@ class ModuleCapture:
             with torch.no_grad():
                 entry = ModuleCall(records, place, module, arguments)
                 self._events.notify(self._events.module_entered, entry, records)
+
+    def _attended(self, given: dict[str, Any]) -> None:
+        if self._records is not None:
+            with torch.no_grad():
+                self._events.notify(self._events.attention_compiled, given, self._records)
 
     def _returned(self, records: CapturedRecords, module: nn.Module, arguments: Any, output: Any) -> None:
         place = self._place(module)

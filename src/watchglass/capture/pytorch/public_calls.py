@@ -19,7 +19,8 @@ its training repeats the same step and none is captured (``events.resting``). Th
 ``F.cross_entropy(model(x), y)`` looks the function up before the model is called, and that call may end the rest.
 
 Of nested calls only the outermost is reported, except for backwards: a scheduler made of others steps once. While
-PyTorch compiles, or without a listener, a wrapper passes through.
+PyTorch compiles, or without a listener, a wrapper passes through; that of ``scaled_dot_product_attention`` then becomes
+a part of the code that is compiled.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.compiled.graphs import compiling
+from watchglass.capture.pytorch.compiled.modules import hand_over_attention
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
@@ -89,6 +91,7 @@ class PublicCall:
         inner: Whether nested calls are all reported.
         active: For a function that every step calls: it is reported only while a hook is active.
         stays: Whether it stays wrapped while no hook is active.
+        compiled: Called with the arguments while PyTorch compiles a call, as a part of what it compiles.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class PublicCall:
         inner: bool = False,
         active: ActiveHooks | None = None,
         stays: bool = False,
+        compiled: Callable[..., None] | None = None,
     ) -> None:
         self.before: tuple[Before, ...] = ()
         self.after: tuple[After, ...] = ()
@@ -108,6 +112,7 @@ class PublicCall:
         self._owners = owners
         self._active_hooks = active
         self._stays = stays
+        self._compiled = compiled
         self._listeners = 0
         self._observed = False
         self._undo: list[Callable[[], None]] = []
@@ -199,7 +204,7 @@ class PublicCall:
             finally:
                 nest.inside = False
 
-        wrapper = around(original, begin, end, bypass=compiling)
+        wrapper = around(original, begin, end, bypass=compiling, passing=self._compiled)
         wrapper.watchglass = True  # type: ignore[attr-defined]
         return wrapper
 
@@ -298,7 +303,7 @@ READS = {
     name: PublicCall(functools.partial(_method_of_tensors, name), _READ)
     for name in ("item", "tolist", "cpu", "to", "__float__", "__int__", "__bool__")
 } | {"synchronize": PublicCall(lambda: ((torch.cuda, "synchronize"),), _READ)}
-ATTENTION = PublicCall(lambda: ((nn.functional, "scaled_dot_product_attention"),))
+ATTENTION = PublicCall(lambda: ((nn.functional, "scaled_dot_product_attention"),), compiled=hand_over_attention)
 MULTI_HEAD_ATTENTION = PublicCall(lambda: ((nn.functional, "multi_head_attention_forward"),))
 SOFTMAX = PublicCall(
     lambda: ((torch, "softmax"), (nn.functional, "softmax"), (torch.Tensor, "softmax")), NestOfThread()

@@ -21,7 +21,8 @@ _SHARP = 0.3
 class AttentionEntropyCollapse(Rule):
     """The attention of most heads of a layer collapses to single positions.
 
-    Looks at: the mean entropy of the attention of each head, in nats, at captured steps.
+    Looks at: the mean entropy of the attention of each head, in nats, at captured steps. In compiled code the rule
+        sees `scaled_dot_product_attention` alone.
     Fires when: for more than `heads` of the heads of a module it is below `share` times its largest value so far, in
         `window` captures in a row. New weights attend nearly evenly, so the largest value is near the logarithm of the
         number of positions. Single heads may attend to one position, such as the one before, in healthy models.
@@ -64,8 +65,7 @@ class AttentionEntropyCollapse(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not where no attention was captured."""
-        missing = "no attention was captured: the model has none, or other libraries or compiled code compute it"
-        return "" if self.largest else missing
+        return "" if self.largest else signals.no_attention(view)
 
     def _is_low(self, name: str, mean: float) -> bool:
         return self.largest[name] > _SHARP and mean < self.share * self.largest[name]

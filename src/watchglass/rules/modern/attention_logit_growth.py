@@ -20,6 +20,7 @@ class AttentionLogitGrowth(Rule):
     """The largest attention logit of a head grows beyond 100.
 
     Looks at: the largest product of query and key, scaled and masked as the softmax sees it, for each attention head.
+        In compiled code the rule sees `scaled_dot_product_attention` alone.
     Fires when: in `window` captures in a row it is above `limit` and `growth` times its value at the first capture; one
         capture is enough if it is ten times that value. Or it is above five times `limit` since the first capture: such
         a softmax has never worked. Large logits that do not grow, like those of some pretrained models, are an `info`.
@@ -69,8 +70,7 @@ class AttentionLogitGrowth(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not where no attention was captured."""
-        missing = "no attention was captured: the model has none, or other libraries or compiled code compute it"
-        return "" if self.first else missing
+        return "" if self.first else signals.no_attention(view)
 
     def _finding(self, view: StepView, found: dict[str, float], severity: Severity) -> Finding:
         name = max(found, key=found.__getitem__)

@@ -30,31 +30,62 @@ _capturing = False
 _numbers = itertools.count()
 _by_number: weakref.WeakValueDictionary[int, CompiledModules] = weakref.WeakValueDictionary()
 
+#: Declared as changed by each operator, and never is: what changes nothing, the compiler leaves out, and what changes
+#: the same tensor, it keeps in order.
+_order = torch.zeros((), device="cpu")
+
 _library = torch.library.Library("watchglass", "FRAGMENT")
-# ``place`` is declared as changed, and never is: what changes nothing, the compiler leaves out. It is a tensor because
-# a tensor is an input of the graph, which modules of one class share, where a number would be part of it.
+# None of these is in every version of PyTorch.
+_TAGS = [
+    getattr(torch.Tag, name)
+    for name in ("pt2_compliant_tag", "flexible_layout", "cudagraph_unsafe")
+    if hasattr(torch.Tag, name)
+]
+# ``place`` is a tensor because a tensor is an input of the graph, which modules of one class share, where a number
+# would be part of it.
+_library.define("observe(Tensor[] values, str paths, bool grad, Tensor place, Tensor(a!) order) -> ()", tags=_TAGS)
 _library.define(
-    "observe(Tensor[] values, str paths, bool grad, Tensor(a!) place) -> ()",
-    # None of these is in every version of PyTorch.
-    tags=[
-        getattr(torch.Tag, name)
-        for name in ("pt2_compliant_tag", "flexible_layout", "cudagraph_unsafe")
-        if hasattr(torch.Tag, name)
-    ],
+    "attend(Tensor query, Tensor key, Tensor? mask, bool causal, float? scale, Tensor(a!) order) -> ()", tags=_TAGS
 )
 
 
-def _observe(values: Sequence[Tensor], paths: str, grad: bool, place: Tensor) -> None:
+def _observe(values: Sequence[Tensor], paths: str, grad: bool, place: Tensor, order: Tensor) -> None:
     number, index, entry = place.tolist()
     observer = _by_number.get(number)
     if observer is not None:
-        observer.observe(index, bool(entry), dict(zip(paths.split(","), values, strict=True)), grad)
+        by_path = dict(zip(paths.split(","), values, strict=True)) if values else {}
+        observer.observe(index, bool(entry), by_path, grad)
 
 
-_library.impl("observe", harmless(_observe), "CompositeExplicitAutograd")
-torch.library.register_fake("watchglass::observe", harmless(lambda values, paths, grad, place: None), lib=_library)
-# Under vmap there is no one tensor that a module returned.
-torch.library.register_vmap("watchglass::observe", harmless(lambda info, dims, *given: (None, None)), lib=_library)
+def _attend(
+    query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float | None, order: Tensor
+) -> None:  # fmt: skip
+    given = {"query": query, "key": key, "attn_mask": mask, "is_causal": causal, "scale": scale}
+    for observer in list(_by_number.values()):
+        observer.attend(given)
+
+
+for _name, _operator in (("observe", _observe), ("attend", _attend)):
+    _library.impl(_name, harmless(_operator), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"watchglass::{_name}", harmless(lambda *given: None), lib=_library)
+    # Under vmap there is no one tensor that a module returned.
+    torch.library.register_vmap(f"watchglass::{_name}", harmless(lambda info, dims, *given: (None, None)), lib=_library)
+
+
+def hand_over_attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: Any = None, enable_gqa: bool = False,
+) -> None:  # fmt: skip
+    """The compiler reads a call of ``scaled_dot_product_attention``: its queries and keys are handed over, too.
+
+    The compiler reads this function. So nothing that a script could change may be used here, beyond the flag.
+    """
+    if not _capturing or type(query) is not Tensor or type(key) is not Tensor:
+        return
+    if attn_mask is not None and type(attn_mask) is not Tensor:
+        return
+    mask = None if attn_mask is None else attn_mask.detach()
+    torch.ops.watchglass.attend(query.detach(), key.detach(), mask, is_causal, scale, _order)
 
 
 #: Takes a module, its positional arguments, what it returned (None as it is called), whether gradients are on, and
@@ -90,10 +121,10 @@ class ModuleHook:
         # Other tensors (distributed, nested, quantized) need not support our operator.
         value = arguments if self.entry else output
         found = [(path, tensor.detach()) for path, tensor in tensors_in(value) if type(tensor) is Tensor]
-        if found:
+        if found or self.entry:
             values = [tensor for _, tensor in found]
             paths = ",".join([path for path, _ in found])
-            torch.ops.watchglass.observe(values, paths, torch.is_grad_enabled(), self.place)
+            torch.ops.watchglass.observe(values, paths, torch.is_grad_enabled(), self.place, _order)
 
 
 class CompiledModules:
@@ -103,6 +134,13 @@ class CompiledModules:
         guard: Keeps exceptions of watchglass from the script.
         entered: Called for every module that is called while this is switched on, where inputs are wanted.
         returned: Called for every module that returns.
+
+    Attributes:
+        on: Whether modules hand over their outputs.
+        in_code: Whether compiled code has handed over anything since the switch.
+        expected: Whether a function was compiled, which may call any module.
+        attended: Called with the arguments of each attention that compiled code computes by
+            ``scaled_dot_product_attention``, between the calls for the modules around it.
     """
 
     def __init__(self, guard: Guard, entered: Observed, returned: Observed) -> None:
@@ -117,12 +155,11 @@ class CompiledModules:
         self._reported: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Made when they are needed: this imports the compiler.
         self._directly: list[Any] = []
-        #: Whether modules hand over their outputs.
         self.on = False
-        #: Whether compiled code has handed over anything since the switch.
         self.in_code = False
-        #: Whether a function was compiled, which may call any module.
         self.expected = False
+        self.attended: Callable[[dict[str, Any]], None] = lambda given: None
+        self._recomputing = False
         _by_number[self._number] = self
 
     def add(self, root: nn.Module, *, inputs: bool) -> None:
@@ -177,13 +214,25 @@ class CompiledModules:
 
     def switch(self, on: bool) -> None:
         """Hand over outputs of modules from the next call on, or stop; compiles a second graph the first time."""
-        global _capturing
         if on:
             self._reported.clear()
             self.in_code = False
         if on != self.on:
             self.on = on
-            _capturing = any(other.on for other in _by_number.values())
+            self._choose_graph()
+
+    def recompute(self, on: bool) -> None:
+        """A backward begins (``on``), or has ended, that may call modules of a captured forward once more.
+
+        Activation checkpointing does so. It compares what both calls save, which differs between the two graphs.
+        """
+        if on != self._recomputing:
+            self._recomputing = on
+            self._choose_graph()
+
+    def _choose_graph(self) -> None:
+        global _capturing
+        _capturing = any(other.on or other._recomputing for other in _by_number.values())
 
     def blind(self, root: nn.Module) -> list[nn.Module]:
         """Compiled modules that handed over nothing since the switch: they had been compiled without the hooks."""
@@ -200,6 +249,11 @@ class CompiledModules:
             self._returned(module, (), values.get("", values), grad, True)
         else:
             self._entered(module, values, None, grad, True)
+
+    def attend(self, given: dict[str, Any]) -> None:
+        """Compiled code computes attention with these arguments."""
+        if self.on and not captured():
+            self.attended(given)
 
     def _returned_directly(self, module: nn.Module, arguments: Any, output: Any) -> None:
         if self.on and not captured():

@@ -45,8 +45,9 @@ class Attention:
     attention itself because its weights are requested (``nn.MultiheadAttention`` in its default setting). They are
     wrapped from the first step on at which a collection asks, until the hook detaches. Attention that is written out is
     observed where gradients are on: a softmax over the last of at least three axes, whose input comes of a batched
-    product of matrices. The softmax is wrapped in captured forwards only. Not observed: attention that other libraries
-    compute, or that runs in compiled code or in the fast path of evaluation.
+    product of matrices. The softmax is wrapped in captured forwards only. Compiled code hands over queries and keys of
+    ``scaled_dot_product_attention``. Not observed: attention that other libraries compute, that is written out in
+    compiled code, or that runs in the fast path of evaluation.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
@@ -117,6 +118,11 @@ class Attention:
             self._again.append(named_arguments(arguments, kwargs))
         elif self._call is not None:
             self._guarded_attended(named_arguments(arguments, kwargs))
+
+    def attention_compiled(self, given: _Given) -> None:
+        """Compiled code computes attention."""
+        if self._call is not None:
+            self._attended(given)
 
     def _attended(self, given: _Given) -> None:
         where = self._where()

@@ -43,10 +43,10 @@ class InputsWanted:
         return self() or any(map(self._hook.plan.wants_tag, _TAGS))
 
     def _configure(self) -> None:
-        looking = [each for each in self._hook.config.all_collections if Role.INPUT in each.looks_at]
-        self._possible = any(not collection.tags for collection in looking)
+        collections = self._hook.config.all_collections
+        self._possible = any(Role.INPUT in each.looks_at and not each.tags for each in collections)
         #: Whether inputs are read as modules are called, at one step or another, those with some tag included.
-        self.ever = self._possible or any(not _TAGS.isdisjoint(collection.tags) for collection in looking)
+        self.ever = self._possible or any(not _TAGS.isdisjoint(each.tags) for each in collections)
 
 
 def is_open(hook: Hook, step: OpenStep) -> bool:
