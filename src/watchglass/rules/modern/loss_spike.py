@@ -25,8 +25,9 @@ class LossSpike(Rule):
         `in_a_row` steps in a row are spikes, or if `often` spikes begin within `within` steps. A loss that has been
         zero or below is judged by its values instead of their logarithms. The finding gives the hash of the batch at
         captured steps, and reports whether an earlier spike had the same batch. Captured or not, it gives the number of
-        the batch in its epoch if the run takes its batches from one data loader of known length. Models that are
-        trained in turns with others get an `info` at most.
+        the batch in its epoch (with gradient accumulation, those of all batches of the step), and how to fetch it
+        again, if the run takes its batches from one data loader of known length. Models that are trained in turns with
+        others get an `info` at most.
     Usual causes: bad batches, a learning rate that is too high, second moments of Adam that lag behind the gradient.
     What to try: look at the batches of these steps; clip the gradient norm; lower the learning rate or beta2.
     Costs: nothing in addition to the loss; a copy of at most 64 KiB of the inputs at captured steps.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from facts_of import watching
 from real_runs import RealRuns, Watch, batch, classifier, update
+from watchglass import open_run
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Fact, Severity
@@ -92,13 +94,18 @@ def test_the_batch_of_a_spike_is_named(run_path: Path, facts: dict[int, Any], en
     assert all(finding.message.endswith(end) for finding, end in zip(found, ends, strict=True))
 
 
-def with_loader(iterations: Callable[[int], int], *, sampler: str = "RandomSampler", of_step: int = 1) -> list[Step]:
-    """A spike at step 123, which is not captured, in epochs of 20 batches of 8."""
-    loader = {"loader": "loader", "batches": 20, "batch_size": 8, "sampler": sampler}
+def with_loader(
+    epochs: Callable[[int], list[int]], *, sampler: str = "RandomSampler", batches: int = 20
+) -> list[Step]:  # fmt: skip
+    """A spike at step 123, which is not captured; the epochs of the batches of each captured step, from 1."""
+    loader = {"loader": "loader", "batches": batches, "batch_size": 8, "sampler": sampler}
     steps = losses(lambda step: 4.0 * (step == 123), steps=200)
     for step in range(0, 200, 10):
-        facts = [Fact("batch", 0, "test", {**batch_fact("aa")["batch"], "iterations": {"loader": iterations(step)}})]
-        facts = facts * of_step + [Fact("data_loader", 0, "test", loader)] * (step == 0)
+        facts = [
+            Fact("batch", 0, "test", {**batch_fact("aa")["batch"], "iterations": {"loader": epoch}})
+            for epoch in epochs(step)
+        ]
+        facts += [Fact("data_loader", 0, "test", loader)] * (step == 0)
         steps[step] = replace(steps[step], facts=facts)
     return steps
 
@@ -107,21 +114,64 @@ def with_loader(iterations: Callable[[int], int], *, sampler: str = "RandomSampl
     ("steps", "end"),
     [
         (
-            with_loader(lambda step: step // 20 + 1),
-            "; if each step takes one batch, its batch is number 3 of epoch 6 of the data loader (from 0)",
+            with_loader(lambda step: [step // 20 + 1]),
+            "; if each step takes one batch, its batch is number 3 of epoch 6 of the data loader (from 0); to fetch "
+            "it: make and seed the loader as the script does, and take list(loader)[3] in its epoch 6",
         ),
         (
-            with_loader(lambda step: step // 20 + 1, sampler="SequentialSampler"),
-            "number 3 of epoch 6 of the data loader (from 0), which begins with sample 24 of the data set",
+            with_loader(lambda step: [step // 20 + 1], sampler="SequentialSampler"),
+            "number 3 of epoch 6 of the data loader (from 0), which begins with sample 24 of the data set; to fetch "
+            "it: [loader.dataset[i] for i in range(24, 32)]",
         ),
-        # Epochs that end early, and two batches for each step.
-        (with_loader(lambda step: step // 15 + 1), "losses before"),
-        (with_loader(lambda step: step // 20 + 1, of_step=2), "losses before"),
+        (
+            with_loader(lambda step: [step // 20 + 1], sampler="DistributedSampler"),
+            "epoch 6 of the data loader (from 0); to fetch the numbers of its samples on this rank: "
+            "list(loader.batch_sampler)[3], after sampler.set_epoch(6) if the script sets the epoch, from 0",
+        ),
+        # Two batches for each step.
+        (
+            with_loader(lambda step: [step // 10 + 1] * 2, sampler="SequentialSampler"),
+            "if each forward takes one batch, its batches are numbers 6 to 7 of epoch 12 of the data loader (from 0), "
+            "which begin with sample 48 of the data set; to fetch them: [loader.dataset[i] for i in range(48, 64)]",
+        ),
+        # Three batches for each step, of 20: over the end of an epoch, with a shorter last step, with the rest first.
+        (
+            with_loader(lambda step: [(3 * step + each) // 20 + 1 for each in range(3)]),
+            "each forward takes one batch, its batches are numbers 9 to 11 of epoch 18 of the data loader (from 0); "
+            "to fetch them: make and seed the loader as the script does, and take list(loader)[9:12] in its epoch 18",
+        ),
+        (
+            with_loader(lambda step: [step // 7 + 1] * (2 if step % 7 == 6 else 3)),
+            "numbers 12 to 14 of epoch 17 of the data loader (from 0); to fetch them: make and seed the loader as the "
+            "script does, and take list(loader)[12:15] in its epoch 17",
+        ),
+        (
+            with_loader(lambda step: [step // 6] * (2 if step % 6 == 0 and step else 0) + [step // 6 + 1] * 3),
+            "numbers 9 to 11 of epoch 20 of the data loader (from 0); to fetch them: make and seed the loader as the "
+            "script does, and take list(loader)[9:12] in its epoch 20",
+        ),
+        (
+            with_loader(lambda step: [(3 * step + each) // 37 + 1 for each in range(3)], batches=37),
+            "; if each forward takes one batch, its batches are numbers 36 of epoch 9 to 1 of epoch 10 of the data "
+            "loader (from 0)",
+        ),
+        # Epochs that end early, and two forwards of one batch.
+        (with_loader(lambda step: [step // 15 + 1]), "losses before"),
+        (with_loader(lambda step: [step // 20 + 1] * 2), "losses before"),
     ],
 )
 def test_the_place_of_a_batch_is_given_without_a_capture(run_path: Path, steps: list[Step], end: str) -> None:
     (finding,) = replay(TestLossSpike().build(run_path, steps), [RuleSpec("LossSpike")]).findings
     assert finding.message.endswith(end)
+
+
+def test_a_place_that_spikes_again_is_recognised_without_a_hash(run_path: Path) -> None:
+    """In order, the batch of the same number is the same in each epoch."""
+    steps = with_loader(lambda step: [step // 20 + 1], sampler="SequentialSampler")
+    steps[143] = replace(steps[143], scalars={**steps[143].scalars, "loss": steps[123].scalars["loss"]})
+    (first, second), _ = shown(TestLossSpike().make, TestLossSpike().build(run_path, steps))
+    assert "as at the spike of" not in first.message
+    assert "begins with sample 24 of the data set, as at the spike of step 123; to fetch it" in second.message
 
 
 def test_the_place_is_that_of_the_damaged_samples(run_path: Path) -> None:
@@ -143,6 +193,50 @@ def test_the_place_is_that_of_the_damaged_samples(run_path: Path) -> None:
     assert first.step % 20 == 13
     assert f"number 13 of epoch {first.step // 20} of the data loader" in first.message
     assert "begins with sample 104 of" in first.message
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_one_poisoned_batch_is_named_with_gradient_accumulation(run_path: Path, distributed: bool) -> None:
+    """Each step takes four batches of an epoch of 42; its last step takes two."""
+    inputs = torch.randn(168, 16)
+    targets = inputs[:, :1] + 0.5 * torch.randn(168, 1)
+    data = TensorDataset(inputs, targets)
+    sampler = DistributedSampler(data, num_replicas=1, rank=0, shuffle=True, seed=3) if distributed else None
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    poisoned = torch.arange(100, 104)
+    targets[poisoned] += 60
+    model = torch.nn.Linear(16, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with watching(model, run_path, facts=("batch", "data_loader"), save_interval=1):
+        for epoch in range(9):
+            if sampler is not None:
+                sampler.set_epoch(epoch)
+            for number, (samples, wanted) in enumerate(loader, 1):
+                (F.mse_loss(model(samples), wanted) / 4).backward()
+                if number % 4 == 0 or number == len(loader):
+                    optimizer.step()
+                    optimizer.zero_grad()
+    findings, _ = shown(TestLossSpike().make, run_path)
+    for finding in findings:
+        place = re.search(r"numbers (\d+) to (\d+) of epoch (\d+) of the data loader", finding.message)
+        assert place is not None
+        begin, end, epoch = map(int, place.groups())
+        assert (epoch, begin // 4) == divmod(finding.step, 11)
+        if sampler is None:
+            assert begin <= 25 <= end
+            assert f"[loader.dataset[i] for i in range({4 * begin}, {4 * end + 4})]" in finding.message
+        else:
+            assert f"list(loader.batch_sampler)[{begin}:{end + 1}], after sampler.set_epoch({epoch})" in finding.message
+            sampler.set_epoch(epoch)
+            taken = {index for batch in list(loader.batch_sampler)[begin : end + 1] for index in batch}
+            assert taken & set(poisoned.tolist())
+        facts = [fact.data["hashes"] for fact in open_run(run_path).facts("batch") if fact.global_step == finding.step]
+        assert "hash " + "+".join(name for names in facts for name in names) in finding.message
+    assert findings
+    again = [
+        finding for finding in findings[1:] if f"same as at the spike of step {findings[0].step}" in finding.message
+    ]
+    assert len(again) == (0 if distributed else len(findings) - 1)
 
 
 class TestLossSpikeInRealRuns(RealRuns):
