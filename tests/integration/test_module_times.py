@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -124,6 +125,33 @@ def test_each_load_is_found_in_its_module(tmp_path: Path) -> None:
     assert milliseconds(times, "relu") == [0, 0, 0, 0]
     assert (times["last"].type, times["last"].calls, times["last"].self_s) == ("Burning", 1, pytest.approx(0.003))
     np.testing.assert_allclose(times.forward[:, 1], 0.004)
+
+
+class Timed(nn.Module):
+    """Burns ten milliseconds, and notes how long that really took on this machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.took_s: list[float] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        began = now = time.monotonic()
+        while now - began < 0.01:
+            now = time.monotonic()
+        self.took_s.append(now - began)
+        return inputs
+
+
+def test_a_module_that_burns_10_ms_has_the_time_that_it_takes(tmp_path: Path) -> None:
+    burning = Timed()
+    model = nn.Sequential(nn.Linear(4, 4), burning, nn.Linear(4, 4))
+    with watched(tmp_path / "run", model):
+        fit(model)
+    times = times_of(tmp_path / "run")
+    measured = times.forward[:, [row.module for row in times.rows].index("1")]
+    took = np.array(burning.took_s)[times.steps]
+    assert (measured >= took).all()
+    np.testing.assert_allclose(measured, took, rtol=0.1)
 
 
 def test_steps_are_timed_now_and_then_and_none_that_is_captured(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class MemoryLeak(Rule):
     percent: float = parameter(5.0, help="least growth relative to the first part", unit="%", ge=0)
 
     #: By stream and clock: number of the open window, length of windows in units of ``window_s``, and for each window
-    #: seconds, training step, least memory, and that of each process.
+    #: seconds, the last training step with the seconds of its end, least memory, and that of each process.
     open: dict[str, int] = state(dict)
     length: dict[str, int] = state(dict)
     courses: dict[str, list[list[Any]]] = state(dict)
@@ -82,7 +82,7 @@ class MemoryLeak(Rule):
         for time_ns, value in zip(memory.time_ns.tolist(), memory.mean_of_instances.tolist(), strict=True):
             of_each = zip(single.instances, rows.get(time_ns, ()), strict=False)
             processes = {name: number for name, number in of_each if math.isfinite(number)}
-            if self._add(key, [time_ns / 1e9, last.train_step, value, processes]):
+            if self._add(key, [time_ns / 1e9, [last.train_step, last.end_ns / 1e9], value, processes]):
                 yield from self._judged(window, key)
 
     def applicable(self, step: JointStep) -> str:
@@ -123,12 +123,15 @@ class MemoryLeak(Rule):
         if not longest:
             return
         first, last = longest[-1]
-        growth, took_s, steps = last[2] - first[2], last[0] - first[0], int(last[1] - first[1])
+        growth, took_s = last[2] - first[2], last[0] - first[0]
+        steps, steps_s = (after - before for before, after in zip(first[1], last[1], strict=True))
+        # Steps are known some time after samples, sometimes more and sometimes less, but they have a clock themselves.
+        of_step = growth / took_s * steps_s / steps if steps > 0 and steps_s > 0 else 0.0
         evidence = {"bytes_per_second": growth / took_s, "growth_bytes": growth}
         limit = self.limit.get(key, 0.0)
         left_s = (limit - last[2]) * took_s / growth
         until = f"; at this rate the limit of {_bytes(limit)} is reached in {_time(left_s)}" if left_s > 0 else ""
-        each = f", {_bytes(growth / steps)} for each training step" if steps > 0 else ""
+        each = f", {_bytes(of_step)} for each training step" if of_step else ""
         process = _grown(first[3], last[3], growth)
         symptom, what = self._symptom(process)
         where = f", mostly in process {process}" if process and len(last[3]) > 1 else ""
@@ -142,7 +145,7 @@ class MemoryLeak(Rule):
             message=f"the memory of the run's processes grew from {_bytes(first[2])} to {_bytes(last[2])} in "
             f"{_time(took_s)}{where}{each}, and did not level off{what}{until}",
             symptoms=(symptom,),
-            evidence={**evidence, "bytes_per_step": growth / steps} if steps > 0 else evidence,
+            evidence={**evidence, "bytes_per_step": of_step} if of_step else evidence,
         )
 
     def _symptom(self, process: str) -> tuple[str, str]:
