@@ -253,7 +253,8 @@ def _svg(rule: str, first: Finding, mark: _Mark, panels: Sequence[_Panel]) -> st
 
 
 def _panel(panel: _Panel, top: float, across: Callable[[float], float], last: float) -> Iterable[str]:
-    values = np.array([y for line in panel.lines for _, y in line.points] + [panel.limit])
+    whole = [0.0, 100.0] if panel.title.endswith(" in percent") else []
+    values = np.array([y for line in panel.lines for _, y in line.points] + [panel.limit, *whole])
     scale = _Scale.of(values[np.isfinite(values)], top)
     yield f'<text x="{_LEFT}" y="{top - 10}" font-weight="bold">{panel.title}</text>'
     x: float = _WIDTH - _RIGHT
@@ -296,7 +297,13 @@ def _drawn(line: _Line, scale: _Scale, across: Callable[[float], float]) -> Iter
                 f'<circle cx="{at.split(",")[0]}" cy="{at.split(",")[1]}" r="3" fill="{line.colour}"/>' for at in piece
             )
         else:
-            yield f'<polyline points="{" ".join(piece)}" fill="none" stroke="{line.colour}" stroke-width="1.6"/>'
+            corners = [
+                at
+                for n, at in enumerate(piece)
+                if len({each.split(",")[1] for each in piece[max(0, n - 1) : n + 2]}) > 1
+            ]
+            ends = dict.fromkeys([piece[0], *corners, piece[-1]])
+            yield f'<polyline points="{" ".join(ends)}" fill="none" stroke="{line.colour}" stroke-width="1.6"/>'
 
 
 class _Scale(NamedTuple):
