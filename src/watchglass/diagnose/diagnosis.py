@@ -98,6 +98,8 @@ class _Diagnosing:
             # What is slow since a step is noticed in the first step that begins after it.
             since = finding.evidence.get("since_step")
             return finding.mode is broken.mode and since in (broken.step, broken.step + 1)
+        if finding.severity is Severity.INFO and not finding.symptoms:
+            return False  # it only states what is so, such as the load of the machine
         return _when(finding) > _when(broken) and not self._knowledge.proven(finding.symptoms)
 
     def _support_of(self, finding: Finding) -> dict[str, float]:

@@ -168,6 +168,12 @@ def test_what_the_machine_shows_after_values_became_bad_is_no_consequence(rule: 
     assert machine.causes[0].cause.id == cause
 
 
+def test_a_summary_of_the_run_is_no_consequence_of_bad_values() -> None:
+    nan = finding("ExplodingTensor", 40, ("nonfinite_loss_only",), severity=Severity.ERROR)
+    (diagnosis,) = diagnose([nan, finding("OverallSystemUsage", 90, severity=Severity.INFO)])
+    assert diagnosis.findings == (nan.id,)
+
+
 def test_of_diagnoses_as_bad_the_proven_one_comes_first() -> None:
     first, second = diagnose(
         [finding("DeadRelu", 2, ("dead_units",)), finding("TrainEvalMode", 9, ("training_mode_in_evaluation",))]
