@@ -14,6 +14,8 @@ class FakeNvml:
         sent: Bytes that each has sent over PCIe.
         broken: What every call raises; None for nothing.
         unsupported: Names of functions that the GPUs do not support.
+        denied: Names of functions that the process may not call.
+        lost: GPUs that have fallen off the bus.
         processes: Process ids on each GPU.
     """
 
@@ -31,6 +33,8 @@ class FakeNvml:
         self.use, self.sent, self.processes = [90, 10], [0, 0], [[], []]
         self.broken: Exception | None = None
         self.unsupported: set[str] = set()
+        self.denied: set[str] = set()
+        self.lost: set[int] = set()
         self.open = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -56,6 +60,10 @@ class FakeNvml:
         def call(*arguments: Any) -> Any:
             if self.broken is not None:
                 raise self.broken
+            if name in self.denied:
+                raise self.NVMLError("Insufficient Permissions")
+            if arguments and arguments[0] in self.lost:
+                raise self.NVMLError("GPU is lost")
             if name in self.unsupported:
                 raise self.NVMLError_NotSupported("Not Supported")
             return answers[name](*arguments)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from clocks import Now
+from nvml import FakeNvml
 from stores.faulty_store import FaultyStore
 from watchglass.profile import Metric, MetricReading, MetricSource, Sampler
+from watchglass.profile.sources import NvidiaSource
 from watchglass.run import Run, open_run
 from watchglass.store import LocalStore, Store, StreamWriter, create_attempt, create_run
 
@@ -134,6 +136,24 @@ def test_a_source_that_fails_is_noted_once_and_tried_again_while_the_others_go_o
     assert len(run.samples("load")) == 2 * 662 + 1
     assert set(run.samples("gpu").values.tolist()) == {1.0, 2.0}
     world.sampler.close()
+
+
+def test_nvml_that_fails_in_the_middle_leaves_the_other_metrics_and_returns(tmp_path: Path, load: Load) -> None:
+    library = FakeNvml()
+    world = World(tmp_path / "run", load, NvidiaSource(library))
+    world.run_s(2)
+    library.broken = library.NVMLError("Driver/library version mismatch")
+    world.run_s(30)
+    library.broken = None
+    world.run_s(30)
+    assert world.notes() == [("GPUs", "failed"), ("GPUs", "returned")]
+    run = world.read()
+    assert "version mismatch" in run.table("notes").to_arrow()["message"].to_pylist()[0]
+    assert len(run.samples("load")) == 2 * 62 + 1
+    assert 5 <= len(run.samples("gpu.utilization")) < 2 * 62
+    assert run.samples("gpu.utilization").values[-1].tolist() == [90, 10]
+    world.sampler.close()
+    assert library.open == 0
 
 
 def test_an_expensive_source_is_read_less_often_and_says_so(tmp_path: Path, load: Load) -> None:

@@ -88,6 +88,23 @@ def test_a_counter_that_was_set_back_gives_no_rate() -> None:
     )
 
 
+def test_a_control_group_that_vanishes_is_an_error_of_its_sources(tmp_path: Path) -> None:
+    """The sampler notes it and tries again; a limit that is unknown is not taken for none."""
+    group = tmp_path / "job"
+    write(group, cpuacct__usage="0", memory__current="900", memory__stat="inactive_file 400\n")
+    limits = CgroupLimits(cores=0.5, cpu_usage=group / "cpuacct.usage", memory_bytes=1000, memory_folder=group)
+    sources = ProcessorSource(limits), MemorySource(limits)
+    for source in sources:
+        source.read(0)
+    moved = group.rename(tmp_path / "moved")
+    for source in sources:
+        with pytest.raises(OSError, match="No such file"):
+            source.read(SECOND)
+    moved.rename(group)
+    assert read(sources[0], 2 * SECOND)["cpu.limit"] == 0.5
+    assert read(sources[1], 2 * SECOND)["memory.limit"] == 1000
+
+
 # GPUs
 
 
@@ -132,6 +149,30 @@ def test_nvml_that_fails_is_an_error_of_the_reading() -> None:
         source.read(0)
     with pytest.raises(SourceUnavailableError, match="NVML reports GPU is lost"):
         NvidiaSource(library)
+
+
+def test_a_gpu_that_is_lost_leaves_the_numbers_of_the_others() -> None:
+    library = FakeNvml()
+    source, state = NvidiaSource(library), NvidiaStateSource(library, None)
+    library.lost = {1}
+    found = read(source, 0) | read(state, 0)
+    assert (found["gpu.utilization"]["0"], found["gpu.power"]["0"]) == (90, 300.5)
+    for metric in ("gpu.utilization", "gpu.memory.used", "gpu.power", "gpu.temperature", "gpu.pcie.sent"):
+        assert found[metric]["1"] != found[metric]["1"], "an unknown number is NaN"
+
+
+def test_what_nvml_does_not_allow_leaves_the_other_metrics() -> None:
+    """A container may ask for neither the processes on a GPU nor its memory errors."""
+    library = FakeNvml()
+    tree = ProcessTree(os.getpid(), True)
+    source = NvidiaStateSource(library, tree)
+    library.denied = {"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetTotalEccErrors"}
+    found = read(source, 0)
+    assert found["gpu.power"] == {"0": 300.5, "1": 300.5}
+    assert all(number != number for number in found["gpu.processes"].values())
+    library.broken = library.NVMLError("Driver Not Loaded")
+    with pytest.raises(library.NVMLError, match="Driver Not Loaded"):
+        source.read(SECOND)
 
 
 def test_what_a_machine_lacks_is_said_once() -> None:

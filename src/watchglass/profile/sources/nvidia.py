@@ -47,6 +47,13 @@ class _Devices:
         Raises:
             NVMLError: NVML does not answer for any of them.
         """
+        found, refused = self.answers(ask)
+        if refused is not None and all(each != each for each in found):
+            raise refused
+        return found
+
+    def answers(self, ask: Callable[[Any], Any]) -> tuple[list[float], Exception | None]:
+        """A number of each GPU or NaN, and the last error of NVML that does not say that a GPU does not support it."""
         found, refused = [], None
         for handle in self.handles.values():
             try:
@@ -55,9 +62,7 @@ class _Devices:
                 found.append(_NAN)
                 if type(error) is not getattr(self.library, "NVMLError_NotSupported", None):
                     refused = error
-        if refused is not None and all(each != each for each in found):
-            raise refused
-        return found
+        return found, refused
 
     def _is_visible(self, place: int, handle: Any, visible: str | None) -> bool:
         if visible is None:
@@ -142,20 +147,23 @@ class NvidiaStateSource(MetricSource):
             "gpu.ecc.corrected": ("", lambda gpu: self._errors(gpu, corrected)),
             "gpu.ecc.uncorrected": ("", lambda gpu: self._errors(gpu, uncorrected)),
         }
+        if self._tree is not None:
+            of_run = {process.pid for process in self._tree.found}
+            asked["gpu.processes"] = (
+                "", lambda gpu: sum(each.pid in of_run for each in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
+            )  # fmt: skip
+        answers = {name: self._devices.answers(ask) for name, (_, ask) in asked.items()}
+        # One that a container may not ask for leaves the others; where none is known, NVML itself does not answer.
+        refused = [error for _, error in answers.values() if error is not None]
+        if refused and all(number != number for numbers, _ in answers.values() for number in numbers):
+            raise refused[0]
         found = [
-            MetricReading(Metric(name, unit, self._instances), self._devices(ask))
-            for name, (unit, ask) in asked.items()
+            MetricReading(Metric(name, unit, self._instances), answers[name][0]) for name, (unit, _) in asked.items()
         ]
         links = [self._traffic(number, handle, now_ns) for number, handle in self._devices.handles.items()]
         found += [
             MetricReading(Metric(name, "bytes/s", self._instances), [each[name] for each in links]) for name in _LINKS
         ]
-        if self._tree is not None:
-            of_run = {process.pid for process in self._tree.found}
-            processes = self._devices(
-                lambda gpu: sum(each.pid in of_run for each in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
-            )
-            found.append(MetricReading(Metric("gpu.processes", "", self._instances), processes))
         return found
 
     def _errors(self, handle: Any, kind: int) -> float:
