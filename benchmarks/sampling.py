@@ -1,6 +1,11 @@
 """The cost of sampling system metrics: processor time of the sampler's process, as a share of one core.
 
 python benchmarks/sampling.py --seconds 60 --processes 8
+
+With --days, the size of a stream instead: a sampler on a simulated clock writes so many days of a machine with 128
+cores, 8 GPUs and 32 processes, all of whose numbers are noisy, and pages of ten minutes of it are read.
+
+python benchmarks/sampling.py --days 7
 """
 
 from __future__ import annotations
@@ -11,16 +16,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from watchglass.config import SamplerConfig
-from watchglass.store import LocalStore, create_attempt, create_run
+from watchglass.profile import Metric, MetricReading, MetricSource, Sampler
+from watchglass.run import open_run
+from watchglass.store import LocalStore, StreamWriter, create_attempt, create_run
 from watchglass.supervise import CompanionProcess
 
 #: The first readings take longer: they find the processes and the devices.
 _WARM_S = 3.0
+#: The metrics of a large machine: names in front of their instances, and how many numbers have few or all bits.
+_CORES, _GPUS, _PROCESSES, _SINGLE, _OF_GPU = 128, 8, 32, 24, 16
+#: Simulated samples that are drawn at a time, a page in seconds, and how many are read.
+_DRAWN, _PAGE_S, _PAGES = 4096, 600, 20
 
 
 def main() -> None:
@@ -29,7 +43,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="time that is measured")
     parser.add_argument("--processes", type=int, default=8, help="processes that are watched")
     parser.add_argument("--interval", type=float, default=0.5, help="seconds between samples")
+    parser.add_argument("--days", type=float, help="write and read a simulated stream of so many days")
     options = parser.parse_args()
+    if options.days is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            _simulate(Path(folder) / "run", options.days, options.interval)
+        return
     sleeping = [sys.executable, "-c", "import time; time.sleep(3600)"]
     watched = [subprocess.Popen(sleeping) for _ in range(options.processes)]
     try:
@@ -58,6 +77,88 @@ def _share(run: Path, seconds: float, interval_s: float) -> float:
         sampler.wait(30)
     spent_s: float = after.user + after.system - before.user - before.system
     return spent_s / measured_s
+
+
+class _Clock:
+    """A clock that moves when it is told to."""
+
+    now_ns = 1_000_000_000
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def time_ns(self) -> int:
+        return self.now_ns + 1_700_000_000_000_000_000
+
+    def monotonic(self) -> float:
+        return self.now_ns / 1e9
+
+    def time(self) -> float:
+        return self.time_ns() / 1e9
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += int(1e9 * seconds)
+
+
+class _Noise(MetricSource):
+    """Random numbers for all metrics of a large machine."""
+
+    name = "noise"
+
+    def __init__(self) -> None:
+        def numbered(name: str, count: int, exact: bool = False) -> Metric:
+            return Metric(name, "%", tuple(map(str, range(count))), exact)
+
+        self._metrics = [
+            numbered("cpu.core.utilization", _CORES), numbered("process.utilization", _PROCESSES),
+            numbered("process.memory", _PROCESSES, exact=True),
+            *(numbered(f"gpu.{number}", _GPUS, exact=number < 2) for number in range(_OF_GPU)),
+            *(Metric(f"single.{number}", "bytes", exact=number < 4) for number in range(_SINGLE)),
+        ]  # fmt: skip
+        self._sizes = [max(1, len(metric.instances)) for metric in self._metrics]
+        self._random, self._drawn, self._at = np.random.default_rng(0), np.zeros((0, 0), np.float32), 0
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of a sample."""
+        return sum(self._sizes)
+
+    def read(self, now_ns: int) -> Sequence[MetricReading]:
+        if self._at == len(self._drawn):
+            self._drawn = np.float32(100) * self._random.random((_DRAWN, self.numbers), np.float32)
+            self._at = 0
+        values = [each.tolist() for each in np.split(self._drawn[self._at], np.cumsum(self._sizes)[:-1])]
+        self._at += 1
+        return [MetricReading(*each) for each in zip(self._metrics, values, strict=True)]
+
+
+def _simulate(run: Path, days: float, interval_s: float) -> None:
+    store, clock, noise = LocalStore(run), _Clock(), _Noise()
+    create_run(store, command=[])
+    create_attempt(store, "")
+    sampler = Sampler([noise], StreamWriter(store, 0, "system", clock=clock), interval_s, clock=clock)
+    count = int(days * 86_400 / interval_s)
+    with closing(sampler):
+        for _ in range(count):
+            sampler.sample()
+            clock.sleep(sampler.wait_s)
+    written = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
+    print(f"{count:,} samples of {noise.numbers} numbers every {interval_s:g} s: {written / 1e9:.3f} GB")
+    begun_s = time.perf_counter()
+    found = open_run(run)
+    print(f"opened in {time.perf_counter() - begun_s:.2f} s")
+    wall_s, spent_s = [], []
+    for start_s in np.random.default_rng(1).uniform(1, max(2.0, days * 86_400 - _PAGE_S), _PAGES):
+        start_ns = int(1e9 * start_s)
+        begun_s, before_s = time.perf_counter(), time.process_time()
+        page = found.samples("cpu.core.utilization", start=start_ns, stop=start_ns + int(_PAGE_S * 1e9))
+        wall_s.append(time.perf_counter() - begun_s)
+        spent_s.append(time.process_time() - before_s)
+        assert abs(len(page) - _PAGE_S / interval_s) < 2, len(page)
+    print(
+        f"{_PAGES} pages of {_PAGE_S} s: {np.median(wall_s):.3f} s each, at most {max(wall_s):.3f} s; processor time "
+        f"{np.median(spent_s):.3f} s, at most {max(spent_s):.3f} s"
+    )
 
 
 if __name__ == "__main__":
