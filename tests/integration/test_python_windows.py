@@ -19,6 +19,7 @@ import watchglass
 from watchglass import ProfilerConfig, open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.capture.pytorch.python_windows import _of_tree
 from watchglass.errors import InvalidValueError
 from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowRefusal
 from watchglass.run import PythonProfile, Run
@@ -94,6 +95,26 @@ def test_pyinstrument_gives_the_tree_of_calls(tmp_path: Path) -> None:
     depth = profile.tree[places[0]].depth
     above = next(node for node in reversed(profile.tree[: places[0]]) if node.depth == depth - 1)
     assert profile.rows[above.function].name.endswith("forward"), "its caller"
+
+
+class Frame:
+    """A frame as pyinstrument gives it."""
+
+    def __init__(self, function: str, seconds: float, *children: Frame) -> None:
+        self.function, self.time, self.children = function, seconds, children
+        self.file_path, self.line_no = f"{function}.py", 1
+
+
+def test_a_function_that_calls_itself_has_the_time_of_its_outermost_calls() -> None:
+    inner = Frame("walk", 2.0, Frame("[self]", 0.5), Frame("leaf", 1.5))
+    root = Frame("main", 10.0, Frame("walk", 6.0, inner), Frame("walk", 3.0), Frame("leaf", 0.01))
+    functions, tree = _of_tree(root)
+    seconds = {each.name: (each.self_s, each.total_s) for each in functions}
+    assert seconds == {
+        "main": (pytest.approx(0.99), 10.0), "walk": (pytest.approx(7.5), 9.0), "leaf": (1.51, 1.51),
+    }  # fmt: skip
+    names = [(functions[node.function].name, node.depth, node.total_s) for node in tree]
+    assert names == [("main", 0, 10.0), ("walk", 1, 6.0), ("walk", 2, 2.0), ("leaf", 3, 1.5), ("walk", 1, 3.0)]
 
 
 @pytest.mark.parametrize("profiler", ["cprofile", "pyinstrument"])

@@ -43,7 +43,7 @@ def report(
         typer.echo(f"{view.printable(written.place)} ({view.size(written.bytes)})")
         return
     if output is None:
-        raise InvalidValueError("-o FILE is missing: the file to write")
+        raise InvalidValueError("-o is missing; name the HTML file to write, such as -o report.html")
     view.check_report_path(output, replace=force)
     opened, verdict = judged(run, causes=causes or (), price_per_hour=price)
     with working("drawing the figures"):

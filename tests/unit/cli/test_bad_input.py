@@ -140,7 +140,7 @@ def script(tmp_path: Path) -> Path:
         (["chek"], "No such command 'chek'"),
         (["run", "--rum", "x", "train.py"], "--rum"),
         (["check"], "Missing argument 'RUN'"),
-        (["report", "healthy"], "Missing option"),
+        (["report", "healthy"], "-o is missing; name the HTML file to write"),
     ],
 )
 def test_one_line_and_nothing_happens(

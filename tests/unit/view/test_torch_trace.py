@@ -142,13 +142,16 @@ def test_the_kept_trace_of_a_window_is_in_the_process_of_its_rank_at_its_time(tm
     assert len({each["tid"] for each in events if each["name"] in ("gemm", "aten::linear")}) == 2
 
 
-@pytest.mark.parametrize("trace", ["", "../secret", "attempts/0000/attempt.json", layout.trace(0, "worker_0", 9)])
+@pytest.mark.parametrize(
+    "trace", ["", "../secret", "other.json.gz", "attempts/0000/attempt.json", layout.trace(0, "worker_0", 9)]
+)
 def test_a_trace_that_is_not_there_or_not_one_of_ours_is_left_out(tmp_path: Path, trace: str) -> None:
-    run, _ = built(tmp_path, trace)
+    run, begin_ns = built(tmp_path, trace)
+    (tmp_path / "run" / "other.json.gz").write_bytes(packed(baseTimeNanoseconds=begin_ns))
     assert not [each for each in trace_document(run)["traceEvents"] if str(each["name"]).startswith("aten::")]
 
 
-def test_an_imported_trace_is_a_process_of_its_own_and_must_be_of_the_time_of_the_run(tmp_path: Path) -> None:
+def test_an_imported_trace_is_a_separate_process_and_must_be_of_the_time_of_the_run(tmp_path: Path) -> None:
     run, begin_ns = built(tmp_path)
     beside = parse_torch_trace(packed(baseTimeNanoseconds=begin_ns), "trace t")
     events = trace_document(run, imported={"t.json": beside})["traceEvents"]

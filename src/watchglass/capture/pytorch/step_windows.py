@@ -186,12 +186,11 @@ class StepWindows:
             self._open.reached = step
             if self._is_over(self._open, step, now_ns):
                 self._close()
-        while self._open is None:
-            due = next((each for each in self._due if self._at(each.range, step, now_ns) >= each.range.start), None)
-            if due is None:
-                break
-            self._due.remove(due)
-            self._begin(due, step, now_ns)
+        if self._open is None:
+            for due in tuple(self._due):
+                if self._open is None and self._at(due.range, step, now_ns) >= due.range.start:
+                    self._due.remove(due)
+                    self._begin(due, step, now_ns)
         if self._open is None and not self._closed:
             self._leave()
         self._boundary = (step, monotonic_ns())
