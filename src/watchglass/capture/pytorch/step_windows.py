@@ -186,14 +186,20 @@ class StepWindows:
             self._open.reached = step
             if self._is_over(self._open, step, now_ns):
                 self._close()
-        if self._open is None:
-            for due in tuple(self._due):
-                if self._open is None and self._at(due.range, step, now_ns) >= due.range.start:
-                    self._due.remove(due)
-                    self._begin(due, step, now_ns)
+        if self._open is None and self._due:
+            self._begin_next(step, now_ns)
         if self._open is None and not self._closed:
             self._leave()
         self._boundary = (step, monotonic_ns())
+
+    def _begin_next(self, step: int, now_ns: int) -> None:
+        """Begin the first window whose time has come and that is not refused."""
+        for due in tuple(self._due):
+            if self._at(due.range, step, now_ns) >= due.range.start:
+                self._due.remove(due)
+                self._begin(due, step, now_ns)
+                if self._open is not None:
+                    return
 
     def _at(self, window: ProfiledRange, step: int, now_ns: int) -> float:
         """Where the training run is, in the unit of a window."""
