@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 #: The first step whose loss is NaN, and the number of steps.
 BAD, STEPS = 40, 58
-#: Far longer than a busy machine interrupts a step of a millisecond.
-PAUSE_S = 0.15
+#: Longer than a busy machine interrupts a step of a millisecond; to it comes what its load makes of usual steps.
+PAUSE_S, TIMES_USUAL = 0.3, 10
 RULES = [
     *default_rules(),
     RuleSpec("MixedPrecision", {"start": 0}),
@@ -41,7 +41,10 @@ def judged(run: Path, pauses: Callable[[int], bool]) -> Verdict:
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
     with Hook(run, strict=True, profiler=True, **{**capture_for(RULES), "save_interval": 1}) as hook:
         PyTorchAdapter(hook, discover=True)
+        begun = time.perf_counter()
         for step in range(STEPS):
+            if step == BAD - 10:
+                usual_s = (time.perf_counter() - begun) / step
             inputs, labels = batch()
             loss = F.cross_entropy(model(inputs), labels) * (float("nan") if step >= BAD else 1.0)
             optimizer.zero_grad()
@@ -49,7 +52,7 @@ def judged(run: Path, pauses: Callable[[int], bool]) -> Verdict:
             scaler.step(optimizer)
             scaler.update()
             if pauses(step):
-                time.sleep(PAUSE_S)
+                time.sleep(PAUSE_S + TIMES_USUAL * usual_s)
     return verdict(watchglass.open_run(run), replay(str(run), RULES))
 
 
