@@ -26,6 +26,10 @@ MESSAGES = [
     ("shapes_differ", "RuntimeError", "The size of tensor a (3) must match the size of tensor b (4) at dimension 1"),
     ("shapes_differ", "ValueError", "Expected input batch_size (8) to match target batch_size (4)."),
     ("graph_used_twice", "RuntimeError", "Trying to backward through the graph a second time (or directly access ...)"),
+    ("scaler_not_updated", "RuntimeError", "unscale_() is being called after step()."),
+    ("scaler_not_updated", "RuntimeError", "unscale_() has already been called on this optimizer since the last "
+     "update()."),
+    ("scaler_not_updated", "RuntimeError", "step() has already been called since the last update()."),
     ("changed_in_place", "RuntimeError", "one of the variables needed for gradient computation has been modified by an "
      "inplace operation: [torch.FloatTensor [8, 10]]"),
     ("no_gradient", "RuntimeError", "element 0 of tensors does not require grad and does not have a grad_fn"),

@@ -290,7 +290,7 @@ class VanishingGradient(Rule):
 
 
 def _factor(view: StepView) -> float:
-    """The largest factor of a part of the loss that depends on data, without that of a scaler; 1 if unknown."""
+    """The largest factor of a part of the loss that depends on data; 1 if unknown. The fact leaves out a scaler's."""
     fact = view.latest_fact("loss_graph")
     # A sum over its number of elements is a mean.
     factors = [
@@ -300,7 +300,7 @@ def _factor(view: StepView) -> float:
     known = [each for each in factors if each is not None]
     if not known or len(known) < len(factors):
         return 1.0
-    return float(max(known) / (view.scalar("loss_scale") or 1.0)) or 1.0
+    return float(max(known)) or 1.0
 
 
 def _in_half(view: StepView) -> bool:

@@ -107,6 +107,22 @@ def test_a_mean_over_many_and_a_scaled_loss_have_no_tiny_factor(run_path: Path, 
     assert "multiplies" not in finding.message
 
 
+def test_the_factor_of_a_loss_is_recorded_without_that_of_a_scaler(run_path: Path) -> None:
+    """Tiny gradients are those of a norm that was clipped while it was scaled."""
+    operations = [{"operation": "nll_loss", "shape": [], "of": [], "reduction": "mean", "elements": 64, "rows": 8}]
+    term = {"coefficient": 0.25, "kind": "data", "whole": True, "operations": operations}
+    graph = {"terms": [term], "terms_count": 1, "complete": True, "opaque": [], "batch": 8, "unreached": None}
+    steps = [
+        replace(step, scalars={**step.scalars, "loss_scale": 65536.0})
+        for step in training(
+            60, loss=constant_loss(2.3), gradient=lambda n, i: 1e-9, facts={0: {"loss_graph": graph}}
+        )
+    ]  # fmt: skip
+    (finding,) = replay(build_run(run_path, steps, modules=MODULES), [RuleSpec("VanishingGradient")]).findings
+    assert "at most" in finding.message
+    assert "multiplies" not in finding.message
+
+
 def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:
     """Six layers of unit gain with activations that are functions, of a given derivative, and so no modules."""
     random = np.random.default_rng(3)
