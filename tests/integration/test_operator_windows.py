@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks
 from torch.optim.optimizer import _global_optimizer_post_hooks
 from torch.profiler import profile, schedule
 
@@ -29,6 +30,18 @@ class Burn(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.ones(100_000).cumsum(0).sin().sort().values.mean() * 0.0
+
+
+class Fails(nn.Module):
+    """Raises after some of its work, if it is to."""
+
+    fails = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.tanh()
+        if self.fails:
+            raise ArithmeticError
+        return y
 
 
 def train(
@@ -76,6 +89,68 @@ def test_operators_of_whole_steps_come_by_their_time(tmp_path: Path) -> None:
         late["aten::no_such"]
 
 
+def test_operators_are_those_of_the_innermost_module_forward_and_backward(tmp_path: Path) -> None:
+    train(tmp_path / "run", "20:23")
+    run = open_run(tmp_path / "run")
+    (window,) = run.operators()
+    calls = {(row.module, row.backward, row.name): row.calls for row in window.modules}
+    assert calls["1", False, "aten::sort"] == calls["0", False, "aten::addmm"] == calls["2", False, "aten::addmm"] == 3
+    # The inputs of the first layer need no gradient.
+    assert (calls["0", True, "aten::mm"], calls["2", True, "aten::mm"]) == (3, 6)
+    assert not any("Optimizer" in name or name == "aten::pow" for _, _, name in calls)
+    assert not any(row.name.startswith("module ") for row in window.rows)
+    whole = sum(row.self_cpu_s for row in window.modules)
+    assert 0 < whole < sum(row.self_cpu_s for row in window.rows)
+    frame = window.modules_to_pandas()
+    assert frame[frame["name"] == "aten::sort"]["module"].tolist() == ["1"]
+    assert run.sql("select module from module_operators where operator = 'aten::sort'").to_arrow().to_pylist() == [
+        {"module": "1"}
+    ]
+
+
+def test_a_forward_that_fails_leaves_no_module_open(tmp_path: Path) -> None:
+    layer = Fails()
+    model = nn.Sequential(nn.Linear(4, 4), layer)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with Hook(run=tmp_path, profiler={"profile_steps": "3:6"}, strict=True) as hook:
+        PyTorchAdapter(hook, discover=False).attach(model)
+        for _ in range(8):
+            layer.fails = True
+            with pytest.raises(ArithmeticError):
+                model(torch.ones(2, 4))
+            layer.fails = False
+            model(torch.ones(2, 4)).sum().backward()
+            torch.ones(3).cumsum(0)  # outside of modules
+            optimizer.step()
+    (window,) = open_run(tmp_path).operators()
+    found = {(row.module, row.name) for row in window.modules}
+    assert ("1", "aten::tanh") in found
+    assert not any(name == "aten::cumsum" for _, name in found)
+
+
+def test_modules_of_compiled_code_are_not_observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook would make PyTorch compile it once more."""
+    monkeypatch.setattr("watchglass.capture.pytorch.operator_windows.compiled_so_far", lambda: True)
+    hooked: list[int] = []
+    train(tmp_path / "run", "5:7", between=lambda step: hooked.append(len(_global_forward_hooks)))
+    (window,) = open_run(tmp_path / "run").operators()
+    assert window.modules == ()
+    assert window["aten::sort"].calls == 2
+    assert len(set(hooked[4:8])) == 1
+
+
+def test_memory_is_that_of_the_window_by_category(tmp_path: Path) -> None:
+    train(tmp_path / "run", "10:12")
+    run = open_run(tmp_path / "run")
+    (window,) = run.operators()
+    memory = {(row.device, row.category): row.size_bytes for row in window.memory}
+    numbers = 4 * 8 + 8 + 8 + 1
+    assert memory["cpu", "parameters"] == memory["cpu", "gradients"] == 4 * numbers
+    assert memory["cpu", "temporary"] >= 4 * 100_000  # of Burn
+    rows = run.sql("select category, size_bytes from memory_categories").to_arrow().to_pylist()
+    assert {row["category"]: row["size_bytes"] for row in rows} == {name: size for (_, name), size in memory.items()}
+
+
 def test_a_window_states_its_cost(tmp_path: Path) -> None:
     train(tmp_path / "run", "10:12")
     (window,) = open_run(tmp_path / "run").operators()
@@ -100,6 +175,7 @@ def test_without_a_window_nothing_listens(tmp_path: Path) -> None:
 
     ((without, unwrapped),) = seen("without", "")
     assert unwrapped
+    assert not _global_forward_hooks
     # A hook more, and a wrapper while a window is open alone.
     assert seen("with", "10:12") == {(without + 1, True), (without + 1, False)}
     assert open_run(tmp_path / "without").operators() == []

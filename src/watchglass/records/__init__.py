@@ -34,7 +34,12 @@ from watchglass.records.json_records import (
     record_from_json as record_from_json,
 )
 from watchglass.records.module_times import ModuleSeconds as ModuleSeconds, StepModules as StepModules
-from watchglass.records.operators import OperatorTotals as OperatorTotals, OperatorWindow as OperatorWindow
+from watchglass.records.operators import (
+    MemoryTotals as MemoryTotals,
+    ModuleOperator as ModuleOperator,
+    OperatorTotals as OperatorTotals,
+    OperatorWindow as OperatorWindow,
+)
 from watchglass.records.plurals import count as count
 from watchglass.records.rows import (
     FACTS as FACTS,

@@ -1,4 +1,4 @@
-"""The operators that ran in a window of profiled training steps, as a fact of the run."""
+"""The operators that ran in a window of profiled training steps, and its memory, as a fact of the run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from watchglass.records.training import Fact
 from watchglass.records.windows import MOST_ROWS, UNKNOWN_COST, WindowCost, WindowFrame, from_columns, to_columns
 
 _KINDS = {"name": str, "on_device": bool}
+_MODULE_KINDS = {**_KINDS, "module": str, "backward": bool}
+_MEMORY_KINDS = {"device": str, "category": str}
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,49 @@ class OperatorTotals:
 
 
 @dataclass(frozen=True)
+class ModuleOperator:
+    """All calls of one operator by one module in a window, or of one kernel that these calls launched.
+
+    A module that is called by another one has its operators itself; the other one does not count them.
+
+    Attributes:
+        module: Path of the module; "" for the model itself.
+        model: Number of its model.
+        backward: Whether they are of the backward of the module.
+        name: As of :class:`OperatorTotals`.
+        calls: Number of calls.
+        self_cpu_s: As of :class:`OperatorTotals`; 0 for a kernel.
+        self_device_s: The same.
+        on_device: Whether it is a kernel or a copy on a device, whose time the operator has as well.
+    """
+
+    module: str
+    model: int
+    backward: bool
+    name: str
+    calls: int
+    self_cpu_s: float
+    self_device_s: float = 0.0
+    on_device: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryTotals:
+    """Memory of one category on one device.
+
+    Attributes:
+        device: ``"cpu"``, ``"cuda:0"``.
+        category: ``parameters``, ``gradients``, ``buffers`` or ``optimizer_state``, at the end of the window; or
+            ``temporary``, the most that was allocated at a time during the window beyond its beginning.
+        size_bytes: Its size.
+    """
+
+    device: str
+    category: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class OperatorWindow:
     """A window of training steps whose operators were profiled.
 
@@ -51,6 +96,8 @@ class OperatorWindow:
         note: Why it has fewer steps than requested, as a sentence; "" if it has all.
         request: Number of the request of the attempt that it answers; None if the configuration names it.
         trace: Path of PyTorch's trace in the run; "" if it is not kept.
+        modules: Operators by module, those of the most time first; none of compiled models.
+        memory: Memory by category.
     """
 
     KIND: ClassVar = "operator_window"
@@ -63,13 +110,20 @@ class OperatorWindow:
     note: str = ""
     request: int | None = None
     trace: str = ""
+    modules: tuple[ModuleOperator, ...] = ()
+    memory: tuple[MemoryTotals, ...] = ()
 
     def to_fact(self, source: str) -> Fact:
         """This as a fact of the run; ``source`` is the observer."""
         kept = self.operators[:MOST_ROWS]
         omitted = self.omitted + len(self.operators) - len(kept)
         frame = WindowFrame(self.first_step, self.end_step, self.cost, omitted, self.note, self.request)
-        rows = {"operators": to_columns(kept, OperatorTotals), "trace": self.trace}
+        rows = {
+            "operators": to_columns(kept, OperatorTotals),
+            "modules": to_columns(self.modules[:MOST_ROWS], ModuleOperator),
+            "memory": to_columns(self.memory, MemoryTotals),
+            "trace": self.trace,
+        }
         return Fact(self.KIND, -1, source, {**frame.to_data(), **rows})
 
     @classmethod
@@ -77,7 +131,9 @@ class OperatorWindow:
         """The record that :meth:`to_fact` wrote; None if the fact is not valid."""
         frame = WindowFrame.from_data(fact.data)
         operators = from_columns(fact.data.get("operators"), OperatorTotals, _KINDS)
+        modules = from_columns(fact.data.get("modules"), ModuleOperator, _MODULE_KINDS)
+        memory = from_columns(fact.data.get("memory"), MemoryTotals, _MEMORY_KINDS)
         trace = fact.data.get("trace", "")
-        if frame is None or operators is None or not isinstance(trace, str):
+        if frame is None or operators is None or modules is None or memory is None or not isinstance(trace, str):
             return None
-        return cls(frame.first_step, frame.end_step, operators, *frame[2:], trace=trace)
+        return cls(frame.first_step, frame.end_step, operators, *frame[2:], trace, modules, memory)

@@ -1,14 +1,13 @@
 """The tables of a run: the steps that count for SQL, everything for export.
 
-There is one for each declared kind of rows, and those of the operators and Python functions that the facts of profiled
-windows hold.
+There is one for each declared kind of rows, and those of what the facts of profiled windows hold.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +36,8 @@ from watchglass.records import (
     number_to_json,
 )
 from watchglass.run.clocks import LATEST, wall_times
-from watchglass.run.operators import operators_in
-from watchglass.run.python_profiles import python_profiles_in
+from watchglass.run.operators import Operators, operators_in
+from watchglass.run.python_profiles import PythonProfile, python_profiles_in
 from watchglass.run.samples import long_form
 from watchglass.run.statistics_query import FIELDS, Layout, Rows, StatisticsQuery, spans, texts
 from watchglass.run.table import Table
@@ -50,21 +49,32 @@ if TYPE_CHECKING:
     from watchglass.run.run import Run
 
 _Columns = dict[str, Any]
-#: The table of operators of profiled windows.
-OPERATOR_TABLE = "operators"
-_OPERATOR_SCHEMA = pa.schema([
-    ("worker", pa.string()), ("attempt", pa.int64()), ("first_step", pa.int64()), ("end_step", pa.int64()),
-    ("request", pa.int64()), ("operator", pa.string()), ("calls", pa.int64()), ("self_cpu_s", pa.float64()),
-    ("cpu_s", pa.float64()), ("self_device_s", pa.float64()), ("device_s", pa.float64()),
-    ("self_memory_bytes", pa.int64()), ("self_device_memory_bytes", pa.int64()), ("on_device", pa.bool_()),
-])  # fmt: skip
-#: The table of Python functions of profiled windows.
-FUNCTION_TABLE = "functions"
-_FUNCTION_SCHEMA = pa.schema([
-    ("worker", pa.string()), ("attempt", pa.int64()), ("first_step", pa.int64()), ("end_step", pa.int64()),
-    ("request", pa.int64()), ("profiler", pa.string()), ("function", pa.string()), ("file", pa.string()),
-    ("line", pa.int64()), ("calls", pa.int64()), ("self_s", pa.float64()), ("total_s", pa.float64()),
-])  # fmt: skip
+
+
+def _of_windows(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    numbers = ("attempt", "first_step", "end_step", "request")
+    return pa.schema([("worker", pa.string()), *((name, pa.int64()) for name in numbers), *columns])
+
+
+#: Tables of profiled windows: operators, the operators of each module, memory, Python functions.
+WINDOW_TABLES: dict[str, pa.Schema] = {
+    "operators": _of_windows(
+        ("operator", pa.string()), ("calls", pa.int64()), ("self_cpu_s", pa.float64()), ("cpu_s", pa.float64()),
+        ("self_device_s", pa.float64()), ("device_s", pa.float64()), ("self_memory_bytes", pa.int64()),
+        ("self_device_memory_bytes", pa.int64()), ("on_device", pa.bool_()),
+    ),
+    "module_operators": _of_windows(
+        ("model", pa.int64()), ("module", pa.string()), ("backward", pa.bool_()), ("operator", pa.string()),
+        ("calls", pa.int64()), ("self_cpu_s", pa.float64()), ("self_device_s", pa.float64()), ("on_device", pa.bool_()),
+    ),
+    "memory_categories": _of_windows(
+        ("device", pa.string()), ("category", pa.string()), ("size_bytes", pa.int64()),
+    ),
+    "functions": _of_windows(
+        ("profiler", pa.string()), ("function", pa.string()), ("file", pa.string()), ("line", pa.int64()),
+        ("calls", pa.int64()), ("self_s", pa.float64()), ("total_s", pa.float64()),
+    ),
+}  # fmt: skip
 #: Rows of statistics that are read at a time; bounds memory to some 100 MB.
 _ROWS = 1 << 17
 #: Times of samples that are read at a time.
@@ -73,7 +83,7 @@ _SAMPLES = 4096
 
 def table_names() -> tuple[str, ...]:
     """Names of all tables of a run."""
-    return (*(kind.name for kind in ROW_KINDS.values()), OPERATOR_TABLE, FUNCTION_TABLE)
+    return (*(kind.name for kind in ROW_KINDS.values()), *WINDOW_TABLES)
 
 
 def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
@@ -87,10 +97,8 @@ def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
     Raises:
         UnknownNameError: There is no such table.
     """
-    if name == OPERATOR_TABLE:
-        return Table(name, lambda: RunTables(run).operators())
-    if name == FUNCTION_TABLE:
-        return Table(name, lambda: RunTables(run).functions())
+    if name in WINDOW_TABLES:
+        return Table(name, lambda: RunTables(run).of_windows(name))
     kinds = {kind.name: kind for kind in ROW_KINDS.values()}
     names = table_names()
     if name not in kinds:
@@ -138,32 +146,17 @@ class RunTables:
             if run.fixed_attempt in (None, part.attempt)
         ]
 
-    def operators(self) -> pa.Table:
-        """The operators of profiled windows, in the order of windows, those of the most time first."""
+    def of_windows(self, name: str) -> pa.Table:
+        """One of :data:`WINDOW_TABLES`, in the order of windows, the rows of the most time first."""
         rows = [
             {
-                "worker": operators.worker, "attempt": attempt.attempt, "first_step": operators.steps.start,
-                "end_step": operators.steps.stop, "request": operators.request, "operator": row.name, **asdict(row),
+                "worker": window.worker, "attempt": attempt.attempt, "first_step": window.steps.start,
+                "end_step": window.steps.stop, "request": window.request, **row,
             }
             for attempt in self._attempts
-            for operators in operators_in(attempt.worker.name, attempt.tables)
-            for row in operators.rows
+            for window, row in _window_rows(name, attempt.worker.name, attempt.tables)
         ]  # fmt: skip
-        return pa.Table.from_pylist(rows, _OPERATOR_SCHEMA)
-
-    def functions(self) -> pa.Table:
-        """The Python functions of profiled windows, in the order of windows, those of the most time first."""
-        rows = [
-            {
-                "worker": profile.worker, "attempt": attempt.attempt, "first_step": profile.steps.start,
-                "end_step": profile.steps.stop, "request": profile.request, "profiler": profile.profiler,
-                "function": row.name, **asdict(row),
-            }
-            for attempt in self._attempts
-            for profile in python_profiles_in(attempt.worker.name, attempt.tables)
-            for row in profile.rows
-        ]  # fmt: skip
-        return pa.Table.from_pylist(rows, _FUNCTION_SCHEMA)
+        return pa.Table.from_pylist(rows, WINDOW_TABLES[name])
 
     def pieces(self, kind: RowKind) -> Iterator[pa.Table]:
         """The table of a kind of rows."""
@@ -176,6 +169,26 @@ class RunTables:
                 yield from _statistics(attempt, self._histograms)
             else:
                 yield from _samples(attempt) if kind is SAMPLES else _rows(kind, attempt)
+
+
+def _window_rows(
+    name: str, worker: str, tables: WorkerTables
+) -> Iterator[tuple[Operators | PythonProfile, dict[str, Any]]]:
+    """The windows of a worker, each with each of its rows in a table."""
+    if name == "functions":
+        for profile in python_profiles_in(worker, tables):
+            for function in profile.rows:
+                yield profile, {"profiler": profile.profiler, "function": function.name, **asdict(function)}
+        return
+    of_window: dict[str, Callable[[Operators], Sequence[Any]]] = {
+        "operators": lambda window: window.rows,
+        "module_operators": lambda window: window.modules,
+        "memory_categories": lambda window: window.memory,
+    }
+    for window in operators_in(worker, tables):
+        for row in of_window[name](window):
+            values = asdict(row)
+            yield window, {**values, "operator": values.get("name")}
 
 
 class _WorkerAttempt:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from watchglass.records import COMPARED_STEPS, Mode, OperatorTotals, OperatorWindow, WindowCost, count
+from watchglass.records import (
+    COMPARED_STEPS,
+    MemoryTotals,
+    Mode,
+    ModuleOperator,
+    OperatorTotals,
+    OperatorWindow,
+    WindowCost,
+    count,
+)
 from watchglass.run.table import needed
 from watchglass.run.worker import Worker
 from watchglass.tables import WorkerTables
@@ -31,6 +40,9 @@ class Operators:
         note: Why the window has fewer steps than requested; "" if it has all.
         request: Number of the request that it answers, see :meth:`Run.profile`; None if the configuration names it.
         trace: Path of PyTorch's trace in the run's folder or prefix; "" if it is not kept.
+        modules: Operators and kernels by module, those of the most time first; also sums over the window. Operators
+            outside of modules (losses, optimizers) are left out. Empty for compiled models.
+        memory: Memory by device and category.
     """
 
     worker: str
@@ -41,6 +53,8 @@ class Operators:
     note: str
     request: int | None = None
     trace: str = ""
+    modules: tuple[ModuleOperator, ...] = ()
+    memory: tuple[MemoryTotals, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -64,6 +78,15 @@ class Operators:
         """
         return needed("pandas").DataFrame([asdict(row) for row in self.rows]).set_index("name")
 
+    def modules_to_pandas(self) -> pandas.DataFrame:
+        """A data frame with a row for each of ``modules`` and a column for each attribute of :class:`ModuleOperator`.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        names = [field.name for field in fields(ModuleOperator)]
+        return needed("pandas").DataFrame([asdict(row) for row in self.modules], columns=names)
+
     def __repr__(self) -> str:
         first = f", most time in {self.rows[0].name}" if self.rows else ""
         return (
@@ -85,7 +108,7 @@ def operators_in(worker: str, tables: WorkerTables) -> list[Operators]:
         Operators(
             worker, range(each.first_step, each.end_step), each.operators,
             whole_cost(each.cost, each.first_step, tables), each.omitted, each.note, each.request,
-            each.trace,
+            each.trace, each.modules, each.memory,
         )
         for each in map(OperatorWindow.from_fact, facts)
         if each is not None

@@ -553,8 +553,8 @@ class Run:
 
         Args:
             name: ``steps``, ``tensors``, ``scalars``, ``statistics``, ``reductions``, ``units``, ``raw``, ``facts``,
-                ``phases``, ``pauses``, ``loader_workers``, ``samples``, ``notes``, ``findings``, ``operators`` or
-                ``functions``.
+                ``phases``, ``pauses``, ``loader_workers``, ``samples``, ``notes``, ``findings``, ``operators``,
+                ``module_operators``, ``memory_categories`` or ``functions``.
 
         Raises:
             UnknownNameError: There is no such table.

@@ -14,7 +14,7 @@ from typing import Any
 from watchglass.config import local_path, scheme_of
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.records import ROW_KINDS
-from watchglass.run import FUNCTION_TABLE, OPERATOR_TABLE, Run, RunTables
+from watchglass.run import WINDOW_TABLES, Run, RunTables
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _write_tables(run: Run, folder: Path, histograms: bool) -> list[Exported]:
     about = {"watchglass": json.dumps({"run": run.manifest.run_id, "written_by": "watchglass"})}
     tables, written = RunTables(run, everything=True, histograms=histograms), []
     sources: dict[str, Iterable[Any]] = {kind.name: tables.pieces(kind) for kind in ROW_KINDS.values()}
-    sources |= {OPERATOR_TABLE: [tables.operators()], FUNCTION_TABLE: [tables.functions()]}
+    sources |= {name: [tables.of_windows(name)] for name in WINDOW_TABLES}
     for name, pieces in sources.items():
         path, rows = folder / f"{name}.parquet", 0
         with ExitStack() as stack:

@@ -73,7 +73,8 @@ def profile_document(run: Run, verdict: Verdict, rules: Mapping[str, ProfilerRul
         "operators": [
             {
                 "first_step": each.steps.start, "end_step": each.steps.stop, "cost": _known(asdict(each.cost)),
-                "rows": [asdict(row) for row in each.rows],
+                "rows": [asdict(row) for row in each.rows], "modules": [asdict(row) for row in each.modules],
+                "memory": [asdict(row) for row in each.memory],
             }
             for each in run.operators()
         ],

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, OperatorTotals
+from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, ModuleOperator, OperatorTotals
 from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
 from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
 from watchglass.view.text import duration, percent, quantity, size
@@ -260,6 +260,34 @@ def kernel_rows(operators: Operators) -> list[tuple[str, ...]]:
     steps = len(operators.steps)
     kernels = [row for row in operators.rows if row.on_device][:_MAX_OPERATORS]
     return [(row.name, f"{row.calls / steps:,.4g}", _exact(row.self_device_s / steps)) for row in kernels]
+
+
+def module_operator_rows(operators: Operators) -> list[tuple[str, ...]]:
+    """Operators of modules as text, at most 20: module, direction, name, calls per step, times per step, share.
+
+    A kernel has a separate row; its time is also in the row of the operator that launched it. The share is that of the
+    host in all operators inside modules.
+    """
+    steps = len(operators.steps)
+    whole = sum(row.self_cpu_s for row in operators.modules)
+    return [
+        (
+            _module(row), "backward" if row.backward else "forward", row.name, f"{row.calls / steps:,.4g}",
+            _exact(row.self_cpu_s / steps), percent(row.self_cpu_s / whole) if whole > 0 else "",
+            _exact(row.self_device_s / steps),
+        )
+        for row in operators.modules[:_MAX_OPERATORS]
+    ]  # fmt: skip
+
+
+def _module(row: ModuleOperator) -> str:
+    path = row.module or "(the model)"
+    return f"model_{row.model + 1}/{path}" if row.model else path
+
+
+def memory_rows(operators: Operators) -> list[tuple[str, str, str]]:
+    """Memory of a window as text: device, category, size."""
+    return [(row.device, row.category.replace("_", " "), size(row.size_bytes)) for row in operators.memory]
 
 
 def module_rows(times: ModuleTimes) -> list[tuple[str, ...]]:

@@ -11,6 +11,8 @@ from watchglass.view.time_figures import (
     OPERATOR_TITLES,
     function_rows,
     kernel_rows,
+    memory_rows,
+    module_operator_rows,
     module_rows,
     operator_rows,
 )
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _MODULES = (
     "module", "type", "calls", "forward", "backward", "share", "forward with submodules", "backward with submodules",
 )  # fmt: skip
+_MODULE_OPERATORS = ("module", "direction", "operator or kernel", "calls", "host", "share", "device")
 _DEVICE = OPERATOR_TITLES.index("device")
 
 
@@ -38,6 +41,15 @@ def code_tables(run: Run) -> list[tuple[str, str]]:
         if not any(row.self_device_s for row in operators.rows):
             rows = [row[:_DEVICE] + row[_DEVICE + 1 :] for row in rows]
         tables.append((f"Operators {steps}", table_html(rows[0], rows[1:])))
+        rows = [_MODULE_OPERATORS, *(tuple(map(escaped, row)) for row in module_operator_rows(operators))]
+        if not any(row.self_device_s for row in operators.modules):
+            rows = [row[:-1] for row in rows]
+        if len(rows) > 1:
+            tables.append((f"Operators by module {steps}", table_html(rows[0], rows[1:])))
+        memory = [tuple(map(escaped, row)) for row in memory_rows(operators)]
+        if memory:
+            title = f"Memory in training steps {operators.steps.start:,} up to {operators.steps.stop:,}"
+            tables.append((title, table_html(("device", "category", "size"), memory)))
         kernels = [tuple(map(escaped, row)) for row in kernel_rows(operators)]
         if kernels:
             tables.append((f"Kernels {steps}", table_html(("kernel", "calls", "device"), kernels)))

@@ -136,8 +136,9 @@ class PyTorchAdapter:
         hook.detach_with(lambda: beginnings(False))
         beginnings(True)
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
+        operators = OperatorProfiler(hook, self._current.models, updates.optimizers)
         # After the fast path and the update point, which end the step.
-        for profiler in (OperatorProfiler(hook), CProfile(), Pyinstrument()):
+        for profiler in (operators, CProfile(), Pyinstrument()):
             StepWindows(hook, profiler)
         hook.detach_with(self._capture.switch_off)
         if discover:

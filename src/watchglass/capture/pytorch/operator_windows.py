@@ -7,21 +7,47 @@ any time. So they are freed as soon as they are summed up, and before the next w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import Optimizer
 
 from watchglass.capture.guard import Guard
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.compiled.graphs import compiled_so_far
 from watchglass.capture.pytorch.kept_traces import KeptTraces
+from watchglass.capture.pytorch.memory_categories import held_memory, temporary_memory
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_ranges import ModuleRanges
 from watchglass.capture.pytorch.step_windows import WindowProfiler
 from watchglass.config import ProfiledRange, SessionConfig
-from watchglass.records import Fact, OperatorTotals, OperatorWindow, WindowFrame
+from watchglass.records import Fact, MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame
 
 if TYPE_CHECKING:
     from torch.profiler import profile
+
+
+@dataclass
+class _Recording:
+    """What is recorded.
+
+    Attributes:
+        profile: By PyTorch.
+        ranges: Around modules; None where code is compiled, which hooks would compile once more.
+        held: Memory at the end of the window.
+    """
+
+    profile: profile
+    ranges: ModuleRanges | None
+    held: tuple[MemoryTotals, ...] = ()
+
+    def end_ranges(self) -> None:
+        """Observe modules no longer."""
+        if self.ranges is not None:
+            self.ranges.end()
 
 
 class OperatorProfiler(WindowProfiler):
@@ -29,13 +55,15 @@ class OperatorProfiler(WindowProfiler):
 
     Args:
         hook: Gets the traces.
+        models: The watched models.
+        optimizers: Those that have stepped.
     """
 
     kind = "operators"
     name = "PyTorch's profiler"
 
-    def __init__(self, hook: Hook) -> None:
-        self._hook = hook
+    def __init__(self, hook: Hook, models: Models, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
+        self._hook, self._models, self._optimizers = hook, models, optimizers
         self._traces = KeptTraces(hook)
 
     def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:  # noqa: D102
@@ -45,29 +73,48 @@ class OperatorProfiler(WindowProfiler):
         profiles = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
         return "the script uses PyTorch's profiler itself" if profiles else ""
 
-    def start(self) -> profile:  # noqa: D102
+    def start(self) -> _Recording:  # noqa: D102
         from torch import profiler  # only when a window is due
 
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(profiler.ProfilerActivity.CUDA)
-        recording = profiler.profile(activities=activities, profile_memory=True)
-        recording.start()
+        recording = _Recording(
+            profiler.profile(activities=activities, profile_memory=True),
+            None if compiled_so_far() else ModuleRanges(self._models, self._hook.guard),
+        )
+        try:
+            recording.profile.start()
+        except BaseException:
+            recording.end_ranges()
+            raise
         return recording
 
-    def stop(self, recording: profile) -> None:  # noqa: D102
-        recording.stop()
+    def stop(self, recording: _Recording) -> None:  # noqa: D102
+        try:
+            recording.end_ranges()
+        finally:
+            recording.profile.stop()
+        recording.held = tuple(held_memory(self._models.roots(), self._optimizers()))
 
-    def result(self, recording: profile, frame: WindowFrame) -> Fact:  # noqa: D102
-        operators = [_totals(event) for event in recording.key_averages()]
+    def result(self, recording: _Recording, frame: WindowFrame) -> Fact:  # noqa: D102
+        profile, ranges = recording.profile, recording.ranges
+        operators = [
+            _totals(event) for event in profile.key_averages() if ranges is None or not ranges.holds(event.key)
+        ]
         operators.sort(key=lambda each: (-max(each.self_cpu_s, each.self_device_s), each.name))
         keeps = self._hook.config.profiler.keep_traces
-        trace = self._traces.keep(recording, frame.first_step) if keeps else ""
-        window = OperatorWindow(frame.first_step, frame.end_step, tuple(operators), *frame[2:], trace=trace)
+        trace = self._traces.keep(profile, frame.first_step) if keeps else ""
+        modules = tuple(ranges.operators(profile.events() or ())) if ranges is not None else ()
+        results = profile.profiler.kineto_results if profile.profiler is not None else None
+        memory = (*recording.held, *temporary_memory(results.events() if results is not None else ()))
+        window = OperatorWindow(
+            frame.first_step, frame.end_step, tuple(operators), *frame[2:], trace, modules, memory
+        )  # fmt: skip
         return window.to_fact("torch.profiler")
 
-    def free(self, recording: profile) -> None:  # noqa: D102
-        recording.profiler = None
+    def free(self, recording: _Recording) -> None:  # noqa: D102
+        recording.profile.profiler = None
 
     def listen(self, guard: Guard, before: Callable[[Any, Any], None]) -> Callable[[], None]:  # noqa: D102
         return calls.PROFILERS.listen(guard, before=before)
