@@ -208,7 +208,9 @@ class _Processes:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(member.ranks)]
         program = [str(member.script), member.name, "--seed", str(trial.seed), "--figures", str(file), *options]
         command = [self._python, *(torchrun if member.ranks > 1 else []), *watch, *program]
-        environment = {**os.environ, "PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1"}
+        # A report that is still being written would slow the next program.
+        own = {"PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1", "WATCHGLASS_PROFILER_REPORT": "0"}
+        environment = {**os.environ, **own}
         # Without bytecode each program would compile PyTorch and scikit-learn: seconds, longer than it trains.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with output.open("wb") as stream, self._lock:

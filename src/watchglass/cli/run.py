@@ -309,26 +309,28 @@ def _write_profiler_report(run: str, output: str, *, replace: bool) -> None:
 
 def _write_report_of_run(run: str, *, quiet: bool) -> None:
     """Write the profiler's report inside the run: in a process that goes on where the run takes long to read."""
-    from watchglass.launch import write_report
+    later, process, ended = f"watchglass report --profiler {run}", None, False
+    try:
+        from watchglass.launch import write_report
 
-    place, later = view.printable(joined(run, layout.PROFILER_REPORT)), f"watchglass report --profiler {run}"
-    try:
         process = write_report(run)
-    except OSError as error:
-        print_warning(f"no profiler report: {error.strerror or error}; to try again: {later}")
-        return
-    try:
         with working("writing the profiler report (Ctrl-C to skip)"):
             ended = process.wait(TIMING.report_wait_s)
+        if ended and process.failure:
+            print_warning(f"no profiler report: {process.failure}; to try again: {later}")
+        elif not quiet:
+            place = view.printable(joined(run, layout.PROFILER_REPORT))
+            print_note(
+                f"profiler report {place}" if ended else f"profiler report {place}, which is still being written"
+            )
+        process.leave()
     except KeyboardInterrupt:
-        process.end()
+        if process is not None:
+            process.end()
         print_note(f"interrupted; to write the profiler report: {later}")
-        return
-    if ended and process.failure:
-        print_warning(f"no profiler report: {process.failure}; to try again: {later}")
-    elif not quiet:
-        print_note(f"profiler report {place}" if ended else f"profiler report {place}, which is still being written")
-    process.leave()
+    except Exception as error:  # the exit status must be that of the script
+        show_traceback()
+        print_warning(f"no profiler report: {error}; to try again: {later}")
 
 
 def _compact(run: str, *, quiet: bool) -> None:
