@@ -90,6 +90,7 @@ class Hook:
         self.rank: Callable[[], int | None] = environment.group_rank
         #: Monotonic clock of the phases and modules of steps, in nanoseconds.
         self.phase_clock: Callable[[], int] = monotonic_ns
+        self._restart_phases: Callable[[], None] = lambda: None
         #: Called where deferred work must be finished, see :meth:`settle`.
         self.on_settle: list[Callable[[], None]] = []
         #: Called after the configuration has changed.
@@ -177,6 +178,7 @@ class Hook:
         if self.config.records_phases:
             phases = StepPhases(self.phase_clock)
             self.clock.end_phases = phases.end_in
+            self._restart_phases = phases.restart
             source.attach(self, phases)
 
     def tensor_id(self, key: Any, make: Callable[[], TensorInfo]) -> int:
@@ -462,6 +464,7 @@ class Hook:
             self.active = False
         else:
             self._pid = os.getpid()
+            self._restart_phases()
 
     @contextmanager
     def _step(self, mode: Mode) -> Iterator[OpenStep]:

@@ -63,6 +63,11 @@ class StepPhases:
         records.loads += self.loads
         self.pauses, self.loads = [], []
 
+    def restart(self) -> None:
+        """This is a forked process: the time so far, and what belongs to it, is that of its parent."""
+        self._at, self._spent_ns = _BEFORE_ALL, _NOTHING.copy()
+        self.pauses, self.loads = [], []
+
     def begin(self, phase: int) -> int:
         """One of the phases above begins now; returns the time in nanoseconds of the monotonic clock."""
         now_ns = self._now_ns()

@@ -109,8 +109,9 @@ def stages_of(worker: Worker) -> Stages:
         begin_ns, end_ns, modes = times.begin_ns[own], times.end_ns[own], times.rows["mode"][own]
         events = {event.get("event"): event for event in tables.lifecycle}
         started = _start_ns(events.get("joined", {}), tables.headers[:1])
-        if started is not None and started <= begin_ns[0]:
-            found.append(_stage(INITIALIZATION, attempt, started, begin_ns[0]))
+        if started is not None:
+            # It is known to a tick of 10 ms, so that a forked process may seem to start after its first step.
+            found.append(_stage(INITIALIZATION, attempt, min(started, int(begin_ns[0])), begin_ns[0]))
         # Each run of steps of one mode.
         firsts = np.flatnonzero(np.diff(modes, prepend=-1))
         for first, stop in zip(firsts, [*firsts[1:], len(own)], strict=True):

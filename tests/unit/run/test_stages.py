@@ -64,6 +64,22 @@ def test_initialization_begins_with_the_process(tmp_path: Path) -> None:
     assert last.seconds > 0
 
 
+@pytest.mark.parametrize("age_ns", [0, 1_000_000])
+def test_a_process_that_trains_at_once_has_no_unknown_initialization(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_ns: int
+) -> None:
+    """The start is known to 10 ms, so it may seem to be later than the first step of a forked process."""
+    monkeypatch.setattr("watchglass.capture.worker_files.process_age_ns", lambda claim: age_ns)
+    with Hook(tmp_path / "run") as hook:
+        for _ in range(3):
+            with hook.step("train"):
+                hook.save_scalar("loss", 1.0)
+                time.sleep(0.002)
+    first, second, _ = open_run(tmp_path / "run").stages().stages
+    assert (first.name, first.seconds) == ("initialization", 0.0)
+    assert first.end == second.begin
+
+
 def test_a_run_without_steps_has_no_stages(tmp_path: Path) -> None:
     run = open_run(build_run(tmp_path / "run", []))
     assert (len(run.stages()), run.stages().seconds, run.stages().loop_s) == (0, {}, 0.0)
