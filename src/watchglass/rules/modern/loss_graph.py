@@ -17,6 +17,8 @@ from watchglass.tables import StepView
 
 #: Ratio of a loss to its start from which on it has diverged, and decrease from which on it falls as it should.
 _RISEN, _FALLEN = 2.0, 0.5
+#: Backwards of a step from which on they are micro-batches: a pair may be the real and the made samples of a GAN.
+_MICRO = 3
 #: Steps after which a loss has fallen by this share, where the run learns anything.
 _LONG, _LEARNED = 64, 0.1
 
@@ -40,12 +42,14 @@ class LossGraph(Rule):
         * A clamp limits logits so far that no sample can get a loss below `floor`.
         * Predictions of shape (n, 1) minus targets of shape (n) give differences of shape (n, n): an `error`.
         * Outputs are averaged over the batch before they meet the targets of its samples: an `error`.
-        * The loss is summed over the batch, the optimizer is SGD, and the loss diverged. Or in `patience` captures
+        * The loss is summed over the batch, or the gradients of three or more micro-batches are added without division
+          by their number. The optimizer is SGD, and the loss diverged. Or in `patience` captures
           after `hold` steps the update was more than `large` of the weight, and the loss had not fallen to half of its
           start. Or at the end of a run of 64 steps or more the loss has fallen by less than a tenth; the rule skips
           GANs and resumed runs. A sum that does no harm is an `info`. Adaptive optimizers do not depend on the scale of
           the loss.
-    Usual causes: dim=0 in place of dim=1, a forgotten softmax or squeeze, reduction="sum" with a rate for means.
+    Usual causes: dim=0 in place of dim=1, a forgotten softmax or squeeze, reduction="sum" with a rate for means,
+        gradient accumulation without loss / accumulation_steps.
     What to try: use cross_entropy on raw outputs; give predictions and targets the same shape; average over the batch.
     Costs: the fact loss_graph, read at a few captured steps.
     Source: exact for operations; house: `floor`, `large`, `hold`, `patience`.
@@ -67,6 +71,8 @@ class LossGraph(Rule):
 
     #: Samples that the loss is summed over; 0 for a mean.
     summed: int = state(int)
+    #: Micro-batches of a step whose gradients are added, each of a mean; 0 where they are divided.
+    added: int = state(int)
     #: Captures with large updates, and the first losses.
     jumps: int = state(int)
     start: list[float] = state(list)
@@ -80,24 +86,26 @@ class LossGraph(Rule):
             return
         self.steps = view.model_step
         calls = LossCalls.of(fact.data for fact in view.facts("loss_call"))
-        for fact in view.facts("loss_graph"):
-            terms = data_terms(fact)
+        by_backward = [data_terms(fact) for fact in view.facts("loss_graph")]
+        if len(by_backward) >= _MICRO:
+            self.added = _added(by_backward)
+        for fact, terms in zip(view.facts("loss_graph"), by_backward, strict=True):
             self.summed = max((_summed(term) for term in terms), default=0)
             for found in mistakes(terms, calls, int(fact.data.get("batch") or 0), self.floor, view.model):
                 yield self._finding(view, found)
-        if self.summed:
+        if self.summed or self.added:
             yield from self._of_sum(view)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """A sum whose updates were not too large: with a loss that has not fallen, or without harm."""
-        if not self.summed or self.harmed or not self._depends_on_scale(view):
+        if not (self.summed or self.added) or self.harmed or not self._depends_on_scale(view):
             return
         unclear = view.in_turns or signals.resumed(view) or self.steps < _LONG
         if not unclear and signals.progress(self.start, signals.losses(view, 16)) < _LEARNED:
-            message = f"the loss is a sum over {self.summed} samples and has not fallen{self._as_mean(view)}"
-            yield self._finding(view, Mistake(Severity.WARNING, "loss_is_a_sum", message))
+            yield self._harm(view, "the loss has not fallen")
             return
-        message = f"the loss is a sum over {self.summed} samples: its gradient grows with the size of the batch"
+        grows = "their number" if self.added else "the size of the batch"
+        message = f"{self._what()}: {'the sum' if self.added else 'its gradient'} grows with {grows}"
         yield self._finding(view, Mistake(Severity.INFO, "", message))
 
     def _of_sum(self, view: StepView) -> Iterable[Finding]:
@@ -122,15 +130,20 @@ class LossGraph(Rule):
             return
         self.harmed = True
         shows = "the loss has diverged" if broken else f"an update is {ratio:.2g} of the weight"
-        message = (
-            f"the loss is a sum over {self.summed} samples and {shows} at step {view.mode_step}{self._as_mean(view)}"
-        )
-        limit = None if broken else self.large
-        yield self._finding(view, Mistake(Severity.WARNING, "loss_is_a_sum", message, ratio or None, limit))
+        yield self._harm(view, f"{shows} at step {view.mode_step}", ratio or None, None if broken else self.large)
 
-    def _as_mean(self, view: StepView) -> str:
+    def _what(self) -> str:
+        if self.added:
+            return f"the gradients of {self.added} micro-batches are added, each of a mean over its samples"
+        return f"the loss is a sum over {self.summed} samples"
+
+    def _harm(self, view: StepView, shows: str, value: float | None = None, limit: float | None = None) -> Finding:
         rate = signals.learning_rate(view)
-        return f"; for a mean, a learning rate of {rate:.3g} acts as {rate * self.summed:.3g}" if rate else ""
+        factor = self.added or self.summed
+        as_mean = f"; for a mean, a learning rate of {rate:.3g} acts as {rate * factor:.3g}" if rate else ""
+        symptom = "micro_batches_added" if self.added else "loss_is_a_sum"
+        message = f"{self._what()} and {shows}{as_mean}"
+        return self._finding(view, Mistake(Severity.WARNING, symptom, message, value, limit))
 
     @staticmethod
     def _depends_on_scale(view: StepView) -> bool:
@@ -148,6 +161,17 @@ class LossGraph(Rule):
             symptoms=(found.symptom,) if found.symptom else (),
             evidence={**signals.optimizer_evidence(view), **found.evidence},
         )
+
+
+def _added(by_backward: list[list[LossTerm]]) -> int:
+    """The micro-batches of a step whose losses are alike, each a mean of its own samples; 0 where that is not so."""
+    first = [term.operations for term in by_backward[0]]
+    alike = all([term.operations for term in terms] == first for terms in by_backward)
+    whole = all(term.whole and term.coefficient is not None for terms in by_backward for term in terms)
+    if not (first and alike and whole) or any(_summed(term) for term in by_backward[0]):
+        return 0
+    largest = max(abs(term.coefficient or 0.0) * max(1, term.summed()) for terms in by_backward for term in terms)
+    return len(by_backward) if largest > 0.99 else 0
 
 
 def _summed(term: LossTerm) -> int:

@@ -255,6 +255,40 @@ def test_a_sum_is_a_warning_where_the_loss_has_not_fallen(run_path: Path, rate: 
     assert [each[0] for each in found] == [severity]
 
 
+def accumulated(run: Path, divisor: float, *, micro: int = 4, rate: float = 0.5, adam: bool = False) -> list[Any]:
+    """Findings of a run that adds the gradients of micro-batches: severity, first cause, message."""
+    torch.manual_seed(0)
+    model = classifier()
+    kind = torch.optim.Adam if adam else torch.optim.SGD
+    optimizer = kind(model.parameters(), lr=1e-3 if adam else rate)
+    rules = [RuleSpec("LossGraph")]
+    with watchglass.watch(model, run=run, save_interval=1, strict=True, **capture_for(rules)):
+        for _ in range(40):
+            optimizer.zero_grad()
+            for _ in range(micro):
+                inputs, labels = batch(16)
+                (F.cross_entropy(model(inputs), labels) / divisor).backward()
+            optimizer.step()
+    return [(f.severity.value, (f.causes or ("",))[0], f.message) for f in replay(run, rules).findings]
+
+
+def test_micro_batches_that_are_not_divided_are_a_warning_where_updates_are_too_large(run_path: Path) -> None:
+    ((severity, cause, message),) = accumulated(run_path / "sick", 1.0, rate=5.0)
+    assert (severity, cause) == ("warning", "accumulation_not_divided")
+    assert "the gradients of 4 micro-batches are added, each of a mean over its samples and" in message
+    assert message.endswith("; for a mean, a learning rate of 5 acts as 20")
+    ((severity, _, message),) = accumulated(run_path / "slow", 1.0, rate=0.02)
+    assert severity == "info"
+    assert message.endswith("the sum grows with their number")
+
+
+@pytest.mark.parametrize("settings", [{"divisor": 4.0}, {"divisor": 1.0, "micro": 2}, {"divisor": 1.0, "adam": True}])
+def test_micro_batches_are_silent_where_they_are_divided_few_or_of_no_consequence(
+    run_path: Path, settings: dict[str, Any]
+) -> None:
+    assert accumulated(run_path, **settings) == []
+
+
 @pytest.mark.parametrize(("axis", "found"), [(1, []), (2, ["normalized_over_batch"]), (3, ["normalized_over_batch"])])
 def test_an_overlap_of_pixels_needs_probabilities_of_classes(axis: int, found: list[str]) -> None:
     target = F.one_hot(torch.arange(64).view(4, 4, 4) % 3, 3).movedim(3, 1).float()
