@@ -18,9 +18,11 @@ from torch.profiler import profile, schedule
 from watchglass import open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.cli.run_contents import head_of
+from watchglass.diagnose import verdict
 from watchglass.records import OperatorWindow, WindowRefusal
 from watchglass.run import Run
-from watchglass.view import read_torch_trace, trace_document
+from watchglass.view import capture_lines, read_torch_trace, trace_document
 
 Between = Callable[[int], object]
 
@@ -187,6 +189,9 @@ def test_windows_past_the_end_are_refused_or_cut(tmp_path: Path) -> None:
     (window,) = run.operators()
     assert (window.steps, window.note) == (range(25, 30), "the training run ended before its last step")
     assert refusals(run) == [(100, "the training run ended before step 100")]
+    refused = "steps 100:105: the training run ended before step 100"
+    assert dict(head_of(run))["not profiled"] == refused
+    assert f"not profiled: {refused}" in capture_lines(verdict(run).capture)
 
 
 def test_a_script_that_profiles_keeps_its_profiler(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from watchglass.errors import WatchglassError
 from watchglass.record import recovered_steps
-from watchglass.records import Mode, Role, count
+from watchglass.records import Mode, Role, WindowRefusal, count
 from watchglass.run import Run, ending_of, leaders_of, state_of, usage_of
 from watchglass.store import is_alive, lease_holder
 from watchglass.view import (
@@ -23,6 +23,7 @@ from watchglass.view import (
     operators_sentence,
     phases_sentence,
     printable,
+    refusal_sentence,
     usage_sentence,
 )
 
@@ -61,6 +62,7 @@ def head_of(run: Run) -> Rows:
         *(("modules", modules_sentence(times)) for times in (run.module_times(),) if len(times)),
         *(("operators", operators_sentence(operators)) for operators in run.operators() if len(operators)),
         *(("functions", functions_sentence(profile)) for profile in run.python_profiles() if len(profile)),
+        *(("not profiled", refusal_sentence(fact.data)) for fact in run.facts(WindowRefusal.KIND)),
         *(("evaluated by", who) for who in _evaluators(run)),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {manifest.version}"),
     ]

@@ -21,6 +21,7 @@ from watchglass.records import (
     Status,
     StepEnd,
     Verdict,
+    WindowRefusal,
     judged,
 )
 from watchglass.rules import Knowledge, load_knowledge
@@ -249,6 +250,10 @@ def _capture(run: Run) -> dict[str, Any]:
                 found["worker"] = name
             if len(phases := run.phases(worker=name)):
                 found["phases"] = {phase: round(share, 4) for phase, share in phases.shares.items()}
+            refusals = [dict(fact.data) for fact in run.facts(WindowRefusal.KIND, name)]
+            # `watchglass profile` prints why its own request was refused.
+            if refused := [each for each in refusals if each.get("request") is None]:
+                found["refused_windows"] = refused
             break
     recovered = sum(recovered_steps(run.worker(worker).lifecycle) for worker in run.workers)
     return {**found, "recovered_steps": recovered} if recovered else found

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import PHASE_NAMES, PHASES
+from watchglass.records import PHASE_NAMES, PHASES, Mode
 from watchglass.run.clocks import wall_times
 from watchglass.run.worker import Worker
+
+_FORWARD = PHASE_NAMES.index("forward")
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +25,7 @@ class StepTimes:
         rows: The steps, as rows of :attr:`Worker.columns`.
         begin_ns: int64[n]. With phases: the end of the step before, since phases are all of the time since then.
             Without: the call of the model.
-        end_ns: int64[n].
+        end_ns: int64[n]. With phases, an evaluation's step ends when the model returns.
         phases_s: float64[n, 6], seconds of each of :data:`PHASE_NAMES`; NaN in steps without phases.
     """
 
@@ -47,13 +49,19 @@ def step_times(worker: Worker) -> StepTimes:
     rows = worker.columns
     ends = worker.ends(rows)
     end_ns, phases_s = np.zeros(len(rows), np.int64), np.full((len(rows), len(PHASE_NAMES)), np.nan)
-    seconds = (ends["end_ns"].astype(np.int64) - ends["start_ns"].astype(np.int64)) / 1e9
+    called_ns, closed_ns = ends["start_ns"].astype(np.int64), ends["end_ns"].astype(np.int64)
+    seconds = (closed_ns - called_ns) / 1e9
     for attempt, tables in worker.attempts.items():
         own = np.flatnonzero(rows["attempt"] == attempt)
-        end_ns[own] = wall_times(tables.headers[:1], ends["end_ns"][own]).astype(np.int64)
         recorded = tables.log(PHASES).unique(PHASES.unique)
         _, at, found = np.intersect1d(rows["own"][own], recorded["global_step"], return_indices=True)
         phases_s[own[at]] = np.stack([recorded[field.name][found] for field in PHASES.own], 1)
+        # Such a step is closed by the next call of a model, long after the phases that follow it have begun.
+        returned_ns = called_ns + np.rint(1e9 * phases_s[:, _FORWARD])
+        early = (rows["mode"] != int(Mode.TRAIN)) & (returned_ns < closed_ns)
+        last_ns = closed_ns.copy()
+        last_ns[early] = returned_ns[early]
+        end_ns[own] = wall_times(tables.headers[:1], last_ns[own]).astype(np.int64)
     whole = phases_s.sum(1)
     seconds = np.where(np.isnan(whole), seconds, whole)
     order = np.argsort(end_ns, kind="stable")

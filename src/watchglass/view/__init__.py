@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         modules_sentence as modules_sentence,
         operators_sentence as operators_sentence,
         phases_sentence as phases_sentence,
+        refusal_sentence as refusal_sentence,
         usage_sentence as usage_sentence,
         window_cost_sentence as window_cost_sentence,
     )

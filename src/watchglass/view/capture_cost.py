@@ -7,17 +7,19 @@ from typing import Any
 
 from watchglass.records import count
 from watchglass.view.text import duration, percent, printable, size
+from watchglass.view.usage import refusal_sentence
 
 #: Share of the time that waits for data from which on it is stated: there XProf calls a step moderately input-bound.
 _NOTABLE_WAIT = 0.05
 
 
 def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
-    """One line each for the cost in training steps, the records written, the records dropped and the wait for data.
+    """One line each for the cost in training steps, records written and dropped, the wait for data, refused windows.
 
     Args:
         counters: As in a worker's ``left`` event. Missing ones, and those that are not numbers, are omitted. ``worker``
-            names the worker if there are several, and ``phases`` has the shares of the phases of its steps.
+            names the worker if there are several, ``phases`` has the shares of the phases of its steps, and
+            ``refused_windows`` the windows of the configuration that were not profiled.
     """
     worker = counters.get("worker")
     whose = f"on {printable(worker)}: " if isinstance(worker, str) else ""
@@ -56,6 +58,10 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     waits = _number(phases, "data") if isinstance(phases, Mapping) else None
     if waits is not None and waits >= _NOTABLE_WAIT:
         yield f"{whose}{percent(waits)} of the time of training steps is a wait for data"
+    refused = counters.get("refused_windows")
+    for refusal in refused if isinstance(refused, list) else ():
+        if isinstance(refusal, Mapping):
+            yield f"{whose}not profiled: {refusal_sentence(refusal)}"
 
 
 def _kept(counters: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from watchglass.errors import UnknownNameError
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status, count
 from watchglass.view.json_format import finding_to_json, strict_json
 from watchglass.view.page import escaped, figures_html, page, section, table_html
-from watchglass.view.text import duration, percent, quantity
+from watchglass.view.text import duration, exact_duration, percent, quantity
 from watchglass.view.time_figures import durations_figure, machine_figure, phases_figure
 from watchglass.view.time_tables import code_tables
 from watchglass.view.verdict import tone
@@ -308,7 +308,8 @@ def _framework(run: Run, document: Mapping[str, Any]) -> list[str]:
 def _rules_table(rules: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (
-            escaped(rule["rule"]), escaped(rule["looks_for"]), escaped(rule["status"]),
+            escaped(rule["rule"]), escaped(rule["looks_for"]),
+            escaped(": ".join(filter(None, (rule["status"], rule["reason"])))),
             f"{rule['times_triggered']:,}" if rule["times_triggered"] else "",
             escaped(", ".join(f"{name} {value}" for name, value in rule["parameters"].items())),
         )
@@ -332,7 +333,11 @@ def _found(findings: Sequence[Finding]) -> list[str]:
 
 def _step_table(document: Mapping[str, Any]) -> list[str]:
     rows = [
-        (mode, f"{found['steps']:,}", duration(found["mean"]), *(duration(found[key]) for key in _PERCENTILES))
+        (
+            mode,
+            f"{found['steps']:,}",
+            *(exact_duration(found[key]) for key in ("mean", *_PERCENTILES)),
+        )
         for mode, found in document["durations"].items()
     ]
     head = ("steps", "number", "mean", "longest", "99th percentile", "95th", "median", "shortest")
@@ -373,7 +378,7 @@ def _loader_times(makers: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{row['loader']}", "the process that trains" if row["loader_worker"] < 0 else f"{row['loader_worker']}",
             f"{row['batches']:,}",
             *(
-                duration(row[name]) if name in row else "unknown"
+                exact_duration(row[name]) if name in row else "unknown"
                 for name in ("fetch_s", "collate_s", "queued_s", "transfer_s")
             ),
         )

@@ -46,6 +46,13 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
+def exact_duration(seconds: float) -> str:
+    """``"136 ms"``, ``"1.27 s"``, ``"25 s"``: three digits below 10 s, for durations that people compare."""
+    if not math.isfinite(seconds) or seconds < 0 or seconds >= 9.995:
+        return duration(seconds)
+    return f"{1000 * seconds:,.3g} ms" if seconds < 0.9995 else f"{seconds:.2f} s"
+
+
 def number(value: float | None) -> str:
     """Four significant digits, ``"NaN"``, ``"inf"``, ``"-inf"``, or "" for None."""
     if value is None:

@@ -14,7 +14,7 @@ from watchglass.errors import UnknownNameError
 from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, ModuleOperator, OperatorTotals
 from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
 from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
-from watchglass.view.text import duration, percent, quantity, size
+from watchglass.view.text import exact_duration as _exact, percent, quantity, size
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -312,10 +312,6 @@ def _places(low: float, high: float) -> list[float]:
     """Ticks between two powers of ten: 1, 2 and 5 times each power, or the powers alone if these would be many."""
     factors = (1, 2, 5) if high - low < 3 else (1,)
     return [factor * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for factor in factors]
-
-
-def _exact(seconds: float) -> str:
-    return duration(seconds) if seconds >= 10 else f"{1000 * seconds:,.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def _columns(phases: Phases) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:

@@ -36,7 +36,7 @@ def code_tables(run: Run) -> list[tuple[str, str]]:
         title = f"Modules, per step, in {count(len(times.steps), 'step')} that were timed{where}"
         tables.append((title, table_html(_MODULES, [tuple(map(escaped, row)) for row in module_rows(times)])))
     for operators in run.operators():
-        steps = f"of training steps {operators.steps.start:,} up to {operators.steps.stop:,}, per step"
+        steps = f"of training steps {operators.steps.start}:{operators.steps.stop}, per step"
         rows = [OPERATOR_TITLES, *(tuple(map(escaped, row)) for row in operator_rows(operators))]
         if not any(row.self_device_s for row in operators.rows):
             rows = [row[:_DEVICE] + row[_DEVICE + 1 :] for row in rows]
@@ -54,9 +54,7 @@ def code_tables(run: Run) -> list[tuple[str, str]]:
         if kernels:
             tables.append((f"Kernels {steps}", table_html(("kernel", "calls", "device"), kernels)))
     for profile in run.python_profiles():
-        steps = (
-            f"of training steps {profile.steps.start:,} up to {profile.steps.stop:,}, per step, by {profile.profiler}"
-        )
+        steps = f"of training steps {profile.steps.start}:{profile.steps.stop}, per step"
         cells = [tuple(map(escaped, row)) for row in function_rows(profile)]
         tables.append((f"Python functions {steps}, by {profile.profiler}", table_html(FUNCTION_TITLES, cells)))
     return tables

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from watchglass.records import WindowCost, count
 from watchglass.run import LoaderWorkers, ModuleTimes, Operators, Phases, PythonProfile, Usage
-from watchglass.view.text import duration, percent, size
+from watchglass.view.text import duration, exact_duration, percent, printable, size
 
 
 def usage_sentence(usage: Usage) -> str:
@@ -93,8 +95,13 @@ def window_cost_sentence(cost: WindowCost) -> str:
     """``"a step took 30 ms, 25 ms in the steps before"``; "" where it is unknown."""
     if math.isnan(cost.inside_s):
         return ""
-    before = "" if math.isnan(cost.outside_s) else f", {duration(cost.outside_s)} in the steps before"
-    return f"a step took {duration(cost.inside_s)}{before}"
+    before = "" if math.isnan(cost.outside_s) else f", {exact_duration(cost.outside_s)} in the steps before"
+    return f"a step took {exact_duration(cost.inside_s)}{before}"
+
+
+def refusal_sentence(refusal: Mapping[str, Any]) -> str:
+    """``"steps 100:105: the training run ended before step 100"``, from the data of a fact ``window_refused``."""
+    return printable(f"steps {refusal.get('window')}: {refusal.get('reason')}")
 
 
 def modules_sentence(times: ModuleTimes) -> str:

@@ -168,13 +168,13 @@ def test_ticks_are_recorded_where_a_rule_looks_at_them(run_path: Path, rules: An
     assert {seen.kind for seen in open_run(run_path).journal.observations} == {"worker_joined"}
     (status,) = replay(run_path, rules("Waits")).statuses
     assert status.status is Status.NOT_APPLICABLE
-    assert "none of this run recorded tick" in status.reason
+    assert status.reason == "it can only be evaluated while the run goes on, and it was not"
 
 
 def test_without_an_evaluator_a_rule_with_ticks_is_not_applicable(run_path: Path, rules: Any) -> None:
     (status,) = replay(build_run(run_path, losses(1, 2)), rules("Waits")).statuses
     assert status.status is Status.NOT_APPLICABLE
-    assert "none followed this run" in status.reason
+    assert "no evaluator followed this run" in status.reason
 
 
 def test_a_made_up_run_has_ticks(run_path: Path, rules: Any) -> None:

@@ -88,7 +88,7 @@ def test_without_an_evaluator_such_a_rule_is_not_applicable(run_path: Path, rule
     build_run(run_path, losses(1, 2))
     evaluation = replay(run_path, rules("Losses"))
     assert evaluation.statuses[0].status is Status.NOT_APPLICABLE
-    assert "none followed this run" in evaluation.statuses[0].reason
+    assert "no evaluator followed this run" in evaluation.statuses[0].reason
     config = EvaluatorConfig(str(run_path), None, rules("Losses"))
     assert merge([replay_part(run_path, config)], rules("Losses")).statuses == evaluation.statuses
     engine = Engine(rules("Losses"))

@@ -70,3 +70,10 @@ def test_a_notable_wait_for_data_is_stated() -> None:
     assert list(capture_lines({"phases": shares})) == ["38 % of the time of training steps is a wait for data"]
     assert list(capture_lines({"phases": {**shares, "data": 0.04}})) == []
     assert list(capture_lines({"phases": "damaged"})) == []
+
+
+def test_windows_that_were_not_profiled_are_named_with_the_reason() -> None:
+    refused = {"window": "5000:5005", "reason": "the training run ended before step 5000", "request": None}
+    assert list(capture_lines({"refused_windows": [refused]})) == [
+        "not profiled: steps 5000:5005: the training run ended before step 5000"
+    ]

@@ -133,8 +133,8 @@ def test_operators_of_profiled_steps_are_shown_per_step(tmp_path: Path) -> None:
         ("aten::add", "1", "50 ms", "25 %", "50 ms", "0 ms", "0 bytes"),
     ]
     page = render_report(run, verdict(run))
-    assert "Operators of training steps 10 up to 12, per step" in page
+    assert "Operators of training steps 10:12, per step" in page
     assert "aten::&lt;b&gt;mm" in page
     assert dict(head_of(run))["operators"] == (
-        "steps 10:12, host: 75 % aten::<b>mm, 25 % aten::add; a step took 0.5 s, 0.2 s in the steps before"
+        "steps 10:12, host: 75 % aten::<b>mm, 25 % aten::add; a step took 500 ms, 250 ms in the steps before"
     )

@@ -71,9 +71,8 @@ class Engine:
         for runner in self._runners:
             missing = [kind for kind in runner.required_observations if observed is not None and kind not in observed]
             if missing:
-                runner.not_applicable = (
-                    f"it needs what an evaluator observes ({', '.join(runner.required_observations)}), and "
-                    + (f"none of this run recorded {missing[0]}" if observed else "none followed this run")
+                runner.not_applicable = "it can only be evaluated while the run goes on, and " + (
+                    "it was not" if observed else "no evaluator followed this run"
                 )
         #: TRAIN steps seen, per attempt and worker.
         self.train_steps: dict[tuple[int, str], int] = {}
