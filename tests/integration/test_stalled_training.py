@@ -48,6 +48,20 @@ def test_the_documented_threshold(tmp_path: Path, seconds: float, found: int) ->
     assert bool(shown(made, run)[0]) is bool(found)
 
 
+@pytest.mark.parametrize(
+    ("compiled", "steps", "seconds", "found"),
+    [(False, 8, 100, True), (True, 8, 100, False), (True, 8, 700, True), (True, 80, 100, True)],
+)
+def test_a_compiled_model_may_stand_still_for_longer_in_its_first_steps(
+    tmp_path: Path, compiled: bool, steps: int, seconds: float, found: bool
+) -> None:
+    """Also after its first step: captured steps have a graph of their own."""
+    suite = TestStalledTraining()
+    known = {1: {"model": {"compiled": compiled}}}
+    run = suite.build(tmp_path / "run", [*training(steps, facts=known), Silence(seconds=seconds)])
+    assert bool(shown(suite.make, run)[0]) is found
+
+
 def test_a_run_before_its_first_step_is_not_judged(tmp_path: Path) -> None:
     suite = TestStalledTraining()
     assert shown(suite.make, suite.build(tmp_path / "run", [Silence(seconds=1e5)]))[0] == []

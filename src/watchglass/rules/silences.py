@@ -10,6 +10,9 @@ from watchglass.tables import JointStep, Tick
 
 #: Times between steps of which the median is taken.
 _LAST = 64
+#: First steps in which a compiled model may stand still this many times as long: its graphs are compiled when they are
+#: first needed, also after the first step (captured steps have their own, and so have other shapes and evaluations).
+_COMPILING, _TIMES = 64, 10
 
 
 class LongSilence(NamedTuple):
@@ -55,12 +58,16 @@ def silence_at(
         tick: The tick.
         threshold: Least seconds without a step.
         factor: Least multiple of the median time between steps.
-        pauses: Least multiple of the longest time between steps.
+        pauses: Least multiple of the longest time between steps. Unless it is 0, all limits are ten times as long in
+            the first 64 steps of a compiled model.
     """
     if tick.last is None or not gaps:
         return None
     usual = median(gaps["between_s"]) if gaps["between_s"] else 0.0
-    limit = max(threshold, factor * usual, pauses * gaps["longest_s"])
+    first = tick.last.first if isinstance(tick.last, JointStep) else tick.last
+    model = first.latest_fact("model")
+    compiling = model is not None and model.data.get("compiled") and first.model_step < _COMPILING
+    limit = max(threshold, factor * usual, pauses * gaps["longest_s"]) * (_TIMES if compiling and pauses else 1)
     late = sorted(worker for worker, seconds in tick.seconds.items() if seconds >= limit)
     have = "has" if len(late) == 1 else "have"
     since = f"for {tick.silent_s:.0f} s after step {tick.last.mode_step}"

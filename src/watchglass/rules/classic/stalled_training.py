@@ -19,8 +19,9 @@ class StalledTraining(Rule):
     Looks at: ticks (calls of the rule while no step is completed), and the time between earlier steps.
     Fires when: no worker that the run waits for has completed a step for `threshold` seconds. This time must also be
         `factor` times the median time between steps, and `pauses` times the longest pause so far. A run before its
-        first step is not judged. A long evaluation or checkpoint sets the longest pause, so the next one is not
-        reported.
+        first step is not judged, and in the first 64 steps of a compiled model all limits are ten times as long: graphs
+        are compiled when they are first needed. A long evaluation or checkpoint sets the longest pause, so the next one
+        is not reported.
     Usual causes: a data loader that returns nothing, a collective that waits for a rank that has failed, a full disk.
     What to try: look at the stacks of the processes with py-spy; --stop-on warning ends such a run.
     Costs: ticks in the journal, a few hundred bytes each, at intervals that double up to 60 s.

@@ -28,7 +28,8 @@ class Hang(Rule):
         all threads, which the recorder's thread of each process notes after ten seconds without a step.
     Fires when: a worker that the run waits for has completed no step for `threshold` seconds, and for `factor` times
         the median time between steps, and `pauses` times the longest pause so far. Without stacks it waits twice as
-        long: a process that holds the interpreter's lock cannot show them. A run before its first step is not judged.
+        long: a process that holds the interpreter's lock cannot show them. A run before its first step is not judged,
+        and in the first 64 steps of a compiled model all limits are ten times as long.
     Usual causes: a collective that not all ranks reach; a loader whose worker has died or waits for a lock; a file
         system or a service that does not answer.
     What to try: look at the line at which the script stands; if ranks stand at different lines, at the one that stands
