@@ -37,12 +37,13 @@ class StepOutlier(Rule):
 
     Looks at: the phases of training steps, and evaluations before them.
     Fires when: more than `n_outliers` times a step took more than `factor` times the median of the last steps, and
-        `least` seconds more than it, and together these steps cost at least `cost` percent of the time of all steps.
-        Outliers in a row count once. The phase that grew most in them is named; garbage collections in the training
-        thread, if they took half of the additional time, or calls of `torch.save`, if they took a quarter; and whether
-        outliers come at equal distances or after evaluations. The gain is an upper bound: outliers as fast as the
-        median. Sixteen outliers in a row are an `info`: since which step, in which phase, and whether watchglass looks
-        for the first bad module in them. It joins the diagnosis of values that became NaN or infinite at that step.
+        `least` seconds more than it, and together these steps cost at least `cost` percent of the time of all
+        steps. Outliers in a row count once. The phase that grew most in them is named; garbage collections in the
+        training thread, if they took half of the additional time, or calls of `torch.save`, if they took a quarter,
+        and in half of these steps; and whether outliers come at equal distances or after evaluations. The gain is
+        an upper bound: outliers as fast as the median. Sixteen outliers in a row are an `info`: since which step,
+        in which phase, and whether watchglass looks for the first bad module in them. It joins the diagnosis of
+        values that became NaN or infinite at that step.
     Usual causes: checkpoints, logging or evaluations by hand between steps; a loader that starts its workers again in
         each epoch; garbage collection; code that compiles for new shapes; other programs on the machine.
     What to try: `persistent_workers=True`; checkpoints less often, or in another thread; `gc.freeze()` after the
@@ -72,6 +73,9 @@ class StepOutlier(Rule):
     beyond: list[float] = state(lambda: [0.0] * len(PHASE_NAMES))
     #: Seconds of outliers in which garbage was collected, and in which `torch.save` wrote, by name.
     paused: dict[str, float] = state(dict)
+    #: Number of outliers with such a pause that is the reason of their length, by name, and of all slow steps.
+    with_reason: dict[str, int] = state(dict)
+    slow: int = state(int)
     #: Number of outliers, of those after an evaluation, and the last of their steps.
     count: int = state(int)
     evaluated: int = state(int)
@@ -98,8 +102,11 @@ class StepOutlier(Rule):
             self.beyond = [
                 so_far + max(0.0, s - usual) for so_far, s, usual in zip(self.beyond, seconds, self.usual, strict=False)
             ]
+            self.slow += 1
             for pause, spent in view.pauses.items():
                 self.paused[pause.name] = self.paused.get(pause.name, 0.0) + spent
+                enough = spent >= _REASON[pause] * (sum(seconds) - self.usual[-1])
+                self.with_reason[pause.name] = self.with_reason.get(pause.name, 0) + enough
             if not self.in_a_row:
                 self.since_step = view.mode_step
                 self._count(view)
@@ -131,7 +138,7 @@ class StepOutlier(Rule):
             return
         percent, gain = 100 * lost / self.whole, self.whole / (self.whole - lost)
         phase = PHASE_NAMES[int(np.argmax(self.beyond))]
-        pause = next((each for each in Pause if self.paused.get(each.name, 0.0) >= _REASON[each] * lost), None)
+        pause = next((each for each in Pause if self._is_reason(each, lost)), None)
         ms = 1000 * self.usual[-1]
         reason = (
             f", where {_PAUSES[pause]} took {self.paused[pause.name]:.2g} s of {lost:.2g} s"
@@ -154,6 +161,11 @@ class StepOutlier(Rule):
                 "paused_s": self.paused,
             },
         )  # fmt: skip
+
+    def _is_reason(self, pause: Pause, lost: float) -> bool:
+        """A single long pause explains one outlier, not the others."""
+        often = 2 * self.with_reason.get(pause.name, 0) >= self.slow
+        return often and self.paused.get(pause.name, 0.0) >= _REASON[pause] * lost
 
     def _slower(self, view: StepView, now: NDArray[np.float64]) -> Finding:
         """What is so for good has a reason or none; with values that became bad at the same step it is no accident."""

@@ -96,6 +96,15 @@ def test_a_pause_that_takes_enough_of_the_time_is_the_reason(
     assert finding.evidence["paused_s"][pause.name] == pytest.approx(4 * spent_s)
 
 
+def test_one_long_pause_is_not_the_reason_of_the_other_outliers(run_path: Path) -> None:
+    run = steps(101, every=20, other_s=2.0)
+    run[80] = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, other_s=60.0, pauses={Pause.COLLECTION: 59.0})
+    *_, last = found(run_path, run)
+    assert "garbage" not in last.message
+    assert last.evidence["paused_s"] == {"COLLECTION": 59.0}
+    assert last.symptoms == ("outliers_between_steps",)
+
+
 def test_pauses_of_usual_steps_are_no_reason(run_path: Path) -> None:
     usual = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, pauses={Pause.COLLECTION: 0.05})
     run = [phased(forward_s=2.0) if n >= 40 and n % 20 == 0 else usual for n in range(101)]
