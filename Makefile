@@ -15,7 +15,7 @@
 # make zoo     recall and false alarms of the default rules, for docs/scoreboard.md: hours (ZOO="--quick" for a minute)
 # make slow-zoo  whether the right bottleneck of slow programs is named first (SLOW_ZOO="--write" for docs/slow-programs.md)
 # make rule-pages  write docs/rules/, the page of each rule, and draw the figures that are missing (RULE_PAGES="--redraw NAME")
-# make sampling  the cost of sampling system metrics (SAMPLING="--processes 32")
+# make sampling  the cost of sampling system metrics (SAMPLING="--processes 32", or "--days 7" for a week's size)
 # make loading  what observing a data loader takes for each batch (LOADING="--workers 2")
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
 # make gpu     the tests that a GPU changes, and what statistics of its tensors take (on a machine with one)

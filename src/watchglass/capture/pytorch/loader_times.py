@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from watchglass.capture.guard import harmless
+from watchglass.capture.hook import Hook
 from watchglass.capture.loader_clock import BatchMaker, BatchReader
 from watchglass.capture.step_phases import StepPhases
 from watchglass.capture.wrappers_importlib_bootstrap import Sent
@@ -27,12 +27,12 @@ class LoaderTimes:
     The iterator keeps the functions that it finds, the loader gets back its own. For the training thread.
 
     Args:
+        hook: Its clock counts, and nothing is timed once it is off.
         phases: Gets the sums.
-        now_ns: Its clock.
     """
 
-    def __init__(self, phases: StepPhases, now_ns: Callable[[], int]) -> None:
-        self._phases, self._now_ns = phases, now_ns
+    def __init__(self, hook: Hook, phases: StepPhases) -> None:
+        self._hook, self._phases = hook, phases
         self._numbers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._count = 0
         # By the id of the iterator, with a reference to it; a lookup in a dictionary of weak keys costs a microsecond.
@@ -51,7 +51,10 @@ class LoaderTimes:
             own = {name: _own(getattr(loader, name)) for name in ("collate_fn", "worker_init_fn")}
             self._placed = loader, own, reader
             maker = reader.maker
-            loader.collate_fn = Sent(own["collate_fn"], maker.collate_begins, maker.collate_ends)
+            begins, ends = maker.collate_begins, maker.collate_ends
+            if not loader.num_workers:  # in a worker process there is no hook that could be off
+                begins, ends = self._hook.guard.shielded(begins), self._hook.guard.shielded(ends)
+            loader.collate_fn = Sent(own["collate_fn"], begins, ends)
             if loader.num_workers:
                 loader.worker_init_fn = Sent(own["worker_init_fn"], _nothing, maker.enter_worker)
 
@@ -119,7 +122,7 @@ class LoaderTimes:
         # So many batches wait at most for the script, if all other workers are exhausted.
         slots = (loader.prefetch_factor or 2) * workers + 2
         memory = torch.zeros(workers * slots * 4, dtype=torch.int64, device="cpu").share_memory_() if workers else None
-        clock = {} if workers else {"now_ns": self._now_ns}
+        clock = {} if workers else {"now_ns": self._hook.phase_clock}
         maker = BatchMaker(memory, slots, get_worker_info, isinstance(loader.dataset, IterableDataset), **clock)
         return BatchReader(maker, memory, workers, slots, in_order=bool(getattr(loader, "in_order", True)))
 
