@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch.profiler import profile, schedule
 from watchglass import open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.capture.pytorch.step_windows import StepWindows
 from watchglass.cli.run_contents import head_of
 from watchglass.diagnose import verdict
 from watchglass.records import OperatorWindow, WindowRefusal
@@ -301,6 +303,22 @@ def test_kept_traces_lie_in_the_run_and_have_the_calls_of_the_window(tmp_path: P
     sorts = [event["ts"] for event in events if event["name"] == "aten::sort"]
     assert len(sorts) == 4, "each holds another of its name"
     assert all(at["step 10"] < each < at["step 12"] for each in sorts), "at the time of their steps"
+
+
+def test_the_training_thread_writes_no_trace_between_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two windows without a step between them; the recorder's thread has no time to read the first one."""
+    looks = StepWindows._read
+
+    def read(windows: StepWindows, **how: bool) -> None:
+        if threading.current_thread() is threading.main_thread():
+            looks(windows, **how)
+
+    monkeypatch.setattr(StepWindows, "_read", read)
+    train(tmp_path / "run", "10:12,12:14", keep_traces=True)
+    run = open_run(tmp_path / "run")
+    assert [bool(window.trace) for window in run.operators()] == [False, True]
+    (fact,) = run.facts("trace_not_kept")
+    assert fact.data["reason"].endswith("the next profiler began before it was written")
 
 
 def test_traces_are_kept_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,9 +37,11 @@ class KeptTraces:
     def _begin(self, attempt: int) -> None:
         self._place = attempt, layout.worker_name(self._hook.rank() or 0)
 
-    def keep(self, recording: Any, first_step: int) -> str:
-        """Write the trace of a recording; returns its path in the run, "" if it is not kept."""
+    def keep(self, recording: Any, first_step: int, *, writes: bool) -> str:
+        """Write the trace of a recording, if ``writes``; returns its path in the run, "" if it is not kept."""
         try:
+            if not writes:
+                raise RuntimeError("the next profiler began before it was written")
             return self._write(recording, first_step)
         except Exception as error:  # the window is recorded without it
             reason = f"{type(error).__name__}: {error}"

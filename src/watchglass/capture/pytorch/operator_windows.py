@@ -97,14 +97,15 @@ class OperatorProfiler(WindowProfiler):
             recording.profile.stop()
         recording.held = tuple(held_memory(self._models.roots(), self._optimizers()))
 
-    def result(self, recording: _Recording, frame: WindowFrame) -> Fact:  # noqa: D102
+    def result(self, recording: _Recording, frame: WindowFrame, *, writes: bool) -> Fact:  # noqa: D102
         profile, ranges = recording.profile, recording.ranges
         operators = [
             _totals(event) for event in profile.key_averages() if ranges is None or not ranges.holds(event.key)
         ]
         operators.sort(key=lambda each: (-max(each.self_cpu_s, each.self_device_s), each.name))
-        keeps = self._hook.config.profiler.keep_traces
-        trace = self._traces.keep(profile, frame.first_step) if keeps else ""
+        trace = ""
+        if self._hook.config.profiler.keep_traces:
+            trace = self._traces.keep(profile, frame.first_step, writes=writes)
         modules = tuple(ranges.operators(profile.events() or ())) if ranges is not None else ()
         results = profile.profiler.kineto_results if profile.profiler is not None else None
         memory = (*recording.held, *temporary_memory(results.events() if results is not None else ()))

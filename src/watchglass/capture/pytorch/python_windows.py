@@ -41,7 +41,7 @@ class PythonProfiler(WindowProfiler):
     def listen(self, guard: Guard, before: Callable[[Any, Any], None]) -> Callable[[], None]:  # noqa: D102
         return PYTHON_PROFILERS.listen(guard, before=before)
 
-    def result(self, recording: Any, frame: WindowFrame) -> Fact:  # noqa: D102
+    def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> Fact:  # noqa: D102
         functions, tree = self.read(recording)
         order = sorted(range(len(functions)), key=lambda index: (-functions[index].self_s, functions[index].name))
         place = {index: position for position, index in enumerate(order)}

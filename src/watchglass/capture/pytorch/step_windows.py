@@ -54,8 +54,16 @@ class WindowProfiler(ABC):
         """Stop it. Also after an exception nothing is profiled any more."""
 
     @abstractmethod
-    def result(self, recording: Any, frame: WindowFrame) -> Fact:
-        """What was recorded, as a fact. On the recorder's thread, as a rule."""
+    def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> Fact:
+        """What was recorded, as a fact.
+
+        On the recorder's thread, as a rule. Else ``writes`` is False while the training thread waits to go on.
+
+        Args:
+            recording: Of :meth:`start`.
+            frame: What the fact has beside the rows.
+            writes: Whether files may be written.
+        """
 
     @abstractmethod
     def free(self, recording: Any) -> None:
@@ -240,7 +248,7 @@ class StepWindows:
             if obstacle:
                 self._refuse(window, obstacle)
                 return
-            self._read()
+            self._read(writes=False)
             began_ns = monotonic_ns()
             recording = self._profiler.start()
             if self._leave_script is None:
@@ -273,7 +281,7 @@ class StepWindows:
         if threading.get_ident() == self._thread:
             if self._open is not None:
                 self._close(f"the script began to use {self._profiler.name} itself")
-            self._read()
+            self._read(writes=False)
 
     def _run_ends(self) -> None:
         if self._open is not None:
@@ -299,13 +307,13 @@ class StepWindows:
 
     # -- in the recorder's thread ------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
+    def _read(self, *, writes: bool = True) -> None:
         with self._reading:
             while self._closed:
                 window = self._closed[0]
                 try:
                     try:
-                        fact = self._profiler.result(window.recording, window.frame)
+                        fact = self._profiler.result(window.recording, window.frame, writes=writes)
                     finally:
                         self._profiler.free(window.recording)
                     self._hook.add_fact(fact)
