@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 import watchglass
 from watchglass import open_run
@@ -153,6 +154,24 @@ def test_kinds_of_tensors_of_a_script_never_meet_the_wrapper(tmp_path: Path) -> 
     train(Converts(16, 16), tmp_path / "run", steps=2, interval=1)
     assert Own.met == [True, True]
     assert not cast_names(tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_functions_are_compiled_once_and_casts_beside_them_are_seen(tmp_path: Path) -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def scaled(inputs: Tensor) -> Tensor:
+        return inputs.to(torch.bfloat16).to(torch.float32) * 2
+
+    class Partly(Linear8):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(scaled(inputs))
+
+    torch.compiler.reset()
+    counters.clear()
+    train(Partly(16, 1.0), tmp_path / "run", steps=4)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert "cast_overflow.float8_e4m3fn.0" in cast_names(tmp_path / "run")
+    torch.compiler.reset()
 
 
 def test_a_step_that_fails_leaves_nothing_wrapped(tmp_path: Path) -> None:

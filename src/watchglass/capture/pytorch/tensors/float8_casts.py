@@ -14,7 +14,6 @@ from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import NOWHERE, Place
-from watchglass.capture.pytorch.compiled.graphs import compiled_so_far
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.nested_tensors import tensors_in
@@ -50,8 +49,8 @@ class Float8Casts:
     ``.backward`` before the dtype; they belong to the module whose output got its gradient last.
 
     Observed is ``Tensor.to``, in captured training steps from the first call of the model to the update. Shares are
-    computed from the argument on its device. Not observed: casts by compiled code and by kernels of other libraries,
-    and all casts in a process that has compiled anything, since a compiler must not read the wrapper.
+    computed from the argument on its device. Not observed: casts by compiled code and by kernels of other libraries.
+    Compiled code has no guard on the wrapper.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
@@ -77,7 +76,7 @@ class Float8Casts:
     def step_began(self, step: OpenStep) -> None:
         """A captured step has opened."""
         self._end()
-        if not self._hook.plan.wants_tag(_TAG) or compiled_so_far():
+        if not self._hook.plan.wants_tag(_TAG):
             return
         self._captures += 1
         if self._found or self._captures <= _PATIENCE or self._captures & (self._captures - 1) == 0:
