@@ -18,10 +18,12 @@ from watchglass.cli.failure import print_note, print_warning, show_traceback
 from watchglass.cli.terminal import print_verdict_beside, progress, working
 from watchglass.config import DEFAULT_RUNS, TIMING, EvaluatorConfig, environment, joined
 from watchglass.errors import EXIT_STOPPED, LaunchError
+from watchglass.records import Severity
 from watchglass.store import layout
 
 if TYPE_CHECKING:
     from watchglass.launch import Job, LaunchOutcome
+    from watchglass.records import Verdict
 
 
 class RunCommand(TyperCommand):
@@ -279,12 +281,25 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
         else:
             run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
     if evaluator is not None and verdict is not None:
+        verdict = as_the_script_ended(verdict, outcome)
         # The launcher alone knows it; it is not written into the run.
         verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
         if not after.quiet:
             print_verdict_beside(verdict, evaluator_options.explain_options(None, "default", evaluator.causes))
     if after.report is not None and run is not None and verdict is not None:
         print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
+
+
+def as_the_script_ended(verdict: Verdict, outcome: LaunchOutcome) -> Verdict:
+    """The verdict, without a failure that only shows that the end of the run could not be written.
+
+    On a full disk the records of a script that has succeeded look like those of a killed process.
+    """
+    failure = verdict.failure
+    if outcome.exit_status or failure is None or (failure.kind, failure.worker) != ("lost", "worker_0"):
+        return verdict
+    found = any(finding.severity is not Severity.INFO for finding in verdict.findings)
+    return replace(verdict, status="issues found" if found else "damaged", failure=None, records_missing=True)
 
 
 def _write_profiler_report(run: str, output: str, *, replace: bool) -> None:

@@ -208,12 +208,13 @@ def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def chain_link(findings: Sequence[Finding]) -> str:
-    """One symptom, perhaps of several workers: ``"step 4: ExplodingTensor: the loss became NaN"``."""
+    """One symptom: ``"step 4: ExplodingTensor: the loss became NaN (on worker_1)"``; the first worker is not named."""
     first = findings[0]
     workers = {finding.worker for finding in findings}
     notes = [
         f"{first.count} times until step {first.last_step}" if first.count > 1 else "",
         f"on {len(workers)} workers" if len(workers) > 1 else "",
+        *(f"on {printable(worker)}" for worker in workers - {"", "worker_0"} if len(workers) == 1),
     ]
     note = "; ".join(filter(None, notes))
     text = f"step {first.step}: {printable(first.rule)}: {printable(first.message)}"

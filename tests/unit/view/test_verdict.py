@@ -144,6 +144,13 @@ def test_what_several_workers_saw_alike_is_said_once(sick_verdict: Verdict) -> N
     assert len(chain((growth, replace(growth, step=31)))) == 2
 
 
+def test_what_another_worker_saw_alone_names_it(sick_verdict: Verdict) -> None:
+    growth = sick_verdict.findings[1]
+    for worker, note in {"worker_1": "; on worker_1)", "worker_0": "step 59)", "": "step 59)"}.items():
+        (said,) = chain((replace(growth, worker=worker),))
+        assert said.endswith(note)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
