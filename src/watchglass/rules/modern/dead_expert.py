@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, UnitKind
+from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, UnitKind, count
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -49,6 +49,8 @@ class DeadExpert(Rule):
     unused: dict[str, dict[str, Any]] = state(dict)
     #: By list of experts and expert: captures in a row with almost no gradient.
     idle: dict[str, dict[str, int]] = state(dict)
+    #: Captures that showed the use or the gradients of experts.
+    captures: int = state(int)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each router."""
@@ -71,10 +73,14 @@ class DeadExpert(Rule):
             if len(dead) and view.model_step >= self.start:
                 yield self._finding(view, info.name, dead.tolist(), len(bits))
         yield from self._without_gradient(view)
+        self.captures += view.captured and bool(self.unused or self.idle)
 
     def applicable(self, view: StepView) -> str:
-        """Not for models without experts."""
-        return "" if self.unused or self.idle else "no mixture of experts was captured"
+        """Not for models without experts, nor with too few captures."""
+        if not self.unused and not self.idle:
+            return "no mixture of experts was captured"
+        few = self.captures < self.window
+        return f"experts were captured at {count(self.captures, 'step')}; {self.window} are needed" if few else ""
 
     def _without_gradient(self, view: StepView) -> Iterable[Finding]:
         """A finding for each list of experts of which most do not learn."""

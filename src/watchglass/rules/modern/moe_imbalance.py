@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, count
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -71,8 +71,12 @@ class MoEImbalance(Rule):
                     yield from self._judged(view, name)
 
     def applicable(self, view: StepView) -> str:
-        """Not for models without routers."""
-        return "" if self.excess else "no router of a mixture of experts was captured"
+        """Not for models without routers, nor with too few captures."""
+        captures = max(map(len, self.excess.values()), default=0)
+        if not captures:
+            return "no router of a mixture of experts was captured"
+        few = captures < self.window
+        return f"routers were captured at {count(captures, 'step')}; {self.window} are needed" if few else ""
 
     def _judged(self, view: StepView, name: str) -> Iterable[Finding]:
         usual, experts = median(self.excess[name]), self.experts[name]

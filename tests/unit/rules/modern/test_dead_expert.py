@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from mixtures import Mixture
 from real_runs import RealRuns, Watch, fit
 from synthetic_steps import ALWAYS, training
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Status
 from watchglass.rules import find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 
@@ -34,6 +39,15 @@ class TestDeadExpert(RuleSuite):
 
     def healthy(self) -> Sequence[Step]:
         return [*used(True, False, True, False, steps=40), *used(True, True, True, True, steps=40)]
+
+
+@pytest.mark.parametrize("rule", ["DeadExpert", "MoEImbalance"])
+@pytest.mark.parametrize(("steps", "status"), [(7, Status.NOT_APPLICABLE), (8, Status.NO_ISSUES_FOUND)])
+def test_too_few_captures_are_no_judgement(run_path: Path, rule: str, steps: int, status: Status) -> None:
+    run = build_run(run_path, used(True, True, steps=steps))
+    (found,) = replay(run, [RuleSpec(rule)]).statuses
+    assert found.status is status
+    assert ("captured at 7 steps; 8 are needed" in found.reason) is (status is Status.NOT_APPLICABLE)
 
 
 class TestDeadExpertInRealRuns(RealRuns):
