@@ -28,9 +28,9 @@ Between = Callable[[int], object]
 
 
 def slow_part(x: Tensor) -> Tensor:
-    end = time.perf_counter() + 0.004
-    while time.perf_counter() < end:
-        pass
+    total = 0
+    for number in range(200_000):  # without calls, whose time would be theirs
+        total += number
     return x
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchglass.records import WindowCost, count
-from watchglass.run import LoaderWorkers, ModuleTimes, Operators, Phases, PythonProfile, Usage
 from watchglass.view.text import duration, exact_duration, percent, printable, size
+
+if TYPE_CHECKING:
+    from watchglass.run import LoaderWorkers, ModuleTimes, Operators, Phases, PythonProfile, Usage
 
 
 def usage_sentence(usage: Usage) -> str:
