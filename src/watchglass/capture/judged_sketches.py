@@ -261,6 +261,9 @@ def _of_values(outputs: Values, targets: Values | None, function: str) -> dict[s
         return _confusion(targets.astype(np.int64).ravel(), (outputs > limit).astype(np.int64).ravel(), 2)
     apart_targets, apart_outputs = targets - targets.mean(axis=0), outputs - outputs.mean(axis=0)
     spread = float(np.mean(apart_targets**2))
+    # Equal targets that were computed from differences with the outputs are apart by rounding alone.
+    rounding = float(np.finfo(np.float32).eps) * max(np.abs(targets).max(), np.abs(outputs).max())
+    spread = spread if spread > rounding**2 else 0.0
     found = {"squared_error": float(np.mean((outputs - targets) ** 2)), "constant_error": spread}
     both = float(np.sqrt(np.sum(apart_targets**2) * np.sum(apart_outputs**2)))
     return {**found, "correlation": float(np.sum(apart_targets * apart_outputs) / both)} if both > 0 else found

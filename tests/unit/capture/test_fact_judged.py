@@ -89,6 +89,13 @@ def test_a_squared_error_stands_beside_that_of_the_best_constant(run_path: Path)
     np.testing.assert_allclose(target["units"]["std"], targets.std(0, correction=0), rtol=1e-5)
 
 
+def test_equal_targets_of_a_loss_that_the_script_computes_have_no_spread(run_path: Path) -> None:
+    torch.manual_seed(0)
+    output, _ = judged(run_path, torch.randn(64, 1), lambda out: ((out - 1) ** 2).mean())
+    assert output["squared_error"] > 1
+    assert output["constant_error"] == 0
+
+
 @pytest.mark.parametrize(
     ("output", "loss", "kind"),
     [
