@@ -32,7 +32,7 @@ SCHEMA = "urn:watchglass:schema:profiler-report:1"
 _BOTTLENECKS = (
     ("Data loading", ("InputBound", "TooManyDataWorkers")), ("GPU utilization", ("LowGPUUtilization",)),
     ("Batch size", ("BatchSize",)), ("CPU bottlenecks", ("CPUBottleneck",)), ("I/O bottlenecks", ("IOBottleneck",)),
-    ("Load balancing", ("LoadBalancing",)), ("GPU memory", ("GPUMemoryIncrease",)),
+    ("Load balancing", ("LoadBalancing", "Straggler")), ("GPU memory", ("GPUMemoryIncrease",)),
     ("Memory of the processes", ("MemoryLeak",)),
 )  # fmt: skip
 _PERCENTILES = {"max": 100, "p99": 99, "p95": 95, "p50": 50, "min": 0}
@@ -320,7 +320,7 @@ def _rules_table(rules: Sequence[Mapping[str, Any]]) -> str:
 
 def _found(findings: Sequence[Finding]) -> list[str]:
     return [
-        f'<article class="{finding.severity.value}"><h3>{escaped(finding.rule)}</h3><p>{escaped(finding.message)}</p>'
+        f'<article class="{finding.severity.value}"><h3>{_title(finding)}</h3><p>{escaped(finding.message)}</p>'
         + (
             f"<ul>{''.join(f'<li>{escaped(line)}</li>' for line in finding.what_to_try)}</ul>"
             if finding.what_to_try
@@ -329,6 +329,11 @@ def _found(findings: Sequence[Finding]) -> list[str]:
         + "</article>"
         for finding in findings[:_MOST_ROWS]
     ]
+
+
+def _title(finding: Finding) -> str:
+    """The rule as HTML, and the worker unless it is the first one or all."""
+    return escaped(finding.rule if finding.worker in ("", "worker_0") else f"{finding.rule} on {finding.worker}")
 
 
 def _step_table(document: Mapping[str, Any]) -> list[str]:

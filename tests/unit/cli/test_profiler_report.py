@@ -103,9 +103,18 @@ def test_the_page_has_all_sections_and_shows_text_of_the_run_as_text(
     assert HOSTILE not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "LowGPUUtilization: not judged" in page
-    assert "NotApplicable: one process trains, so no rank waits for another" in page  # Straggler has no other place
+    assert "NotApplicable: one process trains, so no rank waits for another" in page
+    assert "Straggler: not judged, one process trains" in page.split("<h2>Bottlenecks</h2>")[1]
     assert "Kernels of training steps 10:12, per step" in page
     assert "1 finding on time and machine" in page
+
+
+def test_what_only_another_rank_shows_names_it(watchglass: Watchglass, tmp_path: Path) -> None:
+    steps = [Step({"loss": 1.0}, seconds=0.12, rows={PHASES: [TRAIN]})] * 40
+    run = build_run(tmp_path / "run", steps, workers=2)
+    assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.html").status == 0
+    titles = re.findall("<h3>(OverallFrameworkMetrics.*?)</h3>", (tmp_path / "p.html").read_text())
+    assert titles == ["OverallFrameworkMetrics", "OverallFrameworkMetrics on worker_1"]
 
 
 def test_a_run_without_any_time_says_so(watchglass: Watchglass, tmp_path: Path) -> None:
