@@ -58,6 +58,18 @@ def gradient(parameter: Tensor) -> Tensor:
 UPDATES: list[Update] = [by_data, in_place, by_copying, all_at_once, by_replacing]
 
 
+def test_a_loop_that_changes_how_it_updates_counts_one_step_less(tmp_path: Path) -> None:
+    """After some updates that versions have shown, no values are kept for those that they do not show."""
+    model = Stack()
+    with watchglass.watch(model, run=tmp_path, strict=True, save_interval=1):
+        for number in range(40):
+            inputs, labels = batch(number)
+            model.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            (in_place if number < 20 else by_data)(model)
+    assert len(open_run(tmp_path).scalars("loss")[0]) == 39
+
+
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.__name__)
 def test_each_way_to_write_an_update_is_a_step(tmp_path: Path, update: Update) -> None:
     seen: dict[str, list[float]] = {}

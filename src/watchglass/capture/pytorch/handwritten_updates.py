@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,34 +46,42 @@ _MANY_TIMES = 8
 _MOST_KEPT = 256
 
 
+#: Returns the tensor that is there now.
+_Place = Callable[[], "Tensor | None"]
+
+
 class _AfterBackward:
     """State of a parameter at the end of a backward.
 
     Args:
         parameter: The parameter, held weakly.
         now: Returns the present tensor in its place.
+        values: Whether to keep some of its values, for changes that its version does not show.
     """
 
     __slots__ = ("_at", "_now", "_parameter", "_place", "_values", "_version")
 
-    def __init__(self, parameter: Tensor, now: Callable[[], Tensor | None]) -> None:
+    def __init__(self, parameter: Tensor, now: _Place, *, values: bool) -> None:
         self._parameter = weakref.ref(parameter)
         self._now = now
         self._version, self._place = parameter._version, parameter.data_ptr()
-        self._at = _largest(parameter)
-        self._values = _some(parameter, self._at)
+        self._at = _largest(parameter) if values else 0
+        self._values = _some(parameter, self._at) if values else None
 
     def replaced(self) -> bool:
         """Whether another tensor, or none, is in its place now."""
         parameter = self._now()
         return parameter is None or parameter is not self._parameter()
 
+    def moved(self) -> bool:
+        """Whether its version or its memory shows a change."""
+        parameter = self._parameter()
+        return parameter is None or parameter._version != self._version or parameter.data_ptr() != self._place
+
     def changed(self, look: Callable[[], bool]) -> bool:
         """Whether its values have changed; ``look`` decides whether a device may be read."""
         parameter = self._parameter()
         if parameter is None:
-            return True
-        if parameter._version != self._version or parameter.data_ptr() != self._place:
             return True
         # ``p.data`` has a separate version.
         if self._values is None or not (parameter.is_cpu or look()):
@@ -110,7 +118,13 @@ class HandwrittenUpdates:
         self._loose: list[weakref.ref[Tensor]] = []
         self._without_loose = 0
         self._seen: list[_AfterBackward] = []
+        # Places of the parameters that are followed, until one has no gradient or nothing has changed.
+        self._followed: list[_Place] = []
+        # The parameters, while no code of the script runs.
+        self._present: list[Tensor] | None = None
         self._in_a_row = self._questions = self._changes = 0
+        # Updates in a row that versions have shown: after some, no values are kept.
+        self._moved = 0
         # Backwards since the last update, the most for one update, and the step that was open at the last of them.
         self._backwards = self._most = 0
         self._open_step = -1
@@ -160,10 +174,13 @@ class HandwrittenUpdates:
             return
         with torch.no_grad():
             replaced = replaced or any(seen.replaced() for seen in self._seen)
-            changed = replaced or any(seen.changed(self._may_ask) for seen in self._seen) or self._is_habit()
+            moved = any(seen.moved() for seen in self._seen)
+            self._moved = self._moved + 1 if moved else 0
+            changed = replaced or moved or any(seen.changed(self._may_ask) for seen in self._seen) or self._is_habit()
         self._seen.clear()
         if not changed or not self._is_handwritten():
             self._in_a_row = 0
+            self._followed = []
             return
         self._in_a_row += self._backwards == 1
         self._take(replaced=replaced)
@@ -185,7 +202,11 @@ class HandwrittenUpdates:
         """There was an update."""
         self._backwards = 0
         self.found = True
-        self._updates.handwritten(self._script, replaced=replaced)
+        self._present = self._parameters()
+        try:
+            self._updates.handwritten(self._script, replaced=replaced)
+        finally:
+            self._present = None
         if self._bypassed:
             self._count_bypassed()
 
@@ -220,9 +241,13 @@ class HandwrittenUpdates:
             idle = optimizer_of(self._parameters()) if trains else None
             self._idle = type(idle).__name__ if idle is not None else ""
         if not self._current.in_forward:
-            with torch.no_grad():
-                self._updates.may_be_handwritten(self._script, read=self.found or self._expected())
-                self._seen = self._follow()
+            self._present = self._parameters()
+            try:
+                with torch.no_grad():
+                    self._updates.may_be_handwritten(self._script, read=self.found or self._expected())
+                    self._seen = self._follow()
+            finally:
+                self._present = None
         step = self._current.hook.clock.train
         if step is not None and self._backwards % _MOST_KEPT == 0:
             # The script only computes gradients, perhaps without end.
@@ -241,20 +266,25 @@ class HandwrittenUpdates:
         self._backwards += 1
 
     def _follow(self) -> list[_AfterBackward]:
-        places: list[tuple[Tensor, Callable[[], Tensor | None]]] = []
+        followed = _present(self._followed)
+        if not followed or len(followed) < len(self._followed):
+            self._followed = self._choose()
+            followed = _present(self._followed)
+        loose = _present(self._loose[:_MOST_FOLLOWED])
+        values = self._moved < _HABIT
+        return [_AfterBackward(parameter, now, values=values) for parameter, now in [*followed, *loose]]
+
+    def _choose(self) -> list[_Place]:
+        """The places of some parameters of modules that have a gradient, evenly spread."""
+        places: list[_Place] = []
         for tree in self._current.models:
             owner = tree.owner
             for module in owner.modules() if owner is not None else ():
                 for leaf, parameter in module.named_parameters(recurse=False):
-                    if parameter.grad is not None and _is_readable(parameter):
-                        places.append((parameter, _now(weakref.ref(module), leaf)))
+                    if _has_gradient(parameter):
+                        places.append(_now(weakref.ref(module), leaf))
         count = min(_MOST_FOLLOWED, len(places))
-        chosen = [places[index * (len(places) - 1) // max(1, count - 1)] for index in range(count)]
-        for reference in self._loose[:_MOST_FOLLOWED]:
-            loose = reference()
-            if loose is not None and loose.grad is not None and _is_readable(loose):
-                chosen.append((loose, reference))
-        return [_AfterBackward(parameter, now) for parameter, now in chosen]
+        return [places[index * (len(places) - 1) // max(1, count - 1)] for index in range(count)]
 
     def _rest(self, on: bool) -> None:
         self._version = None
@@ -267,6 +297,8 @@ class HandwrittenUpdates:
         return (id(parameter), parameter._version) if parameter is not None and _is_readable(parameter) else None
 
     def _parameters(self) -> list[Tensor]:
+        if self._present is not None:
+            return self._present
         # Not as the trees have them: parameters may be replaced at each update.
         owners = [owner for tree in self._current.models if (owner := tree.owner) is not None]
         found = [parameter for owner in owners for parameter in owner.parameters() if parameter.requires_grad]
@@ -346,6 +378,16 @@ class HandwrittenUpdates:
 def _is_hooked(kind: type[Optimizer]) -> bool:
     """Whether PyTorch's hooks report steps of this class: it wraps ``step`` in a function that calls them."""
     return getattr(kind.step, "hooked", False) is True
+
+
+def _present(places: Iterable[_Place]) -> list[tuple[Tensor, _Place]]:
+    """The tensors in these places that have a gradient."""
+    found = [(tensor, place) for place in places if (tensor := place()) is not None]
+    return [(tensor, place) for tensor, place in found if _has_gradient(tensor)]
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    return tensor.grad is not None and _is_readable(tensor)
 
 
 def _now(module: weakref.ref[nn.Module], leaf: str) -> Callable[[], Tensor | None]:
