@@ -117,6 +117,19 @@ def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "inductor"
 
 
+@pytest.fixture(scope="module")
+def compiler(request: pytest.FixtureRequest, compiler_cache: Path) -> Iterator[None]:
+    """What PyTorch's compiler leaves behind when it is first used is not ours. Inductor's is for slow tests."""
+    import torch
+
+    here = [item for item in request.session.items if item.path == request.path]
+    backend = "inductor" if any(item.get_closest_marker("slow") for item in here) else "eager"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(compiler_cache))
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
+        yield
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the checkout."""

@@ -19,7 +19,7 @@ from watchglass import Mode, Run, open_run
 from watchglass.capture.pytorch import PyTorchAdapter
 
 # The compiler warns of itself, here and there; what it says must not depend on us (there is a test).
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("compiler")]
 
 
 class Block(nn.Module):
@@ -89,17 +89,6 @@ COMPILED = [
     *(pytest.param(way, "inductor", marks=pytest.mark.slow) for way in (wrapped, by_block)),
     (wrapped, "aot_eager"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiler(request: pytest.FixtureRequest, compiler_cache: Path) -> Iterator[None]:
-    """What the compiler leaves behind when it is first used is not ours."""
-    here = [item for item in request.session.items if item.path == request.path]
-    backend = "inductor" if any(item.get_closest_marker("slow") for item in here) else "eager"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(compiler_cache))
-        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from watchglass.rules import capture_for
 from watchglass.view import explain_verdict
 
 # What the compiler says of itself, and that a collection is empty.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("compiler")]
 
 TOKENS, WIDTH, HEADS = 11, 8, 2
 
