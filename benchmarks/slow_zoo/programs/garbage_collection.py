@@ -1,4 +1,4 @@
-"""Millions of Python objects, and a collection every ten steps. The twin leaves them out of collections."""
+"""Millions of Python objects, and a collection every ten steps. The twin leaves them out, and collects once."""
 
 import gc
 
@@ -13,5 +13,6 @@ model = network(128)
 optimizer = torch.optim.SGD(model.parameters(), 0.05)
 for step in range(150):
     train_step(model, optimizer, *samples(128))
-    if step % 10 == 9:
+    if SLOW and step % 10 == 9:
         gc.collect()
+gc.collect()
