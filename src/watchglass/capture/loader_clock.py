@@ -157,7 +157,7 @@ class BatchReader:
         self._taken = [0] * workers
         self._turn = self._requested_ns = 0
         self._ended = False
-        #: Whether batches can no longer be told apart.
+        #: Whether it is no longer known which worker made a batch.
         self.lost = False
 
     def restart(self) -> None:
