@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from clocks import Now
-from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.config import EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.evaluate import Judging, replay
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.live.evaluator import Evaluator
@@ -30,6 +31,10 @@ def feed(engine: Engine, *views: StepView) -> list[Finding]:
 def finish(engine: Engine) -> list[Finding]:
     """Says to an engine that the run has ended."""
     return engine.show(AttemptEnd())
+
+
+#: The workers are this process: nothing reads its stacks.
+_TIMING = EvaluatorTiming(outside_stacks_s=math.inf)
 
 
 class Made:
@@ -58,8 +63,8 @@ class FollowedCase:
 
     def _started(self) -> Evaluator:
         evaluator = Evaluator(
-            EvaluatorConfig(self.store.location, None, self.specs), store=self.store, judging=self.made.by(Judging),
-            clock=self.clock,
+            EvaluatorConfig(self.store.location, None, self.specs, timing=_TIMING), store=self.store,
+            judging=self.made.by(Judging), clock=self.clock,
         )  # fmt: skip
         evaluator.open(lambda seconds: False, patience_s=0.0)
         return evaluator

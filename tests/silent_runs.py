@@ -12,7 +12,8 @@ SCRIPT = """
 def wait_for_answer():
     time.sleep(2)
     while sick and not found():
-        time.sleep(0.1)
+        for _ in range(30):  # it is here, and not in found(), when its stack is read
+            time.sleep(0.1)
 
 for step in range(30):
     update()

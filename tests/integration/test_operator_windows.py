@@ -93,6 +93,13 @@ def test_operators_of_whole_steps_come_by_their_time(tmp_path: Path) -> None:
         late["aten::no_such"]
 
 
+@pytest.fixture
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process may have compiled something."""
+    monkeypatch.setattr("watchglass.capture.pytorch.operator_windows.compiled_so_far", lambda: False)
+
+
+@pytest.mark.usefixtures("nothing_compiled")
 def test_operators_are_those_of_the_innermost_module_forward_and_backward(tmp_path: Path) -> None:
     train(tmp_path / "run", "20:23")
     run = open_run(tmp_path / "run")
@@ -112,6 +119,7 @@ def test_operators_are_those_of_the_innermost_module_forward_and_backward(tmp_pa
     ]
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 def test_a_forward_that_fails_leaves_no_module_open(tmp_path: Path) -> None:
     layer = Fails()
     model = nn.Sequential(nn.Linear(4, 4), layer)

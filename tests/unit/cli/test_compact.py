@@ -108,8 +108,9 @@ def test_export_writes_tidy_tables(watchglass: Watchglass, tmp_path: Path) -> No
     said = watchglass("export", tmp_path / "run", "--to", "parquet", "-o", target, "--histograms")
     assert (said.status, said.err) == (0, "")
     assert sorted(path.name for path in target.iterdir()) == [
-        "facts.parquet", "findings.parquet", "functions.parquet", "loader_workers.parquet", "notes.parquet",
-        "operators.parquet", "pauses.parquet", "phases.parquet",
+        "facts.parquet", "findings.parquet", "functions.parquet", "loader_workers.parquet",
+        "memory_categories.parquet", "module_operators.parquet", "notes.parquet", "operators.parquet",
+        "pauses.parquet", "phases.parquet",
         "raw.parquet", "reductions.parquet", "samples.parquet", "scalars.parquet", "statistics.parquet",
         "steps.parquet", "tensors.parquet", "units.parquet",
     ]  # fmt: skip
