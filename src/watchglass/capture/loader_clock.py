@@ -162,7 +162,7 @@ class BatchReader:
 
     def restart(self) -> None:
         """The script begins another epoch with the same workers."""
-        # What is left of an epoch that the script has not finished is discarded by the loader, nobody knows when.
+        # The loader discards the rest of an epoch that the script has not finished, at a time that it does not show.
         self.lost = self.lost or not self._ended or any(self._number(each) for each in range(len(self._taken)))
         self._turn, self._ended = 0, False
 

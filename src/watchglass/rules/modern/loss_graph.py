@@ -164,7 +164,7 @@ class LossGraph(Rule):
 
 
 def _added(by_backward: list[list[LossTerm]]) -> int:
-    """The micro-batches of a step whose losses are alike, each a mean of its own samples; 0 where that is not so."""
+    """How many micro-batches a step has, if their losses are alike and each is a mean over its samples; else 0."""
     first = [term.operations for term in by_backward[0]]
     alike = all([term.operations for term in terms] == first for terms in by_backward)
     whole = all(term.whole and term.coefficient is not None for terms in by_backward for term in terms)
