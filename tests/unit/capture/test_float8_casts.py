@@ -11,37 +11,11 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import watchglass
+from float8_layers import Linear8
 from watchglass import open_run
 from watchglass.capture.pytorch.tensors.float8_casts import lost_by_cast
 
 KINDS = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
-
-
-class ScaledProduct(torch.autograd.Function):
-    """A linear layer in float8 as scripts write it, with a fixed scale for each direction."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, scale: float, gradient_scale: float) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        ctx.gradient_scale = gradient_scale
-        narrow = (inputs * scale).clamp(-448, 448).to(torch.float8_e4m3fn)
-        return (narrow.to(inputs.dtype) / scale) @ weight.T
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        inputs, weight = ctx.saved_tensors
-        narrow = (gradients[0] * ctx.gradient_scale).to(dtype=torch.float8_e5m2)
-        wide = narrow.to(inputs.dtype) / ctx.gradient_scale
-        return wide @ weight, wide.T @ inputs, None, None
-
-
-class Linear8(nn.Linear):
-    def __init__(self, size: int, scale: float, gradient_scale: float = 1.0) -> None:
-        super().__init__(size, size, bias=False)
-        self.scale, self.gradient_scale = scale, gradient_scale
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return ScaledProduct.apply(inputs, self.weight, self.scale, self.gradient_scale)  # type: ignore[no-any-return]
 
 
 def model() -> nn.Module:

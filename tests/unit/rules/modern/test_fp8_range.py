@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from float8_layers import Linear8
 from real_runs import RealRuns, Watch, classifier, fit
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
@@ -153,33 +154,6 @@ class TestFp8RangeInRealRuns(RealRuns):
         fit(nn.Sequential(_ToFloat8(scale), _FromFloat8(scale), *classifier()), watch)
 
 
-class _Product(torch.autograd.Function):
-    """As scripts write a linear layer of float8: inputs in the forward and gradients in the backward are cast."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, scale: float, gradient_scale: float) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        ctx.gradient_scale = gradient_scale
-        narrow = (inputs * scale).clamp(-448, 448).to(torch.float8_e4m3fn)
-        return narrow.to(inputs.dtype) / scale @ weight.T
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        inputs, weight = ctx.saved_tensors
-        scale = ctx.gradient_scale or 57344 / gradients[0].abs().max()
-        gradient = (gradients[0] * scale).to(torch.float8_e5m2).to(inputs.dtype) / scale
-        return gradient @ weight, gradient.T @ inputs, None, None
-
-
-class _Linear8(nn.Linear):
-    def __init__(self, scale: float, gradient_scale: float) -> None:
-        super().__init__(16, 16)
-        self.scale, self.gradient_scale = scale, gradient_scale
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return _Product.apply(inputs, self.weight, self.scale, self.gradient_scale) + self.bias  # type: ignore[no-any-return]
-
-
 class TestFp8RangeOfCastsInForwards(RealRuns):
     rule = "Fp8Range"
     severity = Severity.ERROR
@@ -187,7 +161,7 @@ class TestFp8RangeOfCastsInForwards(RealRuns):
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         """The scale of inputs is twenty times too large, and a clamp hides that nothing becomes infinite."""
-        fit(nn.Sequential(_Linear8(2000.0 if sick else 60.0, 0.0), nn.ReLU(), *classifier()), watch)
+        fit(nn.Sequential(Linear8(16, 2000.0 if sick else 60.0, 0.0, bias=True), nn.ReLU(), *classifier()), watch)
 
 
 class TestFp8RangeOfCastsInBackwards(RealRuns):
@@ -196,4 +170,4 @@ class TestFp8RangeOfCastsInBackwards(RealRuns):
 
     def train(self, watch: Watch, *, sick: bool) -> None:
         """Gradients are cast without a scale, and most vanish; or with one from their maximum."""
-        fit(nn.Sequential(_Linear8(60.0, 1e-3 if sick else 0.0), nn.ReLU(), *classifier()), watch)
+        fit(nn.Sequential(Linear8(16, 60.0, 1e-3 if sick else 0.0, bias=True), nn.ReLU(), *classifier()), watch)
