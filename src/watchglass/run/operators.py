@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from watchglass.records import (
-    COMPARED_STEPS,
-    MemoryTotals,
-    Mode,
-    ModuleOperator,
-    OperatorTotals,
-    OperatorWindow,
-    WindowCost,
-    count,
-)
+from watchglass.records import MemoryTotals, ModuleOperator, OperatorTotals, OperatorWindow, WindowCost, count
+from watchglass.run.profiled_windows import recorded_windows, whole_cost
 from watchglass.run.table import needed
-from watchglass.run.worker import Worker
 from watchglass.tables import WorkerTables
 
 if TYPE_CHECKING:
@@ -95,33 +83,13 @@ class Operators:
         )
 
 
-def operators_of(worker: Worker) -> list[Operators]:
-    """See :meth:`Run.operators`."""
-    found = [each for tables in worker.attempts.values() for each in operators_in(worker.name, tables)]
-    return sorted(found, key=lambda operators: operators.steps.start)
-
-
 def operators_in(worker: str, tables: WorkerTables) -> list[Operators]:
     """The windows that a worker recorded in one attempt, in the order in which they ended."""
-    facts = [fact for fact in tables.facts(-1) if fact.kind == OperatorWindow.KIND]
     return [
         Operators(
             worker, range(each.first_step, each.end_step), each.operators,
             whole_cost(each.cost, each.first_step, tables), each.omitted, each.note, each.request,
             each.trace, each.modules, each.memory,
         )
-        for each in map(OperatorWindow.from_fact, facts)
-        if each is not None
+        for each in recorded_windows(tables, OperatorWindow)
     ]  # fmt: skip
-
-
-def whole_cost(cost: WindowCost, first_step: int, tables: WorkerTables) -> WindowCost:
-    """The cost of a window; of one that was requested at once, with the steps before as the run has them."""
-    if not math.isnan(cost.outside_s):
-        return cost
-    steps = tables.steps.log.latest
-    before = steps[(steps["mode"] == Mode.TRAIN) & (steps["mode_step"] < first_step)][-COMPARED_STEPS - 1 :]
-    if len(before) < 2:
-        return cost
-    seconds = np.diff(before["end_ns"].astype(np.int64)) / np.diff(before["mode_step"]) / 1e9
-    return replace(cost, outside_s=float(np.median(seconds)))

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowCost, count
-from watchglass.run.operators import whole_cost
+from watchglass.run.profiled_windows import recorded_windows, whole_cost
 from watchglass.run.table import needed
-from watchglass.run.worker import Worker
 from watchglass.tables import WorkerTables
 
 if TYPE_CHECKING:
@@ -73,20 +72,12 @@ class PythonProfile:
         )
 
 
-def python_profiles_of(worker: Worker) -> list[PythonProfile]:
-    """See :meth:`Run.python_profiles`."""
-    found = [each for tables in worker.attempts.values() for each in python_profiles_in(worker.name, tables)]
-    return sorted(found, key=lambda profile: profile.steps.start)
-
-
 def python_profiles_in(worker: str, tables: WorkerTables) -> list[PythonProfile]:
     """The windows that a worker recorded in one attempt, in the order in which they ended."""
-    facts = [fact for fact in tables.facts(-1) if fact.kind == PythonWindow.KIND]
     return [
         PythonProfile(
             worker, each.profiler, range(each.first_step, each.end_step), each.functions, each.tree,
             whole_cost(each.cost, each.first_step, tables), each.omitted, each.note, each.request,
         )
-        for each in map(PythonWindow.from_fact, facts)
-        if each is not None
+        for each in recorded_windows(tables, PythonWindow)
     ]  # fmt: skip

@@ -22,9 +22,10 @@ from watchglass.run.news import Cursor, News, cursor_of, news_of
 from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.numbering.lineage import Lineage, Seam, trace
 from watchglass.run.numbering.steps import Range, half_open
-from watchglass.run.operators import Operators, operators_of
+from watchglass.run.operators import Operators, operators_in
+from watchglass.run.profiled_windows import windows_of
 from watchglass.run.profiling import ProfileRequest, change_profiler, request_profile, request_python_profile
-from watchglass.run.python_profiles import PythonProfile, python_profiles_of
+from watchglass.run.python_profiles import PythonProfile, python_profiles_in
 from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.samples import Moment, Samples, overview, samples_of
@@ -410,7 +411,7 @@ class Run:
         Raises:
             UnknownNameError: There is no such worker.
         """
-        return operators_of(self.worker(worker))
+        return windows_of(self.worker(worker), operators_in)
 
     def python_profiles(self, worker: str | None = None) -> list[PythonProfile]:
         """The Python functions of each profiled window of training steps, by first step; empty if none was profiled.
@@ -421,7 +422,7 @@ class Run:
         Raises:
             UnknownNameError: There is no such worker.
         """
-        return python_profiles_of(self.worker(worker))
+        return windows_of(self.worker(worker), python_profiles_in)
 
     def module_times(self, worker: str | None = None) -> ModuleTimes:
         """The time of each module, forward and backward, in the training steps in which it was measured.

@@ -1,0 +1,54 @@
+"""What windows of profiled training steps of every kind share when they are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from watchglass.records import COMPARED_STEPS, Mode, OperatorWindow, PythonWindow, WindowCost
+from watchglass.run.worker import Worker
+from watchglass.tables import WorkerTables
+
+
+class _Window(Protocol):
+    @property
+    def steps(self) -> range: ...
+
+
+R = TypeVar("R", OperatorWindow, PythonWindow)
+W = TypeVar("W", bound=_Window)
+
+
+def recorded_windows(tables: WorkerTables, record: type[R]) -> Iterator[R]:
+    """The valid windows of one kind that a worker recorded in one attempt, in the order in which they ended."""
+    for fact in tables.facts(-1):
+        window = record.from_fact(fact) if fact.kind == record.KIND else None
+        if window is not None:
+            yield window
+
+
+def windows_of(worker: Worker, windows_in: Callable[[str, WorkerTables], list[W]]) -> list[W]:
+    """The windows of a worker in all attempts, by first step.
+
+    Args:
+        worker: The worker.
+        windows_in: Those of one attempt, by the name of the worker and its tables.
+    """
+    found = [each for tables in worker.attempts.values() for each in windows_in(worker.name, tables)]
+    return sorted(found, key=lambda window: window.steps.start)
+
+
+def whole_cost(cost: WindowCost, first_step: int, tables: WorkerTables) -> WindowCost:
+    """The cost of a window; of one that was requested at once, with the steps before as the run has them."""
+    if not math.isnan(cost.outside_s):
+        return cost
+    steps = tables.steps.log.latest
+    before = steps[(steps["mode"] == Mode.TRAIN) & (steps["mode_step"] < first_step)][-COMPARED_STEPS - 1 :]
+    if len(before) < 2:
+        return cost
+    seconds = np.diff(before["end_ns"].astype(np.int64)) / np.diff(before["mode_step"]) / 1e9
+    return replace(cost, outside_s=float(np.median(seconds)))
