@@ -19,7 +19,8 @@ def test_each_tensor_counts_once() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(3, 4)).sum().backward()
     optimizer.step()
-    sizes = {(row.device, row.category): row.size_bytes for row in held_memory([model], [optimizer])}
+    held = held_memory([model, model[0]], [optimizer, optimizer])
+    sizes = {(row.device, row.category): row.size_bytes for row in held}
     trained = 4 * (16 + 4 + 4)
     assert sizes == {
         ("cpu", "parameters"): trained, ("cpu", "gradients"): trained, ("cpu", "buffers"): 2 * 4 * 4 + 8,
