@@ -19,7 +19,7 @@ _MOST_ADVICE = 5
 _MOST_EVIDENCE = 12
 
 #: Attempt and model: NaN in one of them is no evidence about another.
-_Trained = tuple[int, int]
+_Trained = tuple[int, int | None]
 #: Attempt and global step.
 _Moment = tuple[int, int]
 
@@ -193,7 +193,7 @@ class _Diagnosing:
             headline=f"{title[:1].upper()}{title[1:]}: {'; '.join([key.message, *since[:1]])}",
             what_to_try=causes[0].what_to_try if causes else key.what_to_try,
             workers=tuple(sorted({finding.worker for finding in chain}, key=_by_number)),
-            models=tuple(sorted({finding.model for finding in chain})),
+            models=tuple(sorted({finding.model for finding in chain if finding.model is not None})),
         )
 
     def _ranked(self, name: str, odds: float, group: Sequence[Finding]) -> RankedCause:

@@ -62,7 +62,8 @@ class Finding:
         attempt: Attempt of the run.
         global_step: The worker's global step at ``step``.
         evidence: Further plain JSON values, for reports and diagnoses.
-        model: Number of the model that it concerns, 0 for the first or only one.
+        model: Number of the model that it concerns, 0 for the first or only one; None if it concerns no model but the
+            process or the machine.
     """
 
     id: str
@@ -82,7 +83,7 @@ class Finding:
     attempt: int = 0
     global_step: int = 0
     evidence: dict[str, Any] = field(default_factory=dict)
-    model: int = 0
+    model: int | None = 0
 
     @property
     def symptoms(self) -> tuple[str, ...]:

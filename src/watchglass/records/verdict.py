@@ -161,7 +161,7 @@ def judged(models: Iterable[ModelSummary], findings: Iterable[Finding]) -> tuple
     # Findings of workers that train together concern the models of the first of these workers.
     first = next((each.worker for each in models), "")
     workers = {each.worker for each in models}
-    severities: dict[tuple[str, int], list[Severity]] = {}
+    severities: dict[tuple[str, int | None], list[Severity]] = {}
     for finding in findings:
         worker = finding.worker if finding.worker in workers else first
         severities.setdefault((worker, finding.model), []).append(finding.severity)

@@ -138,6 +138,7 @@ class Rule(Plugin):
         causes: Sequence[str] = (),
         what_to_try: Sequence[str] = (),
         evidence: Mapping[str, Any] | None = None,
+        of_model: bool = True,
     ) -> Finding:
         """A finding at this step, or between two steps.
 
@@ -156,6 +157,8 @@ class Rule(Plugin):
             causes: Likely causes, most likely first; by default those that the symptoms speak for.
             what_to_try: Sentences; by default those of the likeliest cause.
             evidence: Further plain JSON values.
+            of_model: Whether it concerns the model of the view; False for what the process or the machine does. Findings
+                of a rule with neither :meth:`check` nor :meth:`check_step` never concern a model.
         """
         subject = subject or (tensors[0] if tensors else "")
         knowledge = built_in_knowledge()
@@ -165,7 +168,8 @@ class Rule(Plugin):
         at = view.last if isinstance(view, Between) else view
         first = at.first if isinstance(at, JointStep) else at
         worker, mode, step = (at.worker, at.mode, at.mode_step) if at is not None else (view.worker, Mode.TRAIN, -1)
-        model = first.model if first is not None else 0
+        of_model = of_model and (type(self).check is not Rule.check or type(self).check_step is not Rule.check_step)
+        model = (first.model if first is not None else 0) if of_model else None
         identity = (
             run_id, attempt, self.name, values(self), severity.value, subject, worker, mode.name, step,
             *([model] if model else []),
@@ -176,7 +180,7 @@ class Rule(Plugin):
             step=step, last_step=step, count=1, mode=mode, worker=worker,
             tensors=tuple(first.recorded_name(name) if first is not None else name for name in tensors),
             value=value, limit=limit,
-            message=f"{first.model_name}: {message}" if first is not None and first.several else message,
+            message=f"{first.model_name}: {message}" if of_model and first is not None and first.several else message,
             causes=ranked, what_to_try=advice, attempt=attempt,
             global_step=first.global_step if first is not None else -1,
             evidence={**(evidence or {}), "subject": subject, "symptoms": list(symptoms)}, model=model,

@@ -12,11 +12,12 @@ import pytest
 from moments import views_shown
 from synthetic_steps import evaluation, in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.diagnose import diagnose
 from watchglass.evaluate import Follower, PartialEvaluation, merge, replay, replay_part
-from watchglass.records import MOST_MODELS, Mode, Role, Severity, Status
+from watchglass.records import MOST_MODELS, Finding, Mode, Role, Severity, Status
 from watchglass.rules import build_rule, default_rules, signals
 from watchglass.store import LocalStore
-from watchglass.testing import RunBuilder, Step, build_run
+from watchglass.testing import Batch, RunBuilder, Step, build_run
 from watchglass.testing.rule_suite import views_of
 
 
@@ -284,3 +285,18 @@ def test_gradients_of_one_model_that_are_not_finite_say_nothing_of_another_in_th
     both[5] = Step(both[5].scalars, both[5].statistics, facts=bad)
     found = replay(built(run_path, *both), [RuleSpec("ExplodingTensor")]).findings
     assert [(finding.model, finding.severity) for finding in found] == [(1, Severity.ERROR)]
+
+
+def test_what_the_machine_does_concerns_no_model(run_path: Path) -> None:
+    turns = in_turns(falling(2.0, 20), of_model(falling(50.0, 20), 1))
+    turns[25] = Step(**{**vars(turns[25]), "facts": {"data_loader": {"num_workers": 9}}})
+    used = Batch(metrics={"cpu.utilization": [50.0] * 4, "cpu.limit": [4.0] * 4}, seconds=2)
+    build_run(run_path, [*turns[:4], used, *turns[4:]], modules=modules(2))
+    rules = [RuleSpec("OverallSystemUsage"), RuleSpec("TooManyDataWorkers")]
+    found = replay(run_path, rules).findings
+    messages = {finding.rule: finding.message for finding in found}
+    assert messages["OverallSystemUsage"].startswith("system: processor 50 %")
+    assert messages["TooManyDataWorkers"] == "9 loader workers on 4 cores"
+    assert [finding.model for finding in found] == [None, None]
+    assert all(Finding.from_json(json.loads(json.dumps(finding.to_json()))) == finding for finding in found)
+    assert all(diagnosis.models == () for diagnosis in diagnose(found))

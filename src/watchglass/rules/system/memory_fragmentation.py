@@ -65,5 +65,6 @@ class MemoryFragmentation(Rule):
             f"{allocated / 1e9:.2f} GB; {unused[-1]:.0f} % is in pieces that do not fit: {count(more, 'allocation')} "
             f"had to give all of them back and wait over the last {self.window} captured steps",
             symptoms=("gpu_memory_in_pieces",),
+            of_model=False,
             evidence={"unused_bytes": reserved - allocated, "retries": more},
         )

@@ -75,5 +75,6 @@ class TooManyDataWorkers(Rule):
             limit=self.min_threshold if few else self.max_threshold,
             message=f"{ranks}{workers} loader worker{'s' * (workers != 1)} on {cores:g} core{'s' * (cores != 1)}",
             symptoms=("few_loader_workers" if few else "many_loader_workers",),
+            of_model=False,
             evidence={"workers": workers, "cores": cores},
         )

@@ -206,7 +206,7 @@ def _sound_finding(data: dict[str, Any]) -> Finding:
     found = Finding.from_json(data)
     texts = (found.id, found.rule, found.worker, found.message, *found.tensors, *found.causes, *found.what_to_try)
     numbers = (found.step, found.last_step, found.count, found.attempt, found.global_step)
-    plain = _all_text(texts) and _all_integers(numbers) and _is_count(found.model, 16)
+    plain = _all_text(texts) and _all_integers(numbers) and (found.model is None or _is_count(found.model, 16))
     if not plain or not isinstance(found.evidence, dict):
         raise TypeError("fields of the wrong type")
     return found
