@@ -157,8 +157,8 @@ class Rule(Plugin):
             causes: Likely causes, most likely first; by default those that the symptoms speak for.
             what_to_try: Sentences; by default those of the likeliest cause.
             evidence: Further plain JSON values.
-            of_model: Whether it concerns the model of the view; False for what the process or the machine does. Findings
-                of a rule with neither :meth:`check` nor :meth:`check_step` never concern a model.
+            of_model: Whether it concerns the model of the view; False for what the process or the machine does.
+                Findings of a rule with neither :meth:`check` nor :meth:`check_step` never concern a model.
         """
         subject = subject or (tensors[0] if tensors else "")
         knowledge = built_in_knowledge()
