@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,15 @@ def test_a_rule_that_raises_at_the_end_is_written_down(run_path: Path, rules: An
     ]
     assert "ValueError: too late" in written[0].data["traceback"]
     assert evaluator.evaluation().statuses == replay(store, rules("RaisesAtTheEnd")).statuses
+
+
+@pytest.mark.parametrize(("workers", "sick", "where"), [(1, 0, ""), (2, 1, " on worker_1"), (2, 0, " on worker_0")])
+def test_a_line_names_the_rank_where_there_are_several(run_path: Path, workers: int, sick: int, where: str) -> None:
+    last = [Step(scalars={"loss": float("nan") if rank == sick else 1.0}, workers=(rank,)) for rank in range(workers)]
+    build_run(run_path, [*steps(2), *last], workers=workers)
+    said = io.StringIO()
+    evaluator = Evaluator(EvaluatorConfig(str(run_path), None, (RuleSpec("ExplodingTensor"),)), output=said)
+    evaluator.open(lambda seconds: False, patience_s=0.0)
+    evaluator.finish()
+    (line,) = [line for line in said.getvalue().splitlines() if "ExplodingTensor" in line]
+    assert line == f"watchglass: error: the loss became NaN at step 2 (ExplodingTensor{where})"

@@ -78,10 +78,14 @@ class Reporting:
         self.journal.write(self.acting.stop([each for each in findings if _goes_on(each.attempt, workers)]))
         news = [f for f in findings if f.attempt >= self._first_attempt and f.id not in self._history]
         self.journal.write([*self.acting.found(news), *findings])
+        names = {worker.worker for worker in workers}
         for finding in findings if not self._quiet else ():
             if finding.id not in self._reported:
                 self._reported.add(finding.id)
-                self._print(f"{finding.severity.value}: {printable(finding.message)} ({finding.rule})\n")
+                # A message says itself which ranks it is about where it compares them.
+                ranked = bool(finding.worker) and (len(names) > 1 or finding.worker != "worker_0")
+                where = f" on {printable(finding.worker)}" if ranked else ""
+                self._print(f"{finding.severity.value}: {printable(finding.message)} ({finding.rule}{where})\n")
 
     def statuses(self, statuses: Sequence[RuleStatus], attempt: int) -> None:
         """Reports changes of status.
