@@ -241,6 +241,9 @@ def _launch(job: Job, after: _After) -> int:
     )
     for problem in outcome.problems:
         print_warning(problem)
+    if outcome.unwritten:
+        later = f"to recover its last steps once it can be written: watchglass check {outcome.run}"
+        print_warning(f"the end of the run could not be written: {outcome.unwritten}; {later}")
     if outcome.leads:
         try:
             _conclude(job, outcome, after)
@@ -253,7 +256,7 @@ def _launch(job: Job, after: _After) -> int:
             _compact(outcome.run, quiet=after.quiet)
         if after.profiler_report is not None:
             _write_profiler_report(outcome.run, after.profiler_report, replace=after.rewritten)
-        elif after.by_default and outcome.recorded:
+        elif after.by_default and outcome.recorded and not outcome.unwritten:
             _write_report_of_run(outcome.run, quiet=after.quiet)
     return outcome.exit_status
 
@@ -277,7 +280,8 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
         from watchglass.cli.verdicts import judged, replayed
 
         if evaluator is not None:
-            run, verdict = judged(outcome.run, causes=evaluator.causes, price_per_hour=after.price)
+            recovers = not outcome.unwritten
+            run, verdict = judged(outcome.run, causes=evaluator.causes, price_per_hour=after.price, recovers=recovers)
         else:
             run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
     if evaluator is not None and verdict is not None:
@@ -291,10 +295,12 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
 
 
 def as_the_script_ended(verdict: Verdict, outcome: LaunchOutcome) -> Verdict:
-    """The verdict, without a failure that only shows that the end of the run could not be written.
+    """The verdict, without a failure or a lack of data that only shows that the end of the run could not be written.
 
     On a full disk the records of a script that has succeeded look like those of a killed process.
     """
+    if outcome.unwritten and verdict.status == "no data":
+        return replace(verdict, unjudged="no training step could be written")
     failure = verdict.failure
     if outcome.exit_status or failure is None or (failure.kind, failure.worker) != ("lost", "worker_0"):
         return verdict

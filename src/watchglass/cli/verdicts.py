@@ -23,34 +23,42 @@ def verdict_on(run: Run, evaluation: Evaluation | None, config: EvaluatorConfig)
     return replace(verdict, run=config.run)
 
 
-def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | None = None) -> tuple[Run, Verdict]:
+def judged(
+    path: str, *, causes: Sequence[str] = (), price_per_hour: float | None = None, recovers: bool = True
+) -> tuple[Run, Verdict]:
     """The run and its verdict; evaluated now with the default rules if no evaluator reached its end.
 
     Args:
         path: Location of the run.
         causes: Files of causes in addition to the built-in ones.
         price_per_hour: Price of an hour of the whole run.
+        recovers: Whether to recover the last steps of killed processes first.
 
     Raises:
         WatchglassError: The location is no run, or the run is unreadable.
     """
     config = EvaluatorConfig(path, None, default_rules(), causes=tuple(causes), price_per_hour=price_per_hour)
-    more = recover(path)
+    more = recovers and recover(path)
     with working("reading the run"):
         run = open_run(path)
         if not more and evaluate.is_judged(run):
             mention_unrecovered(path, run)
             return run, verdict_on(run, None, config)
-    return replayed(config)
+    return replayed(config, recovers=False)
 
 
-def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
+def replayed(config: EvaluatorConfig, *, recovers: bool = True) -> tuple[Run, Verdict]:
     """The run and its verdict by a new evaluation. Writes only records recovered from the flight recorder.
+
+    Args:
+        config: The run and the rules.
+        recovers: Whether to recover the last steps of killed processes first.
 
     Raises:
         WatchglassError: The location is no run, or the run is unreadable.
     """
-    recover(config.run)
+    if recovers:
+        recover(config.run)
     with working("evaluating the run"):
         run = open_run(config.run)
         mention_unrecovered(config.run, run)

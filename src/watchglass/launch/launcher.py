@@ -51,6 +51,7 @@ class LaunchOutcome:
         evaluated: Whether the evaluator finished without being stopped.
         seconds: From the start to the end of the training process.
         problems: One line for each error outside the script.
+        unwritten: Why the end of the run could not be written; "" where it was.
         failure: The failure of the run; None for none.
         verdict: The verdict of the evaluator; None if it gave none.
         beside_cpu_s: CPU time of launcher and evaluator so far.
@@ -64,6 +65,7 @@ class LaunchOutcome:
     evaluated: bool
     seconds: float
     problems: tuple[str, ...] = ()
+    unwritten: str = ""
     failure: Failure | None = None
     verdict: Verdict | None = None
     beside_cpu_s: float = 0.0
@@ -238,18 +240,18 @@ def launch(
         seconds = time.monotonic() - begin
         rewriting.close()
         sampling.close()  # before the evaluator concludes that nothing more comes
-        _harvest(run, attempt, problems)
+        unwritten = _harvest(run, attempt)
         status = exit_status(ended.returncode)
         if -ended.returncode in _STOP_SIGNALS and _stop_was_committed(run, attempt):
             status = EXIT_STOPPED
         failure = failures.take(0 if status == EXIT_STOPPED else status)
-        _print_end(run, attempt, status, ended.pid, failure, problems)
+        unwritten = _print_end(run, attempt, status, ended.pid, failure) or unwritten
         before_s = _seconds_of_children()
         evaluated = evaluation.finish(signals, waiting, problems)
         beside_cpu_s = _seconds_of_children() - before_s + time.process_time()
         return LaunchOutcome(
-            status, run, attempt, leads, evaluated, seconds, tuple(problems), failure, evaluation.verdict, beside_cpu_s,
-            recorded=_recorded(run, attempt),
+            status, run, attempt, leads, evaluated, seconds, tuple(problems), unwritten, failure, evaluation.verdict,
+            beside_cpu_s, recorded=_recorded(run, attempt),
         )  # fmt: skip
 
 
@@ -299,8 +301,12 @@ def _seconds_of_children() -> float:
     return spent.children_user + spent.children_system
 
 
-def _harvest(run: str, attempt: int, problems: list[str]) -> None:
-    """Recover what a killed worker recorded last, before the evaluator concludes that nothing more comes."""
+def _harvest(run: str, attempt: int) -> str:
+    """Recover what a killed worker recorded last, before the evaluator concludes that nothing more comes.
+
+    Returns:
+        Why it failed; "" if it did not.
+    """
     try:
         store = open_store(run)
         if has_unharvested(store, attempt):
@@ -308,18 +314,24 @@ def _harvest(run: str, attempt: int, problems: list[str]) -> None:
 
             harvest(store, by="launcher", attempt=attempt)
     except Exception as error:  # the exit status must be that of the script
-        problems.append(f"could not recover the last steps of a killed worker: {error}")
+        return str(error)
+    return ""
 
 
-def _print_end(run: str, attempt: int, status: int, pid: int, failure: Failure | None, problems: list[str]) -> None:
-    """Record the end of this launch for followers on other machines, which cannot see processes here."""
+def _print_end(run: str, attempt: int, status: int, pid: int, failure: Failure | None) -> str:
+    """Record the end of this launch for followers on other machines, which cannot see processes here.
+
+    Returns:
+        Why it failed, so that these followers wait for a timeout; "" if it did not.
+    """
     rank, world_size = environment.rank(), environment.world_size()
     try:
         write_launch_end(
             open_store(run), attempt, rank=rank, world_size=world_size, exit_status=status, pid=pid, failure=failure
         )
-    except Exception as error:
-        problems.append(f"could not record the end of the launch, so followers elsewhere wait for a timeout: {error}")
+    except Exception as error:  # the exit status must be that of the script
+        return str(error)
+    return ""
 
 
 def _group_sender() -> int | None:

@@ -18,6 +18,7 @@ from watchglass.errors import StoreError
 from watchglass.evaluate import Follower, replay
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.following import Following, take_turns
+from watchglass.evaluate.live.store_retry import StoreRetry
 from watchglass.records import Severity, Status
 from watchglass.rules import default_rules
 from watchglass.run import open_run
@@ -209,3 +210,28 @@ def test_a_flushed_segment_is_seen_within_two_seconds(run_path: Path, workers: i
         followed = evaluator(Objects(run_path))
         assert followed.pause_s == intervals.poll_s
         followed.close()
+
+
+def test_what_was_insisted_on_in_vain_is_reported_once_and_not_waited_for_again() -> None:
+    clock, said, tried = Now(), list[str](), list[float]()
+
+    def refuse() -> bool:
+        tried.append(clock.s)
+        raise StoreError("the disk is full")
+
+    def pause(seconds: float) -> bool:
+        clock.advance(seconds)
+        return True
+
+    retry = StoreRetry(lambda: 1.0, said.append, lambda: None, clock, longest_pause_s=5.0)
+    assert not retry.insist(refuse, 10.0, pause)
+    assert len(tried) == 11
+    assert not retry.insist(refuse, 10.0, pause)
+    assert len(tried) == 12
+    assert said == [
+        "store unreachable, retrying: the disk is full",
+        "not all steps were evaluated and written; to evaluate them: watchglass check",
+    ]
+    assert retry.insist(lambda: True, 10.0, pause)
+    assert not retry.insist(refuse, 10.0, pause)
+    assert len(tried) == 23, "it was reachable in between"

@@ -36,6 +36,7 @@ class StoreRetry:
         self._poll_s, self._report, self._begin_again = poll_s, report, begin_again
         self._clock, self._longest_pause_s = clock, longest_pause_s
         self._since_s: float | None = None
+        self._given_up = False
         #: Seconds until the next attempt.
         self.backoff_s = 0.0
         #: Whether the files that were being read have been replaced by a compacted generation.
@@ -69,22 +70,25 @@ class StoreRetry:
 
     def over(self) -> None:
         """The store is reachable again."""
-        self._since_s, self.backoff_s = None, 0.0
+        self._since_s, self.backoff_s, self._given_up = None, 0.0, False
 
     def insist(self, work: Callable[[], bool], patience_s: float, pause: Callable[[float], bool]) -> bool:
         """Do ``work`` until it has succeeded; returns whether it has.
 
         Args:
             work: Returns whether it is done.
-            patience_s: How long to retry while the store is unreachable.
+            patience_s: How long to retry while the store is unreachable. Once that was in vain, later work is tried
+                once, and nothing is reported again.
             pause: Waits so many seconds, or less; returns False to end the retries.
         """
-        give_up_s = self._clock.monotonic() + patience_s
+        give_up_s = self._clock.monotonic() + (0.0 if self._given_up else patience_s)
         while not self.attempt(work):
             if self.outdated:
                 continue
             if self._clock.monotonic() >= give_up_s or not pause(self._poll_s()):
-                self._report("not all steps were evaluated and written; to evaluate them: watchglass check")
+                if not self._given_up:
+                    self._report("not all steps were evaluated and written; to evaluate them: watchglass check")
+                self._given_up = True
                 self._since_s = self._clock.monotonic() if self._since_s is None else self._since_s
                 return False
         self.over()

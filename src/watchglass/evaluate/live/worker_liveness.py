@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from watchglass.config import Clock, EvaluatorConfig
 from watchglass.control import WorkerProgress
-from watchglass.errors import WatchglassError
+from watchglass.errors import StoreError, WatchglassError
 from watchglass.evaluate.follower import FollowedWorker, Key
 from watchglass.record import harvest
 from watchglass.records import Mode, Observation
@@ -212,6 +212,8 @@ class WorkerLiveness:
         """Recovers the last records of a dead worker, which are then read like all others."""
         try:
             harvest(self._store, by="evaluator", attempt=attempt)
+        except StoreError:
+            pass  # the journal, in the same store, reports it; the launcher and `watchglass check` recover them, too
         except WatchglassError as error:
             print(f"watchglass: could not recover the last steps of a killed worker: {error}", file=sys.stderr)
         self.look(0.0)
