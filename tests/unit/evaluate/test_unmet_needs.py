@@ -72,6 +72,38 @@ def test_a_rule_on_a_recorded_fact_that_no_script_gave_does_not_apply(
     assert need.met.certain is not planned
 
 
+@pytest.mark.parametrize(
+    ("rule", "reason", "starved"),
+    [
+        (
+            "LearningRateZero",
+            "no optimizer with a learning rate was seen (needed to follow the learning rate)",
+            "the scalar learning_rate or learning_rate/0 never came (needed to follow the learning rate)",
+        ),
+        (
+            "Overtraining",
+            "there was no evaluation (needed to follow the validation loss)",
+            "the scalar loss of EVAL never came (needed to follow the validation loss)",
+        ),
+    ],
+)
+def test_a_rule_on_what_the_script_does_not_do_does_not_apply(
+    run_path: Path, tmp_path: Path, rule: str, reason: str, starved: str
+) -> None:
+    """Hooks record learning rates and losses of evaluations whatever the settings; of other runs nothing is known."""
+    (hooked,) = replay(build_run(run_path, steps(80, plan())), [RuleSpec(rule)]).statuses
+    assert (hooked.status, hooked.reason) == (Status.NOT_APPLICABLE, reason)
+    (unknown,) = replay(build_run(tmp_path / "unknown", steps(80, None)), [RuleSpec(rule)]).statuses
+    assert (unknown.status, unknown.reason) == (Status.STARVED, starved)
+
+
+def test_an_evaluation_without_a_loss_starves_a_rule(run_path: Path) -> None:
+    unlabelled = [Step(scalars={"temperature": 1.0}, mode=Mode.EVAL)]
+    (found,) = replay(build_run(run_path, [*steps(10, plan()), *unlabelled]), [RuleSpec("Overtraining")]).statuses
+    assert found.status is Status.STARVED
+    assert found.reason.startswith("the scalar loss of EVAL never came")
+
+
 def test_a_status_says_so_while_the_training_goes_on(run_path: Path) -> None:
     engine = Engine([RuleSpec("VanishingGradient"), RuleSpec("LossNotDecreasing")])
     (view,) = views_of(build_run(run_path, steps(1, plan(collections=["weights"]), captured=["fc.weight"])))

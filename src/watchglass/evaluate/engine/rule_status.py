@@ -47,7 +47,8 @@ class Met:
         satisfied: Whether the data came at all.
         reason: Why the rule starves; "" where it does not.
         certain: Whether the reason holds before the run has ended; else the data may only be late.
-        absent: Whether the run recorded such facts, and nothing in the script gave one: then the rule does not apply.
+        absent: Whether the run records such data whatever its settings are, and the script gave none: then the rule
+            does not apply.
     """
 
     satisfied: bool

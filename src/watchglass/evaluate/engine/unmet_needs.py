@@ -26,7 +26,8 @@ _FEW_STEPS = 8
 _MANY_STEPS = 64
 
 #: Scalars that every step has.
-_EVERY_STEP = frozenset({"loss", "learning_rate", "learning_rate/0"})
+_RATES = frozenset({"learning_rate", "learning_rate/0"})
+_EVERY_STEP = _RATES | {"loss"}
 _CURE_OF_PHASES = "; PyTorch scripts record them under watchglass run, or with watch(model, profiler=True)"
 _MODE_NAMES = {Mode.TRAIN: "train", Mode.EVAL: "eval", Mode.PREDICT: "predict"}
 _IN_MODE = {Mode.TRAIN: "", Mode.EVAL: " in evaluation", Mode.PREDICT: " in prediction"}
@@ -151,19 +152,27 @@ class NeedSeen:
         needs, (reason, stays) = self.needs, self._reason()
         # An evaluation may come at any time, so only the end shows that there was none.
         shown = needs.modes == (Mode.TRAIN,) and (self.satisfied or self._waited_long())
-        absent = bool(reason) and not stays and not self.satisfied and self._recorded()
+        absent = bool(reason) and not stays and not self.satisfied and bool(self._lacking())
         return Met(self.satisfied, reason, not needs.optional and (stays or (shown and not absent)), absent)
 
-    def _recorded(self) -> bool:
-        """Whether the run records facts that are all of this need: only the script can give one."""
-        needs = self.needs
-        alone = needs.facts and not needs.of_tensors and not needs.scalars
-        return bool(alone and self._plan is not None and self._plan.facts.intersection(needs.facts))
+    def _lacking(self) -> str:
+        """What the script has not got, where the run records all of this need whatever its settings are; else ""."""
+        needs, plan = self.needs, self._plan
+        if plan is None or needs.of_tensors or needs.phases:
+            return ""
+        if needs.facts:
+            recorded = not needs.scalars and plan.facts.intersection(needs.facts)
+            return f"{needs.describe()} never came" if recorded else ""
+        if needs.scalars and _RATES.issuperset(needs.scalars):
+            return "no optimizer with a learning rate was seen"
+        evaluated = Mode.TRAIN in needs.modes or self._steps
+        return "" if evaluated or not needs.scalars else "there was no evaluation"
 
     def _reason(self) -> tuple[str, bool]:
         """The reason, and whether it stays by the plan; worked out again where something has changed."""
         most = self.needs.max_interval
-        state = (self.satisfied, self._plan, self._no_layers, self._gap, most is not None and self._since > most)
+        late = most is not None and self._since > most
+        state = (self.satisfied, self._plan, self._no_layers, self._gap, late, self._steps == 0)
         if state != self._known[0]:
             self._known = (state, *self._worked_out())
         return self._known[1:]
@@ -176,7 +185,8 @@ class NeedSeen:
         if not self.satisfied:
             not_planned = self._not_planned()
             cure = _CURE_OF_PHASES if needs.phases else ""
-            return not_planned or f"{needs.describe()} never came{why}{cure}", bool(not_planned)
+            never = self._lacking() or f"{needs.describe()} never came"
+            return not_planned or f"{never}{why}{cure}", bool(not_planned)
         if most is not None and max(self._gap, self._since) > most:
             late = f"last came more than {count(most, 'step')} ago"
             often = f"came every {count(self._gap, 'step')}" if self._gap > most else late

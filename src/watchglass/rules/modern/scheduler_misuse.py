@@ -58,8 +58,9 @@ class SchedulerMisuse(Rule):
     types: dict[str, str] = state(dict)
 
     def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+        """Not for models without layers, and not without a scheduler."""
+        unscheduled = "" if self.types or view.latest_fact("calls") is None else "no learning-rate scheduler was seen"
+        return signals.without_layers(view) or unscheduled
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding of each kind at a TRAIN step."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 import torch
 from torch.optim import lr_scheduler
 
 from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
 from synthetic_steps import training
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
+from watchglass.records import Status
 from watchglass.rules import find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 
@@ -23,6 +28,9 @@ def calls(*names: str, kind: str = "StepLR") -> dict[int, dict[str, dict[str, ob
 
 
 PER_BATCH = calls("backward", "optimizer.step", "scheduler.step")
+WITHOUT_SCHEDULER = {
+    1: {"calls": {"orders": [], "rounds": 1, "objects": {"optimizer": {"type": "SGD"}}, "processes": 1}}
+}
 
 
 class TestSchedulerMisuse(RuleSuite):
@@ -60,3 +68,14 @@ class TestSchedulerMisuseInRealRuns(RealRuns):
                 scheduler.step()
             if number % 40 == 39:
                 evaluate(model, *batch())
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"), [({}, Status.NO_ISSUES_FOUND), (WITHOUT_SCHEDULER, Status.NOT_APPLICABLE)]
+)
+def test_calls_without_a_scheduler_show_that_there_is_none(
+    run_path: Path, facts: dict[int, dict[str, dict[str, object]]], status: Status
+) -> None:
+    (found,) = replay(build_run(run_path, training(40, facts=facts)), [RuleSpec("SchedulerMisuse")]).statuses
+    assert found.status is status
+    assert (found.reason == "no learning-rate scheduler was seen") == (status is Status.NOT_APPLICABLE)
