@@ -19,7 +19,7 @@ from watchglass.config import RuleSpec
 from watchglass.diagnose import verdict
 from watchglass.evaluate import replay
 from watchglass.records import Status
-from watchglass.rules import capture_for
+from watchglass.rules import capture_for, expand
 from watchglass.view import explain_verdict
 
 # What the compiler says of itself, and that a collection is empty.
@@ -160,6 +160,47 @@ def test_it_is_that_of_the_model_without_compilation(
     same_attention(run, expected)
     if way in (whole, inductor):
         assert counters["stats"]["unique_graphs"] == 2, "one graph for captured steps, one for the others"
+
+
+def train_compiled(path: Path, model: nn.Module, rules: tuple[str, ...] = (), *, compiled_first: bool = False) -> Run:
+    """Twenty steps of two micro-batches, of which every third is captured."""
+    wanted = capture_for(expand([RuleSpec(name) for name in rules])) if rules else {}
+    call = without_python(model) if compiled_first else model
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    generator = torch.Generator().manual_seed(1)
+    with watchglass.watch(model, run=path, **{**wanted, "save_interval": 3, "strict": True}):
+        call = call if compiled_first else without_python(model)
+        for _ in range(20):
+            for _ in range(2):
+                tokens = torch.randint(TOKENS, (4, 7), generator=generator)
+                F.cross_entropy(call(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return open_run(path)
+
+
+@pytest.mark.parametrize("written_out", [False, True])
+@pytest.mark.parametrize("rules", [(), ("default", "llm", "system")])
+@pytest.mark.parametrize("compiled_first", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_there_are_two_graphs_whatever_is_observed_in_the_model(
+    tmp_path: Path, written_out: bool, rules: tuple[str, ...], compiled_first: bool
+) -> None:
+    """Facts and statistics of attention come from functions that the model calls, in some of its forwards."""
+    counters.clear()
+    run = train_compiled(tmp_path / "run", Decoder(written_out=written_out), rules, compiled_first=compiled_first)
+    assert run.tensor("head.output").steps() == [0, 3, 6, 9, 12, 15, 18]
+    # Of a model that was compiled before it was watched, the hooks around it are compiled by themselves: the one that
+    # sees its output, and where the rules want inputs the one that sees them.
+    around = (1 + bool(rules)) if compiled_first else 0
+    assert counters["stats"]["unique_graphs"] == 2 + around
+
+
+def test_models_of_one_class_that_are_watched_in_turn_share_their_graphs(tmp_path: Path) -> None:
+    """As in a cross-validation: the compiler compiles a function eight times and then no more, or raises."""
+    counters.clear()
+    for fold in range(5):
+        train_compiled(tmp_path / str(fold), Decoder())
+    assert counters["stats"]["unique_graphs"] == 2
 
 
 @pytest.mark.slow

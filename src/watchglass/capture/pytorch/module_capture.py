@@ -21,6 +21,7 @@ from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.module_tree import is_compiled, unit_axis, unwrap
 from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.public_calls import keep_wrapped
 from watchglass.capture.pytorch.reduce import version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
@@ -69,7 +70,8 @@ class ModuleCapture:
         self._observing = Switch(lambda: register_module_forward_hook(guarded))
         self.compiled = CompiledModules(hook.guard, hook.guarded(self._entered_compiled), hook.guarded(self._observed))
         self.compiled.attended = hook.guarded(self._attended)
-        hook.detach_with(self.compiled.remove)
+        hook.detach_with(self._remove_compiled)
+        self._unwrap: Callable[[], None] | None = None
         #: Records for a module that returns from compiled code outside of any observed forward.
         self.records_of: Callable[[nn.Module, Any, bool], CapturedRecords | None] = lambda module, output, grad: None
         # Models, without their wrappers, that were called compiled.
@@ -115,7 +117,15 @@ class ModuleCapture:
     def add_compiled(self, module: nn.Module) -> None:
         """Calls of a module and all below it may come from compiled code."""
         self._eager.clear()
+        self._unwrap = self._unwrap or keep_wrapped(self._hook.guard)
         self.compiled.add(module, inputs=self._inputs_wanted.ever)
+
+    def _remove_compiled(self, root: nn.Module | None = None) -> None:
+        """Calls of a module, or of any, no longer come from compiled code."""
+        self.compiled.remove(root)
+        if self._unwrap is not None and not self.compiled.has_roots:
+            self._unwrap()
+            self._unwrap = None
 
     def expect_compiled(self) -> None:
         """There is compiled code that may call any module."""
@@ -132,7 +142,7 @@ class ModuleCapture:
                 self._compiled.add(unwrap(root))
             else:
                 self._eager.add(root)
-                self.compiled.remove(root)
+                self._remove_compiled(root)
             blind = [place.path for place in map(self._place, self.compiled.blind(root)) if place is not None]
             if blind and root not in self._blind:
                 self._blind.add(root)

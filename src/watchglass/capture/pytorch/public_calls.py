@@ -30,6 +30,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -116,7 +117,8 @@ class PublicCall:
         self._listeners = 0
         self._observed = False
         self._undo: list[Callable[[], None]] = []
-        # One for each function, wherever it is found: pickle looks it up by its name and compares.
+        # One for each function, wherever it is found: pickle looks it up by its name and compares. Kept, because the
+        # compiler compiles once more what called another wrapper.
         self._wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
         # Wrappers that the script has wrapped again, so that they could not be removed.
         self._left: set[Callable[..., Any]] = set()
@@ -161,8 +163,6 @@ class PublicCall:
                 self._wrap(owner, name)
         while self._undo and not wanted:
             self._undo.pop()()
-        if not self._listeners:
-            self._wrappers.clear()
 
     def _wrap(self, owner: Any, name: str) -> None:
         original = getattr(owner, name, None)
@@ -308,6 +308,21 @@ MULTI_HEAD_ATTENTION = PublicCall(lambda: ((nn.functional, "multi_head_attention
 SOFTMAX = PublicCall(
     lambda: ((torch, "softmax"), (nn.functional, "softmax"), (torch.Tensor, "softmax")), NestOfThread()
 )
+#: What is observed in single forwards, and what compiled code of a model may call.
+_IN_MODELS = (ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX)
+
+
+def keep_wrapped(guard: Guard) -> Callable[[], None]:
+    """Keep functions wrapped that models call, whether or not a forward is observed; returns an undo function.
+
+    PyTorch's compiler compiles a model once more whenever such a function is another one than at the last time.
+    """
+    undo = ExitStack()
+    for call in _IN_MODELS:
+        undo.callback(call.listen(guard))
+    return undo.close
+
+
 #: Of a profiler of the script itself, while operators are profiled.
 PROFILERS = PublicCall(_profilers, NestOfThread())
 #: The same of Python, while functions are profiled.
