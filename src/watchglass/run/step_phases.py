@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import pandas
 
 
+#: Times the median duration beyond which a step is no typical one: the first steps, those in which code is compiled.
+_FAR_LONGER = 10
+
+
 @dataclass(frozen=True, eq=False)
 class Phases:
     """The phases of the steps of one mode of one worker, in seconds of the host.
@@ -57,6 +61,12 @@ class Phases:
         whole = self.values.sum()
         parts = self.values.sum(0) / whole if whole else np.full(len(PHASE_NAMES), np.nan)
         return dict(zip(PHASE_NAMES, parts.tolist(), strict=True))
+
+    def typical(self) -> Phases:
+        """Without the steps that took more than ten times the median: they compile code, or wait for something rare."""
+        seconds = self.seconds
+        usual = seconds <= _FAR_LONGER * np.median(seconds) if len(self) else np.empty(0, bool)
+        return Phases(self.mode, self.worker, self.steps[usual], self.values[usual])
 
     def to_pandas(self) -> pandas.DataFrame:
         """A data frame with the step as its index and a column for each phase.

@@ -25,6 +25,8 @@ Series = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
 COLOURS = {"train": "#3A8FD0", "eval": "#E69F00", "error": "#D55E00", "warning": "#CC79A7", "info": "#56B4E9"}
 
 _MAX_POINTS, _MAX_MARKS = 4000, 8
+#: Share of the horizontal axis from which on the name of a mark stands left of it.
+_NEAR_EDGE = 0.8
 #: Most points that are drawn as markers, and characters of a line of a legend.
 _MAX_DOTS, _LEGEND_CHARACTERS = 60, 130
 
@@ -111,14 +113,18 @@ def mark_findings(
         if step is not None and step < marks.get(key, step + 1):
             marks[key] = step
     ordered = sorted(marks.items(), key=lambda item: (-item[0][1].rank, item[1]))[:_MAX_MARKS]
+    ends = [float(end) for curve in figure.data if len(curve.x) for end in (curve.x[0], curve.x[-1])]
+    # A name right of a mark near the right edge would be cut off.
+    edge = min(ends, default=0.0) + _NEAR_EDGE * (max(ends, default=0.0) - min(ends, default=0.0))
     for position, ((rule, severity), step) in enumerate(sorted(ordered, key=lambda item: item[1])):
+        side, shift = ("right", -3) if ends and place(step) > edge else ("left", 3)
         figure.add_shape(
             type="line", x0=place(step), x1=place(step), y0=0, y1=1, yref="paper",
             line={"dash": "dot", "width": 1.5, "color": COLOURS[severity.value]},
         )  # fmt: skip
         figure.add_annotation(
             x=place(step), y=0.98 - 0.085 * (position % 5), yref="paper", text=escape(rule), showarrow=False,
-            xanchor="left", xshift=3, font={"size": 11, "color": COLOURS[severity.value]},
+            xanchor=side, xshift=shift, font={"size": 11, "color": COLOURS[severity.value]},
         )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from watchglass.view.page import escaped, figures_html, page, section, table_htm
 from watchglass.view.text import duration, exact_duration, percent, quantity
 from watchglass.view.time_figures import durations_figure, machine_figure, phases_figure
 from watchglass.view.time_tables import code_tables
+from watchglass.view.usage import far_longer_steps
 from watchglass.view.verdict import tone
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def profile_json(document: Mapping[str, Any]) -> str:
 def render_profile_report(run: Run, verdict: Verdict, document: Mapping[str, Any]) -> str:
     """The page of a document; figures are drawn from the run, with the findings of all rules as marks."""
     # Those of the numeric rules too: they belong to the same course of time.
-    marked = [*run.journal.findings, *_problems(verdict.findings)]
+    marked = [*_problems(run.journal.findings), *_problems(verdict.findings)]
     phases = _drawn(phases_figure(run, marked), "Each column is the mean of neighbouring steps.")
     machines = [
         each
@@ -172,10 +173,15 @@ def _system(run: Run) -> list[dict[str, Any]]:
 def _phases(run: Run) -> dict[str, Any]:
     found = {mode: run.phases(mode) for mode in (Mode.TRAIN, Mode.EVAL)}
     return {
-        mode.name: {"steps": len(phases), "seconds": float(phases.seconds.sum()), "shares": _known(phases.shares)}
+        mode.name: {
+            "steps": len(phases), "seconds": float(phases.seconds.sum()), "shares": _known(phases.shares),
+            "typical": {
+                "steps": len(typical), "mean": float(typical.seconds.mean()), "shares": _known(typical.shares)
+            },
+        }
         for mode, phases in found.items()
-        if len(phases)
-    }
+        if len(typical := phases.typical())
+    }  # fmt: skip
 
 
 def _durations(run: Run) -> dict[str, Any]:
@@ -224,16 +230,22 @@ def _head(verdict: Verdict, document: Mapping[str, Any]) -> str:
     train = document["phases"].get("TRAIN")
     lines = []
     if train is not None:
-        shares = sorted(train["shares"].items(), key=lambda each: -each[1])[:3]
-        mean = duration(document["durations"]["TRAIN"]["mean"])
+        typical = train["typical"]
+        shares = sorted(typical["shares"].items(), key=lambda each: -each[1])[:3]
         largest = ", ".join(f"{percent(share)} {name}" for name, share in shares if share > 0)
-        lines.append(f"training step {mean} on average: {largest}")
+        lines.append(f"training step {exact_duration(typical['mean'])} on average: {largest}{_far_longer(train)}")
     lines += [finding.message for finding in problems[:3]]
     items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
     return (
         f'<header class="{severity or "healthy"}"><p class="brand">watchglass profiler report</p>'
         f'<h1>{escaped(words)}</h1><p class="path">{escaped(verdict.run)}</p><ul class="facts">{items}</ul></header>'
     )
+
+
+def _far_longer(phases: Mapping[str, Any]) -> str:
+    typical = phases["typical"]
+    spent = phases["seconds"] - typical["steps"] * typical["mean"]
+    return far_longer_steps(phases["steps"] - typical["steps"], spent, phases["seconds"])
 
 
 def _job_table(job: Mapping[str, Any]) -> str:
@@ -293,12 +305,13 @@ def _framework(run: Run, document: Mapping[str, Any]) -> list[str]:
             (
                 mode,
                 f"{found['steps']:,}",
-                duration(found["seconds"]),
-                *(percent(found["shares"].get(name, 0.0)) for name in names),
+                duration(found["seconds"]) + _far_longer(found),
+                exact_duration(found["typical"]["mean"]),
+                *(percent(found["typical"]["shares"].get(name, 0.0)) for name in names),
             )
             for mode, found in document["phases"].items()
         ]
-        parts.append(table_html(("steps", "number", "in total", *names), rows))
+        parts.append(table_html(("steps", "number", "in total", "mean", *names), rows))
     else:
         parts.append("<p>The phases of steps were not recorded.</p>")
     parts += [f"<h3>{title}</h3>{table}" for title, table in code_tables(run)]

@@ -30,6 +30,8 @@ _LOADS = (
     ("gpu.memory.utilization", "memory of GPUs", "#E69F00"),
 )  # fmt: skip
 _MAX_COLUMNS, _BARS = 240, 60
+#: Times the median column at which the axis of a figure of phases ends.
+_LONGEST_COLUMN = 5
 #: Rows of a table of operators or of modules, and the columns of the first.
 _MAX_OPERATORS = 20
 OPERATOR_TITLES = ("operator", "calls", "host", "share", "with its calls", "device", "memory")
@@ -41,13 +43,18 @@ FUNCTION_TITLES = ("function", "place", "calls", "time", "share", "with its call
 def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
     """Time of training steps by phase, stacked, with the first findings marked; None where no phases were recorded.
 
-    Each column is the mean of neighbouring steps, so that their sum is the mean time of these steps.
+    Each column is the mean of neighbouring steps, so that their sum is the mean time of these steps. The axis ends
+    at five times the median; the title says how far the others reach.
     """
     phases = run.phases()
     if len(phases) < 2:
         return None
     figure = new_figure("Time of training steps by phase", "training step", "ms")
     steps, values = _columns(phases)
+    longest, usual = float(values.sum(1).max()), _LONGEST_COLUMN * float(np.median(values.sum(1)))
+    if longest > usual > 0:
+        figure.update_yaxes(range=[0, 1000 * usual])
+        figure.update_layout(title_text=f"Time of training steps by phase; the longest reach {_exact(longest)}")
     for name, column in zip(PHASE_NAMES, 1000 * values.T, strict=True):
         if column.any():
             figure.add_scatter(

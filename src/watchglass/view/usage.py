@@ -42,11 +42,19 @@ _PHASE_WORDS = {
 def phases_sentence(phases: Phases) -> str:
     """``"training step 25 ms on average: 38 % waits for data, 2 % prepares it, 24 % forward, ..."``.
 
-    Phases without any time are left out.
+    Phases without any time are left out. Steps that are far longer than the others are counted separately.
     """
-    shares = [(name, share) for name, share in phases.shares.items() if share > 0]
+    typical = phases.typical()
+    shares = [(name, share) for name, share in typical.shares.items() if share > 0]
     words = ", ".join(f"{percent(share)} {_PHASE_WORDS[name]}" for name, share in shares)
-    return f"training step {duration(float(phases.seconds.mean()))} on average: {words}"
+    seconds, whole = float(typical.seconds.sum()), float(phases.seconds.sum())
+    longer = far_longer_steps(len(phases) - len(typical), whole - seconds, whole)
+    return f"training step {exact_duration(seconds / len(typical))} on average: {words}{longer}"
+
+
+def far_longer_steps(number: int, seconds: float, whole: float) -> str:
+    """``"; 3 far longer steps took 1 min 6 s of 1 min 24 s"``; "" without any."""
+    return f"; {count(number, 'far longer step')} took {duration(seconds)} of {duration(whole)}" if number else ""
 
 
 def loading_sentence(loading: LoaderWorkers) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,22 @@ def test_phases_are_stacked_to_the_mean_time_of_neighbouring_steps(path: str) ->
     widths = np.diff([*traces["data"].x, 600])
     np.testing.assert_allclose((whole * widths).sum(), 1000 * run.phases().seconds.sum(), rtol=1e-5)
     assert [(shape.x0, figure.layout.annotations[0].text) for shape in figure.layout.shapes] == [(300, "Overfit")]
+
+
+def test_the_axis_of_phases_ends_far_below_a_step_that_compiles(tmp_path: Path) -> None:
+    compiling = (0.0, 0.0, 30.0, 10.0, 0.0, 0.0)
+    steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN if n else compiling]}) for n in range(20)]
+    figure = phases_figure(open_run(build_run(tmp_path / "run", steps)), [FOUND])
+    assert figure.layout.yaxis.range == pytest.approx((0, 500), rel=1e-6)
+    assert figure.layout.title.text == "Time of training steps by phase; the longest reach 40 s"
+
+
+def test_the_name_of_a_mark_near_the_right_edge_stands_left_of_it(path: str) -> None:
+    run = open_run(path)
+    sides = {
+        step: phases_figure(run, [replace(FOUND, step=step)]).layout.annotations[0].xanchor for step in (0, 300, 590)
+    }
+    assert sides == {0: "left", 300: "left", 590: "right"}
 
 
 def test_every_step_is_in_one_bar_of_the_durations(path: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Severity
+from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
+
+#: Powers of two above the median at which a step is far longer: 8 to 16 times.
+_OCTAVES = 3
 
 
 class OverallFrameworkMetrics(Rule):
@@ -16,7 +20,8 @@ class OverallFrameworkMetrics(Rule):
 
     Looks at: the phases of the steps of each mode, over the whole run.
     Fires when: never for a fault. At the end it gives an `info`: the mean duration of steps, the share of each phase,
-        and the share of evaluations in the time of all steps.
+        and the share of evaluations in the time of all steps. Steps that took about ten times the median or more, as
+        those in which code is compiled, are counted separately.
     Usual causes: none, because it reports no fault.
     What to try: begin with the longest phase.
     Costs: nothing in addition to the phases of steps, which are recorded under a launcher.
@@ -27,34 +32,49 @@ class OverallFrameworkMetrics(Rule):
 
     least: int = parameter(1, help="training steps of a summary", unit="steps", ge=1)
 
-    #: By mode: number of steps, and seconds by phase.
-    steps: dict[str, int] = state(dict)
-    seconds: dict[str, list[float]] = state(dict)
+    #: By mode, and by the power of two at most the milliseconds of a step: number of steps, and seconds by phase.
+    seconds: dict[str, dict[str, list[float]]] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """No findings: adds up phases."""
         if view.phases is not None:
-            mode = view.mode.name
-            before = self.seconds.get(mode, [0.0] * len(PHASE_NAMES))
-            self.steps[mode] = self.steps.get(mode, 0) + 1
-            self.seconds[mode] = [a + b for a, b in zip(before, view.phases.values(), strict=True)]
+            spent = [*view.phases.values()]
+            octave = str(math.frexp(1000 * sum(spent))[1] - 1)
+            before = self.seconds.setdefault(view.mode.name, {}).get(octave, [0.0] * (1 + len(spent)))
+            self.seconds[view.mode.name][octave] = [a + b for a, b in zip(before, (1, *spent), strict=True)]
         return ()
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The summary."""
-        train = Mode.TRAIN.name
-        if self.steps.get(train, 0) < self.least or not sum(self.seconds[train]):
+        by_octave = self.seconds.get(Mode.TRAIN.name, {})
+        steps, *all_spent = map(sum, zip(*by_octave.values(), strict=True)) if by_octave else (0,)
+        if steps < self.least or not sum(all_spent):
             return
-        spent, whole = self.seconds[train], sum(map(sum, self.seconds.values()))
+        number, *spent = map(sum, zip(*_typical(by_octave), strict=True))
         shares = {name: 100 * each / sum(spent) for name, each in zip(PHASE_NAMES, spent, strict=True)}
-        mean_ms = 1000 * sum(spent) / self.steps[train]
         words = ", ".join(f"{name} {share:.0f} %" for name, share in shares.items())
-        others = 100 * (1 - sum(spent) / whole)
-        also = f"; evaluations took {others:.0f} % of the time of all steps" if others >= 1 else ""
+        longer = sum(all_spent) - sum(spent)
+        if number < steps:
+            words += f"; {count(int(steps - number), 'far longer step')} took {longer:.3g} s of {sum(all_spent):.3g} s"
+        whole = sum(sum(row[1:]) for rows in self.seconds.values() for row in rows.values())
+        others = 100 * (1 - sum(all_spent) / whole)
+        if others >= 1:
+            words += f"; evaluations took {others:.0f} % of the time of all steps"
         yield self.finding(
             view,
             severity=Severity.INFO,
             subject="phases",
-            message=f"training steps took {mean_ms:.3g} ms on average: {words}{also}",
-            evidence={"shares": shares, "steps": self.steps, "seconds": self.seconds},
+            message=f"training steps took {1000 * sum(spent) / number:.3g} ms on average: {words}",
+            evidence={"shares": shares, "steps": number, "far_longer_steps": steps - number, "far_longer_s": longer},
         )
+
+
+def _typical(by_octave: dict[str, list[float]]) -> list[list[float]]:
+    """The rows of steps that took less than about ten times the median."""
+    octaves = sorted(by_octave, key=int)
+    until, half = 0.0, sum(row[0] for row in by_octave.values()) / 2
+    for octave in octaves:
+        until += by_octave[octave][0]
+        if until >= half:
+            return [by_octave[each] for each in octaves if int(each) <= int(octave) + _OCTAVES]
+    return []
