@@ -26,13 +26,60 @@ from watchglass.capture.pytorch import PyTorchAdapter
 STEPS = 60
 
 
+class ByHand:
+    """What a script writes in place of an optimizer; no hook point of PyTorch reports its updates.
+
+    Args:
+        model: The model.
+        update: Changes one parameter of a module, by its name.
+    """
+
+    def __init__(self, model: nn.Module, update: Callable[[nn.Module, str, Tensor], None]) -> None:
+        self.model = model
+        self.update = update
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.model.zero_grad(set_to_none)
+
+    def step(self) -> None:
+        for module in self.model.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                self.update(module, name, parameter)
+
+
+@torch.no_grad()
+def in_place(module: nn.Module, name: str, parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter -= 0.05 * parameter.grad
+
+
+def by_data(module: nn.Module, name: str, parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.data.add_(parameter.grad, alpha=-0.05)
+
+
+def by_other_data(module: nn.Module, name: str, parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.data = parameter.data - 0.05 * parameter.grad
+
+
+def by_replacing(module: nn.Module, name: str, parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    setattr(module, name, nn.Parameter(parameter.detach() - 0.05 * parameter.grad))
+
+
+UPDATES = [in_place, by_data, by_other_data, by_replacing]
+
+
 class Loop:
     """A manual training run, one call per thing that may happen in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, update: Callable[[nn.Module, str, Tensor], None] | None = None) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        if update is not None:
+            self.optimizer = ByHand(self.model, update)
         self.inputs = torch.randn(16, 6)
         self.labels = self.inputs[:, :3].argmax(1)
 
@@ -70,7 +117,7 @@ def evaluating(loop: Loop, number: int) -> None:
 def evaluating_inside(loop: Loop, number: int) -> None:
     loop.optimizer.zero_grad()
     loop.backward()
-    if number % 9 == 8:
+    if number % 12 == 11:
         loop.evaluate()
     loop.optimizer.step()
 
@@ -175,10 +222,14 @@ NO_FAST_PATH = CaptureLimits(alike_steps=1 << 40)
 
 
 def recorded(
-    path: Path, happening: Happening, steps: int = STEPS, limits: CaptureLimits = DEFAULT_LIMITS
+    path: Path,
+    happening: Happening,
+    steps: int = STEPS,
+    limits: CaptureLimits = DEFAULT_LIMITS,
+    update: Callable[[nn.Module, str, Tensor], None] | None = None,
 ) -> tuple[dict[str, Any], int]:
     """What a run holds but for times, and how many steps took the fast path."""
-    loop, taken = Loop(), 0
+    loop, taken = Loop(update), 0
     with watching_within(limits, loop.model, path, save_interval=1000) as hook:
         adapter = PyTorchAdapter.of(hook)
         assert adapter is not None
@@ -221,6 +272,53 @@ def test_both_paths_record_the_same(tmp_path: Path, happening: Happening) -> Non
     assert content == expected
 
 
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.__name__)
+@pytest.mark.parametrize(
+    "happening",
+    [
+        plain, evaluating, evaluating_inside, evaluating_with_gradients, accumulating,
+        accumulating_and_clearing_at_times, going_back_at_times, stumbling, with_two_losses_at_times, blowing_up,
+        saving, saving_after_the_update, evaluating_and_saving,
+    ],
+    ids=lambda happening: happening.__name__,
+)  # fmt: skip
+def test_both_paths_record_the_same_of_updates_by_the_script(
+    tmp_path: Path, happening: Happening, update: Callable[[nn.Module, str, Tensor], None]
+) -> None:
+    content, taken = recorded(tmp_path / "fast", happening, update=update)
+    # Micro-batches whose parameters are replaced have nothing in common by which they can be followed.
+    assert taken >= 8 or (update is by_replacing and happening in (accumulating, accumulating_and_clearing_at_times))
+    expected, none = recorded(tmp_path / "full", happening, limits=NO_FAST_PATH, update=update)
+    assert none == 0
+    assert content == expected
+    assert "learning_rate" not in open_run(tmp_path / "fast").tensor_names()
+
+
+def test_an_update_that_no_version_shows_is_found_where_all_before_it_did_show(tmp_path: Path) -> None:
+    """No values are kept then, so the first of them counts to the step after it, on either path."""
+
+    def changing(loop: Loop, number: int) -> None:
+        loop.optimizer.update = by_data if number in (40, 41) else in_place
+        loop.step()
+
+    content, taken = recorded(tmp_path / "fast", changing, update=in_place)
+    assert taken >= 8
+    assert content == recorded(tmp_path / "full", changing, limits=NO_FAST_PATH, update=in_place)[0]
+    assert len(content["TRAIN steps"]) == STEPS - 1
+
+
+def test_an_optimizer_that_takes_over_from_the_script_ends_the_fast_path(tmp_path: Path) -> None:
+    def taking_over(loop: Loop, number: int) -> None:
+        if number == 40:
+            loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.05)
+        loop.step()
+
+    content, taken = recorded(tmp_path / "fast", taking_over, update=in_place)
+    assert taken >= 8
+    assert content == recorded(tmp_path / "full", taking_over, limits=NO_FAST_PATH, update=in_place)[0]
+    assert len(content["TRAIN learning_rate"][0]) == STEPS - 40
+
+
 def test_a_second_optimizer_ends_the_fast_path_for_good(tmp_path: Path) -> None:
     loop = Loop()
     second = torch.optim.Adam(loop.model.parameters())
@@ -239,16 +337,19 @@ def test_a_second_optimizer_ends_the_fast_path_for_good(tmp_path: Path) -> None:
     assert len(open_run(tmp_path / "run").steps()) == STEPS + 1
 
 
-def test_the_gradient_norm_is_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("update", [None, *UPDATES], ids=lambda update: update.__name__ if update else "optimizer")
+@pytest.mark.parametrize("happening", [plain, accumulating, evaluating_inside, going_back_at_times])
+def test_the_gradient_norm_is_the_same(tmp_path: Path, happening: Happening, update: Any) -> None:
     norms = []
     for name, limits in (("fast", DEFAULT_LIMITS), ("full", NO_FAST_PATH)):
-        loop = Loop()
+        loop = Loop(update)
         with watching_within(replace(limits, norm_interval=1), loop.model, tmp_path / name, save_interval=1000):
-            for _ in range(STEPS):
-                loop.step()
+            for number in range(STEPS):
+                happening(loop, number)
         norms.append(open_run(tmp_path / name).scalars("gradient_norm"))
     np.testing.assert_array_equal(norms[0], norms[1])
-    assert len(norms[0][0]) == STEPS
+    # None of the first step of a script: before its update nothing says that there will be any.
+    assert len(norms[0][0]) == STEPS - (update is not None)
 
 
 def test_a_hook_that_closes_in_the_middle_of_a_step_keeps_what_it_saw(tmp_path: Path) -> None:

@@ -51,6 +51,11 @@ class CallOrder:
         self._others = 0
         self._rounds = 0
 
+    @property
+    def ends(self) -> bool:
+        """Whether a round is going to end: never where the script updates by itself, with no call to observe."""
+        return self._rounds > 0 or self._updated
+
     def begin_again(self) -> None:
         """Calls were not observed for a while: the round that is under way does not count."""
         self._order.clear()

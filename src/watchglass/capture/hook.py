@@ -267,8 +267,13 @@ class Hook:
         if not self.resumption.waiting:
             self._recorder.flight.updated(step)
 
-    def begin_steady_steps(self, model: int = 0) -> bool:
-        """Whether TRAIN steps of a model may come through :meth:`steady_step` now; if so, closes the open step."""
+    def begin_steady_steps(self, model: int = 0, *, rated: bool = True) -> bool:
+        """Whether TRAIN steps of a model may come through :meth:`steady_step` now; if so, closes the open step.
+
+        Args:
+            model: Number of the model.
+            rated: Whether these steps have a learning rate.
+        """
         if not self._recorder.started or self.clock.evaluation is not None or not self.clock.at_boundary:
             return False
         if self.resumption.waiting:
@@ -277,7 +282,9 @@ class Hook:
             return False  # steady steps are not measured: their cost is estimated from the others
         name = series_name("loss", model)
         loss = self.tensor_id(name, lambda: TensorInfo(0, name, Role.LOSS, dtype="float64", model=model))
-        rate = self.tensor_id("learning_rate", lambda: TensorInfo(0, "learning_rate", Role.METRIC, dtype="float64"))
+        rate = self.id_of("learning_rate") or 0
+        if rated and not rate:
+            rate = self.tensor_id("learning_rate", lambda: TensorInfo(0, "learning_rate", Role.METRIC, dtype="float64"))
         self._steady_ids, self._steady_model = (loss, rate), model
         if not model:
             self._recorder.row_ids = self._steady_ids
@@ -289,16 +296,16 @@ class Hook:
     def steady_step(
         self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float, phases: tuple[int, ...]
     ) -> None:
-        """Record a whole TRAIN step of which only these values are known."""
+        """Record a whole TRAIN step of which only these values are known; see :class:`SteadyRow`."""
         row = self.clock.steady_train(start_ns, end_ns, loss, learning_rate, weight, phases)
         carried = self._carried
         # A bare row has no model: it counts as the first model's.
         whole = self._steady_model or self._saves_late
         if whole or not carried.is_empty:
-            loss_id, rate_id = self._steady_ids
-            carried.scalars += [(loss_id, weight, loss), (rate_id, 1.0, learning_rate)]
+            steady = SteadyRow._make(row)
+            carried.scalars += steady.scalars(*self._steady_ids)
             self._carried = CapturedRecords()
-            step = SteadyRow._make(row).opened(carried)
+            step = steady.opened(carried)
             step.model = self._steady_model
             self._put_late()
             if self._saves_late:

@@ -240,10 +240,7 @@ def unpack(content: bytes) -> list[OpenStep] | list[TensorInfo]:
         if kind == _ROWS:
             loss_id, rate_id = _ROW_IDS.unpack_from(content)
             rows = (SteadyRow(*row) for row in _ROW.iter_unpack(content[_ROW_IDS.size :]))
-            return [
-                row.opened(CapturedRecords([(loss_id, row.weight, row.loss), (rate_id, 1.0, row.learning_rate)]))
-                for row in rows
-            ]
+            return [row.opened(CapturedRecords(row.scalars(loss_id, rate_id))) for row in rows]
         if kind == _STEP:
             return [_step(content)]
     except (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from watchglass.records import Fact, GivenUp, Mode, Reduction, Role, UnitKind
-from watchglass.store import RawTensor
+from watchglass.store import RawTensor, is_absent
 
 
 class Readback(Protocol):
@@ -158,7 +158,7 @@ class SteadyRow(NamedTuple):
         start_ns: Worker's monotonic clock when it began.
         end_ns: The same when it ended.
         loss: The loss, a float or a :class:`Readback` of one.
-        learning_rate: The one optimizer's learning rate.
+        learning_rate: The one optimizer's learning rate; :data:`~watchglass.store.ABSENT` where the script updates.
         weight: What the loss counts when it is averaged: samples.
         data_ns: Time of a :class:`~watchglass.records.StepPhase`, and so on; all 0 where phases are not recorded.
     """
@@ -176,6 +176,11 @@ class SteadyRow(NamedTuple):
     backward_ns: int = 0
     update_ns: int = 0
     other_ns: int = 0
+
+    def scalars(self, loss_id: int, rate_id: int) -> list[tuple[int, float, Any]]:
+        """Loss and learning rate, as :class:`CapturedRecords` has them."""
+        rate = [] if is_absent(self.learning_rate) else [(rate_id, 1.0, self.learning_rate)]
+        return [(loss_id, self.weight, self.loss), *rate]
 
     def opened(self, records: CapturedRecords) -> OpenStep:
         """The same as a step with records."""

@@ -29,6 +29,7 @@ from watchglass.records import (
     TensorInfo,
 )
 from watchglass.store import (
+    ABSENT_BITS,
     RawTensor,
     StatisticsBatch,
     dtype_of,
@@ -202,7 +203,9 @@ def _scalars(steps: Sequence[OpenStep], steady: dict[str, NDArray[Any]], steady_
     found["weight"] = 1.0
     found["weight"][:, 0] = steady["weight"]
     found["value"] = np.stack([steady["loss"], steady["learning_rate"]], axis=1)
-    both = np.concatenate([known, found.ravel()])
+    rated = np.ascontiguousarray(steady["learning_rate"]).view("u8") != ABSENT_BITS
+    found = found[np.stack([np.ones_like(rated), rated], axis=1)]
+    both = np.concatenate([known, found])
     return both[np.argsort(both["global_step"], kind="stable")]
 
 

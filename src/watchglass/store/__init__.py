@@ -130,6 +130,7 @@ if TYPE_CHECKING:
         LeftBehind as LeftBehind,
         Rings as Rings,
         RowWriter as RowWriter,
+        is_absent as is_absent,
         read_rings as read_rings,
     )
     from watchglass.store.rings.ring_paths import (

@@ -167,7 +167,8 @@ def test_a_ring_that_keeps_nothing_more_is_left_or_removed_with_the_others(
 
 def test_steps_rows_and_tensors_come_back(opened: tuple[FlightRecorder, LocalStore, Rings]) -> None:
     flight, store, rings = opened
-    rows = [SteadyRow(n, n, n, n + 1, OnDevice(0.5) if n % 2 else 0.25, 0.1, 8.0) for n in range(5)]
+    rates = [0.1, 0.1, ABSENT, 0.1, ABSENT]
+    rows = [SteadyRow(n, n, n, n + 1, OnDevice(0.5) if n % 2 else 0.25, rates[n], 8.0) for n in range(5)]
     for tensor in (info(1, "loss"), info(2, "learning_rate")):
         flight.name_tensor(tensor)
     flight.keep([*rows, full_step(device=True)], [info(1, "loss"), info(2, "learning_rate")])
@@ -176,10 +177,8 @@ def test_steps_rows_and_tensors_come_back(opened: tuple[FlightRecorder, LocalSto
     entries = [unpack(entry) for entry in left.entries]
     assert entries[0] == [info(1, "loss"), info(2, "learning_rate")]
     losses = [0.5 if n % 2 else 0.25 for n in range(5)]
-    expected = [
-        SteadyRow(n, n, n, n + 1, losses[n], 0.1, 8.0).opened(CapturedRecords([(1, 8.0, losses[n]), (2, 1.0, 0.1)]))
-        for n in range(5)
-    ]
+    scalars = [[(1, 8.0, losses[n]), *([(2, 1.0, 0.1)] if n in (0, 1, 3) else [])] for n in range(5)]
+    expected = [row.opened(CapturedRecords(each)) for row, each in zip(rows, scalars, strict=True)]
     assert entries[1] == expected
     assert encode_steps(entries[2], [], lambda raw: []) == encode_steps([full_step()], [], lambda raw: [])  # type: ignore[arg-type]
     left.discard()

@@ -8,7 +8,7 @@ from watchglass.record import Captured, CapturedRecords, OpenStep, SteadyRow
 from watchglass.record.step_encoding import bytes_of_records, encode_steps
 from watchglass.records import SCALARS, STATISTIC_FIELDS, Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import Histograms, exact_reduction, histograms_of, merge, of_array
-from watchglass.store import FrameKind, RawTensor, decode_rows, decode_statistics, scan
+from watchglass.store import ABSENT, FrameKind, RawTensor, decode_rows, decode_statistics, scan
 from watchglass.tables import WorkerTables
 
 
@@ -84,6 +84,18 @@ def test_steady_rows_alone_and_none_at_all():
     assert [end.end_ns - end.start_ns for end in tables.steps.values()] == [0, 0, 0]
     assert np.isnan(tables.scalar_history(1)[1]).all()
     assert encode_steps([], [], no_tensors) == []
+
+
+def test_steady_rows_without_a_learning_rate_have_none():
+    rates = (0.1, ABSENT, float("nan"))
+    rows = [SteadyRow(n, n, n, n, 1.0, rate, 1.0) for n, rate in enumerate(rates)]
+    tables = read(encode_steps(rows, [], no_tensors, steady_ids=(1, 2)))
+    assert tables.scalar_history(1)[0].tolist() == [0, 1, 2]
+    steps, found, _ = tables.scalar_history(2)
+    assert steps.tolist() == [0, 2]
+    assert found[0] == 0.1
+    assert np.isnan(found[1])
+    assert [len(row.scalars(1, 2)) for row in rows] == [2, 1, 2]
 
 
 def test_calls_of_one_tensor_become_one_row_with_one_histogram():

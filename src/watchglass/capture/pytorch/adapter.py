@@ -77,6 +77,7 @@ class PyTorchAdapter:
         self._updates = UpdatePoint(self._current, self._readings, self._capture, self.fast_path, self._unknown)
         self._handwritten = HandwrittenUpdates(self._current, self._updates, self._without_optimizer, self._find)
         self._backwards.on_begin = self._before_backward
+        self.fast_path.script = self._handwritten
         self.fast_path.on_missed_update = self._handwritten.look_back
         self._backwards.on_end = self._handwritten.after_backward
         UnoptimizedWeights(hook, self._current.models, saving, self._updates.optimizers)
@@ -150,7 +151,8 @@ class PyTorchAdapter:
         script_unwatched(hook)
 
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
-        self._handwritten.look()
+        if self._handwritten.look() and self.fast_path.enter_with(root, arguments, kwargs):
+            return
         self._calls.before(root, arguments, kwargs)
 
     def _before_backward(self, roots: Sequence[Any]) -> None:

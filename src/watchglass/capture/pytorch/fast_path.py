@@ -6,6 +6,9 @@ captures take the fast path. It has three callbacks of a few instructions each: 
 begins and as the optimizer has stepped. They only follow the pattern; all other listeners of the full path are off. The
 first deviation (an evaluation, a second optimizer, a non-finite loss, a stop) ends the fast path: the full path gets
 the state of the step so far, as if it had been on from the start.
+
+Where the script updates the model itself, no callback reports it. Then the versions of a few parameters are noted as
+a backward ends, and compared as the model is called again: if they differ, the step was over.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, is_grad_enabled, nn
 from torch.optim import Optimizer
@@ -31,7 +34,8 @@ from watchglass.capture.pytorch.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.random_state import NONE, Randomness
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.step_phases import AFTER_BACKWARD, BACKWARD, FORWARD, NO_PHASES
-from watchglass.record import OpenStep
+from watchglass.record import CapturedRecords, OpenStep
+from watchglass.store import ABSENT
 
 #: A fast path that ends within this number of steps followed the wrong pattern, which must be learned again.
 _SOON = 2
@@ -54,6 +58,19 @@ class FullPath(NamedTuple):
     after_update: Callable[[Any, Any, Any], Any]
 
 
+class ScriptChanges(Protocol):
+    """Finds updates that the script makes itself; see :mod:`~watchglass.capture.pytorch.handwritten_updates`."""
+
+    def note(self) -> None:
+        """A backward has ended on the fast path: an update may follow."""
+
+    def updated(self) -> bool:
+        """Whether an update has followed the last backward; asked once after each."""
+
+    def read(self, records: CapturedRecords) -> None:
+        """The fast path ends after a backward: what was read of its gradients, should an update follow."""
+
+
 class FastPath:
     """Follows steps that are like the ones before, and hands everything else to the full path.
 
@@ -68,6 +85,8 @@ class FastPath:
 
     def __init__(self, current: TrainingState, readings: ParameterReader) -> None:
         self.full: FullPath
+        #: Set before the first callback.
+        self.script: ScriptChanges
         self.compiled_updates: CompiledUpdates
         #: Called on leaving after as many backwards as in a whole step, if no update was observed after them.
         self.on_missed_update: Callable[[], None] = lambda: None
@@ -88,6 +107,9 @@ class FastPath:
         self._inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._training = True
         self._optimizer: Callable[[], Optimizer | None] = _gone
+        # Whether that is the script itself, and what was read of the gradients before its update.
+        self._by_script = False
+        self._read: CapturedRecords | None = None
         self._model = 0
         self._settings: Settings | None = None
         self._draws = NONE
@@ -123,27 +145,39 @@ class FastPath:
         if at != _OFF:
             if get_ident() != self._thread:
                 return None
+            if at == _BACKWARD and self._by_script and self.script.updated():
+                if self._read is not None:
+                    self._hook.current_records().absorb(self._read)
+                    self._read = None
+                self._end_step(ABSENT)
+                at = self._at
             # An evaluation need not be without gradients.
-            if at != _FORWARD and root is self._root() and is_grad_enabled() and root.training is self._training:
-                phases = self._phases
-                now_ns = monotonic_ns() if phases is None else phases.begin(FORWARD)
-                if at == _BETWEEN:
-                    self._start_ns = now_ns
-                self._at = _FORWARD
-                self._arguments = arguments
-                self._kwargs = kwargs
-                first = arguments[0] if arguments else None
-                if not isinstance(first, Tensor):
-                    first = first_tensor(arguments, kwargs)
-                self._weight = float(first.size(0)) if first is not None and first.dim() else 1.0
-                self._versions = versions(arguments, kwargs)
-                if self._random:
-                    self._states = self._draws.states()
+            if at != _FORWARD and at != _OFF and self._continues(root):
+                self._begin_forward(arguments, kwargs)
                 return None
             if at == _FORWARD and root in self._inside and is_grad_enabled():
                 return None  # by the wrapper around it; an evaluation past the wrapper has no gradients
             self.leave(superseded=True)
         return self.full.before_forward(root, arguments, kwargs)
+
+    def _continues(self, root: nn.Module) -> bool:
+        return root is self._root() and is_grad_enabled() and root.training is self._training
+
+    def _begin_forward(self, arguments: Any, kwargs: Any) -> None:
+        phases = self._phases
+        now_ns = monotonic_ns() if phases is None else phases.begin(FORWARD)
+        if self._at == _BETWEEN:
+            self._start_ns = now_ns
+        self._at = _FORWARD
+        self._arguments = arguments
+        self._kwargs = kwargs
+        first = arguments[0] if arguments else None
+        if not isinstance(first, Tensor):
+            first = first_tensor(arguments, kwargs)
+        self._weight = float(first.size(0)) if first is not None and first.dim() else 1.0
+        self._versions = versions(arguments, kwargs)
+        if self._random:
+            self._states = self._draws.states()
 
     def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A backward is about to run."""
@@ -188,8 +222,11 @@ class FastPath:
         """A backward has ended, maybe by an exception."""
         if self._at == _OFF:
             self.full.after_backward()
-        elif self._phases is not None and self._at == _BACKWARD and get_ident() == self._thread:
-            self._phases.begin(AFTER_BACKWARD)
+        elif self._at == _BACKWARD and get_ident() == self._thread:
+            if self._phases is not None:
+                self._phases.begin(AFTER_BACKWARD)
+            if self._by_script:
+                self._before_script_updates()
 
     def before_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step. On the fast path observed only for the norm."""
@@ -199,10 +236,7 @@ class FastPath:
             if get_ident() != self._thread:
                 return None
             if optimizer is self._optimizer() and self._at == _BACKWARD:
-                started = time.perf_counter_ns()
-                taken = self._readings.quick_norm(optimizer)
-                self._norm_ns += time.perf_counter_ns() - started
-                if taken:
+                if self._take_norm(optimizer, self._hook.current_records()):
                     return None
             elif optimizer in self._current.foreign:
                 return None
@@ -222,20 +256,7 @@ class FastPath:
             groups = optimizer.param_groups
             rate = groups[0].get("lr")
             if type(rate) is float and len(groups) == 1:
-                hook = self._hook
-                if self._phases is None:
-                    end_ns, phases = monotonic_ns(), NO_PHASES
-                else:
-                    end_ns, phases = self._phases.end()
-                    if self._phases.pauses or self._phases.loads:
-                        self._phases.hand_over(hook.current_records())
-                hook.steady_step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
-                self._backwards = 0
-                self._arguments = self._kwargs = None
-                self._step = step = self._step + 1
-                self._at = _BETWEEN
-                if step >= self._watchful or hook.changing or not hook.active:
-                    self._look_around()
+                self._end_step(rate)
                 return
         if at != _OFF:
             if at == _BETWEEN and optimizer in self._current.foreign:
@@ -245,13 +266,49 @@ class FastPath:
             self.full.before_update(optimizer, arguments[:1], {})
         self.full.after_update(optimizer, arguments, kwargs)
 
+    def _take_norm(self, optimizer: Optimizer, records: CapturedRecords) -> bool:
+        started = time.perf_counter_ns()
+        taken = self._readings.quick_norm(optimizer, records)
+        self._norm_ns += time.perf_counter_ns() - started
+        return taken
+
+    def _before_script_updates(self) -> None:
+        """A backward has ended, and the script may update before the next begins."""
+        if self._step == self._norm_step:
+            # Micro-batches add up: the gradients of the last backward are those that count.
+            self._read = CapturedRecords()
+            script = self._optimizer()
+            if script is None or not self._take_norm(script, self._read):
+                self._read = None
+                self.leave()
+                self.full.after_backward()
+                return
+        self.script.note()
+
+    def _end_step(self, rate: float) -> None:
+        """The step is over, with this learning rate."""
+        hook = self._hook
+        if self._phases is None:
+            end_ns, phases = monotonic_ns(), NO_PHASES
+        else:
+            end_ns, phases = self._phases.end()
+            if self._phases.pauses or self._phases.loads:
+                self._phases.hand_over(hook.current_records())
+        hook.steady_step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
+        self._backwards = 0
+        self._arguments = self._kwargs = None
+        self._step = step = self._step + 1
+        self._at = _BETWEEN
+        if step >= self._watchful or hook.changing or not hook.active:
+            self._look_around()
+
     def _look_around(self) -> None:
         """Between steps: leave where the path ends, listen to the beginning of an update where the norm is due."""
         if self._step >= self._end or self._hook.changing or not self._hook.active:
             self.leave()
             return
         self._norm_step = self._readings.norm_pace.next_due(self._step)
-        self.listen_to_updates(self._step == self._norm_step)
+        self.listen_to_updates(self._step == self._norm_step and not self._by_script)
         self._watchful = min(self._end, self._step + 1 if self._step == self._norm_step else self._norm_step)
 
     def scaler_acts(self, full: Callable[..., Any]) -> Callable[..., Any]:
@@ -267,7 +324,9 @@ class FastPath:
 
     # -- learning, entering, leaving ---------------------------------------------------------------------------------
 
-    def learn(self, step: OpenStep, optimizer: Optimizer, objective: Objective | None, *, plain: bool) -> bool:
+    def learn(
+        self, step: OpenStep, optimizer: Optimizer, objective: Objective | None, *, plain: bool, by_script: bool = False
+    ) -> bool:
         """The full path has seen a whole step; returns whether it, and enough before it, followed the pattern.
 
         Args:
@@ -275,6 +334,7 @@ class FastPath:
             optimizer: The optimizer that updated it.
             objective: The losses that were minimised.
             plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
+            by_script: Whether ``optimizer`` stands for lines of the script.
         """
         forwards, groups = step.forwards, optimizer.param_groups
         root = self._current.models.only_root(step.mode_step - self._habit)
@@ -285,7 +345,7 @@ class FastPath:
             and root is not None
             and len(step.optimizers) == 1
             and len(groups) == 1
-            and type(groups[0].get("lr")) is float
+            and (by_script or type(groups[0].get("lr")) is float)
             and objective is not None
             and type(objective.value) is float
             and math.isfinite(objective.value)
@@ -302,7 +362,7 @@ class FastPath:
         self._alike += same
         if self._alike < self._habit:
             return False
-        self._model = step.model
+        self._model, self._by_script = step.model, by_script
         state = forwards[-1].state
         known = isinstance(state, ForwardState)
         self._settings, self._draws = (state.settings, state.draws) if known else (None, NONE)
@@ -318,7 +378,9 @@ class FastPath:
         self._step = hook.clock.next_train_step
         captured = hook.alternating.next_due(self._model, self._step)
         self._end = min(captured, self._current.next_observed(self._step))
-        if self._end <= self._step or hook.changing or not hook.begin_steady_steps(self._model):
+        if self._end <= self._step or hook.changing:
+            return
+        if not hook.begin_steady_steps(self._model, rated=not self._by_script):
             return
         self._first = self._step
         self._norm_ns = 0
@@ -329,6 +391,14 @@ class FastPath:
         for listener in self._current.events.resting:
             listener(True)
         self._look_around()
+
+    def enter_with(self, root: nn.Module, arguments: Any, kwargs: Any) -> bool:
+        """Take this path from the call of ``root`` on that begins now; returns False where it does not."""
+        if self._continues(root):
+            self.enter()
+            if self.on:
+                self._begin_forward(arguments, kwargs)
+        return self.on
 
     def settle(self) -> None:
         """Go back to the full path outside of any callback: after a backward, the step is over."""
@@ -353,6 +423,9 @@ class FastPath:
         self._hook.cost.steady_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
         if at != _BETWEEN:
             self._hand_over(at, superseded)
+        if at == _BACKWARD and self._read is not None:
+            self.script.read(self._read)
+        self._read = None
         self._backwards = 0
         self._arguments = self._kwargs = None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.update_counters import optimizer_of
 from watchglass.capture.pytorch.update_point import ScriptOptimizer, UpdatePoint
+from watchglass.record import CapturedRecords
 from watchglass.records import BypassedUpdates, UnsteppedBackwards
 
 _log = logging.getLogger("watchglass")
@@ -50,23 +51,45 @@ _MOST_KEPT = 256
 _Place = Callable[[], "Tensor | None"]
 
 
-class _AfterBackward:
-    """State of a parameter at the end of a backward.
+class _NotedParameter:
+    """A parameter whose state is noted at the end of a backward, for the time up to the next.
 
     Args:
-        parameter: The parameter, held weakly.
         now: Returns the present tensor in its place.
-        values: Whether to keep some of its values, for changes that its version does not show.
     """
 
-    __slots__ = ("_at", "_now", "_parameter", "_place", "_values", "_version")
+    __slots__ = ("_elements", "_now", "_parameter", "_place", "_size", "_values", "_version")
 
-    def __init__(self, parameter: Tensor, now: _Place, *, values: bool) -> None:
-        self._parameter = weakref.ref(parameter)
+    def __init__(self, now: _Place) -> None:
         self._now = now
+        self._parameter: Callable[[], Tensor | None] = lambda: None
+        self._version = self._place = self._size = 0
+        self._elements: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def note(self, *, values: bool, again: bool) -> bool:
+        """Note its present state; returns False for one without a gradient.
+
+        Args:
+            values: Keep some of its values, for changes that its version does not show.
+            again: Choose which by the present gradient, not by an earlier one.
+        """
+        parameter = self._now()
+        if parameter is None or parameter.grad is None:
+            return False
+        same = parameter is self._parameter()
+        if not (same and parameter.data_ptr() == self._place):
+            if not _is_readable(parameter):
+                return False
+            self._parameter = weakref.ref(parameter)
         self._version, self._place = parameter._version, parameter.data_ptr()
-        self._at = _largest(parameter) if values else 0
-        self._values = _some(parameter, self._at) if values else None
+        self._values = None
+        if values:
+            if again or not same or self._elements is None or parameter.numel() != self._size:
+                self._size = parameter.numel()
+                self._elements = _elements_of(parameter)
+            self._values = parameter.detach().take(self._elements) if parameter.is_contiguous() else None
+        return True
 
     def replaced(self) -> bool:
         """Whether another tensor, or none, is in its place now."""
@@ -84,10 +107,11 @@ class _AfterBackward:
         if parameter is None:
             return True
         # ``p.data`` has a separate version.
-        if self._values is None or not (parameter.is_cpu or look()):
+        if self._values is None or self._elements is None or not (parameter.is_cpu or look()):
             return False
-        values = _some(parameter, self._at)
-        return values is None or not torch.equal(values, self._values)
+        if parameter.numel() != self._size or not parameter.is_contiguous():
+            return True
+        return not torch.equal(parameter.detach().take(self._elements), self._values)
 
 
 class HandwrittenUpdates:
@@ -117,9 +141,10 @@ class HandwrittenUpdates:
         # Tensors of no module, in the order in which the graph of the last backward has them.
         self._loose: list[weakref.ref[Tensor]] = []
         self._without_loose = 0
-        self._seen: list[_AfterBackward] = []
-        # Places of the parameters that are followed, until one has no gradient or nothing has changed.
-        self._followed: list[_Place] = []
+        # Those whose state was noted at the end of the last backward.
+        self._seen: list[_NotedParameter] = []
+        # Parameters of modules that are followed, until one has no gradient or nothing has changed.
+        self._followed: list[_NotedParameter] = []
         # The parameters, while no code of the script runs.
         self._present: list[Tensor] | None = None
         self._in_a_row = self._questions = self._changes = 0
@@ -144,7 +169,7 @@ class HandwrittenUpdates:
         # Tensors outside all modules were replaced; only the next backward shows it.
         self._replacing = False
         current.events.resting.append(self._rest)
-        current.hook.on_settle.append(lambda: self.look(replaced=self._replacing))
+        current.hook.on_settle.append(self._settle)
         current.hook.on_end.append(self._report)
 
     def stop(self, optimizer: Optimizer) -> None:
@@ -158,11 +183,14 @@ class HandwrittenUpdates:
         self._loose.clear()
         self._updates.on_step = lambda optimizer: None
 
-    def look(self, *, replaced: bool = False) -> None:
+    def look(self, *, replaced: bool = False) -> bool:
         """A model is about to be called, a backward about to run, or the run is over: was there an update?
 
         Args:
             replaced: Other tensors are in the place of those of no module.
+
+        Returns:
+            Whether there was, and the fast path may take the steps to come.
         """
         if self._is_bypassed_now():
             step = self._current.hook.clock.train
@@ -171,19 +199,54 @@ class HandwrittenUpdates:
                 # The first such update: after its backward only a version of the weights was kept.
                 self._take(replaced=False)
         if not self._seen:
-            return
-        with torch.no_grad():
-            replaced = replaced or any(seen.replaced() for seen in self._seen)
-            moved = any(seen.moved() for seen in self._seen)
-            self._moved = self._moved + 1 if moved else 0
-            changed = replaced or moved or any(seen.changed(self._may_ask) for seen in self._seen) or self._is_habit()
-        self._seen.clear()
+            return False
+        seen = self._seen
+        replaced = replaced or any(each.replaced() for each in seen)
+        changed = self._changed(seen) or replaced or self._is_habit()
+        if not (changed or self._loose or torch.is_grad_enabled()):
+            return False  # an evaluation between a backward and its update
+        self._seen = []
         if not changed or not self._is_handwritten():
             self._in_a_row = 0
             self._followed = []
-            return
+            return False
         self._in_a_row += self._backwards == 1
-        self._take(replaced=replaced)
+        return self._take(replaced=replaced)
+
+    def _settle(self) -> None:
+        self.look(replaced=self._replacing)
+
+    def note(self) -> None:
+        """A backward has ended on the fast path: an update may follow."""
+        self._backwards += 1
+        self._seen = self._follow(again=False)
+
+    def updated(self) -> bool:
+        """Whether an update has followed the last backward on the fast path."""
+        seen = self._seen
+        changed = self._changed(seen)
+        # In most steps versions have shown it. A tensor that was replaced has no new one, if it lives.
+        if not (changed and self._moved) and any(each.replaced() for each in seen):
+            self._updates.replaced(self._script)
+            changed = True
+        if changed:
+            self._backwards = 0
+        if changed or torch.is_grad_enabled():
+            self._seen = []
+        return changed
+
+    def read(self, records: CapturedRecords) -> None:
+        """The fast path ends after a backward: what was read of its gradients."""
+        self._updates.gradients_read(records)
+
+    def _changed(self, seen: list[_NotedParameter]) -> bool:
+        """Whether any of these has changed in place since it was noted."""
+        for each in seen:
+            if each.moved():
+                self._moved += 1
+                return True
+        self._moved = 0
+        return any(each.changed(self._may_ask) for each in seen)
 
     def look_back(self) -> None:
         """Steps were alike, and after the last backwards the usual update was not observed."""
@@ -198,17 +261,21 @@ class HandwrittenUpdates:
         self._updates.on_step = self.stop
         return True
 
-    def _take(self, *, replaced: bool) -> None:
-        """There was an update."""
+    def _take(self, *, replaced: bool) -> bool:
+        """There was an update; returns whether the fast path may take the steps to come."""
+        plain = not (self._bypassed or self._loose) and (not replaced or self._backwards == 1)
         self._backwards = 0
         self.found = True
         self._present = self._parameters()
         try:
-            self._updates.handwritten(self._script, replaced=replaced)
+            learned = self._updates.handwritten(self._script, plain=plain)
         finally:
             self._present = None
+        if replaced:
+            self._updates.replaced(self._script)
         if self._bypassed:
             self._count_bypassed()
+        return learned
 
     def before_backward(self, roots: Sequence[Any]) -> None:
         """A backward is about to run from these tensors."""
@@ -245,7 +312,7 @@ class HandwrittenUpdates:
             try:
                 with torch.no_grad():
                     self._updates.may_be_handwritten(self._script, read=self.found or self._expected())
-                    self._seen = self._follow()
+                self._seen = self._follow(again=True)
             finally:
                 self._present = None
         step = self._current.hook.clock.train
@@ -265,14 +332,14 @@ class HandwrittenUpdates:
             self._open_step, self._backwards = step.mode_step, 0
         self._backwards += 1
 
-    def _follow(self) -> list[_AfterBackward]:
-        followed = _present(self._followed)
-        if not followed or len(followed) < len(self._followed):
-            self._followed = self._choose()
-            followed = _present(self._followed)
-        loose = _present(self._loose[:_MOST_FOLLOWED])
+    def _follow(self, *, again: bool) -> list[_NotedParameter]:
         values = self._moved < _HABIT
-        return [_AfterBackward(parameter, now, values=values) for parameter, now in [*followed, *loose]]
+        noted = [each for each in self._followed if each.note(values=values, again=again)]
+        if not noted or len(noted) < len(self._followed):
+            self._followed = [_NotedParameter(place) for place in self._choose()]
+            noted = [each for each in self._followed if each.note(values=values, again=again)]
+        loose = [_NotedParameter(reference) for reference in self._loose[:_MOST_FOLLOWED]]
+        return noted + [each for each in loose if each.note(values=values, again=again)]
 
     def _choose(self) -> list[_Place]:
         """The places of some parameters of modules that have a gradient, evenly spread."""
@@ -330,8 +397,10 @@ class HandwrittenUpdates:
         return self._in_a_row < _HABIT and self._questions <= _QUESTIONS
 
     def _is_habit(self) -> bool:
+        if self._in_a_row < _HABIT:
+            return False
         parameters = self._parameters()
-        return self._in_a_row >= _HABIT and bool(parameters) and not parameters[0].is_cpu
+        return bool(parameters) and not parameters[0].is_cpu
 
     def _count_bypassed(self) -> None:
         past = self._past
@@ -378,12 +447,6 @@ class HandwrittenUpdates:
 def _is_hooked(kind: type[Optimizer]) -> bool:
     """Whether PyTorch's hooks report steps of this class: it wraps ``step`` in a function that calls them."""
     return getattr(kind.step, "hooked", False) is True
-
-
-def _present(places: Iterable[_Place]) -> list[tuple[Tensor, _Place]]:
-    """The tensors in these places that have a gradient."""
-    found = [(tensor, place) for place in places if (tensor := place()) is not None]
-    return [(tensor, place) for tensor, place in found if _has_gradient(tensor)]
 
 
 def _has_gradient(tensor: Tensor) -> bool:
@@ -439,10 +502,10 @@ def _largest(parameter: Tensor) -> int:
     return int(gradient.detach().abs().argmax())
 
 
-def _some(parameter: Tensor, at: int) -> Tensor | None:
-    """Some of a parameter's values, the one at ``at`` first; None where that would mean to copy all."""
-    values = parameter.detach()
-    if not values.is_contiguous():
-        return None
-    flat = values.view(-1)
-    return torch.cat([flat[at : at + 1], flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS]])
+def _elements_of(parameter: Tensor) -> Tensor:
+    """Which elements of a parameter are looked at: the one with the largest gradient, and others evenly spread."""
+    size = parameter.numel()
+    # Made on a device, without a copy from the host.
+    evenly = torch.arange(0, size, max(1, size // _ELEMENTS), device=parameter.device)[:_ELEMENTS]
+    largest = _largest(parameter)
+    return torch.cat([evenly.new_full((1,), largest), evenly])

@@ -259,9 +259,9 @@ class Objectives:
             followed.note(known=False)
 
     def parameter_of(self, optimizer: Optimizer) -> Tensor | None:
-        """A parameter of an optimizer that has a gradient and is followed."""
-        parameters = (followed.parameter() for followed in self._followed_of(optimizer))
-        return next((each for each in parameters if each is not None and each.grad is not None), None)
+        """A parameter of an optimizer that is followed and gets gradients; a script may have cleared these by now."""
+        parameters = (followed.parameter() for followed in self._followed_of(optimizer) if followed.losses)
+        return next((each for each in parameters if each is not None), None)
 
     def _objectives(self, followed: Iterable[_Followed]) -> dict[int, Objective]:
         if len(self._recent) > _MOST_LOSSES:

@@ -266,12 +266,12 @@ class ParameterReader:
             )
         self._hook.add_scalar(records, "gradient_norm", norm, Role.METRIC, model=model)
 
-    def quick_norm(self, optimizer: Optimizer) -> bool:
+    def quick_norm(self, optimizer: Optimizer, records: CapturedRecords) -> bool:
         """Record the norm of a step that is not open; False where a gradient is not finite."""
         with torch.no_grad():
             model = min(self.models_of(optimizer), default=0)
             fresh = self.fresh_gradients(optimizer, False)
-            bad = self.norm(self._hook.current_records(), fresh, None, model=model)
+            bad = self.norm(records, fresh, None, model=model)
         return isinstance(bad, LateGradients) or not bad
 
     def learning_rates(self, step: OpenStep, optimizer: Optimizer, offset: int, several: bool) -> None:

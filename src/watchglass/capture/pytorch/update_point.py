@@ -175,9 +175,8 @@ class UpdatePoint:
         self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], self._several)
         for listener in current.events.each_update_ended:
             listener(step, optimizer)
-        objective = next(iter(self._objectives[1].values()), None) if len(self._objectives[1]) == 1 else None
         plain = self._plain and len(self._optimizers) == 1
-        learned = self._fast_path.learn(step, optimizer, objective, plain=plain)
+        learned = self._fast_path.learn(step, optimizer, self._objective(), plain=plain)
         current.objectives.updated(optimizer)
         self._end(step)
         if learned:
@@ -212,12 +211,30 @@ class UpdatePoint:
         if step.due:
             self._notify(self._current.events.script_update_began, step, script)
 
-    def handwritten(self, script: Any, *, replaced: bool) -> None:
-        """Lines of the script have changed parameters since the last backward, or replaced them: that step is over."""
+    def gradients_read(self, records: CapturedRecords) -> None:
+        """Take these for what was read of the gradients that an update by the script may use."""
+        step = self._current.hook.clock.train
+        if step is not None:
+            self._late_gradients = replace(step, records=records)
+
+    def replaced(self, script: Any) -> None:
+        """Lines of the script have replaced parameters."""
+        self._readings.look_again(script)
+
+    def handwritten(self, script: Any, *, plain: bool) -> bool:
+        """Lines of the script have changed parameters since the last backward, or replaced them: that step is over.
+
+        Args:
+            script: A :class:`ScriptOptimizer` for these lines.
+            plain: Whether all parameters are those of modules.
+
+        Returns:
+            Whether enough steps followed the pattern of the fast path.
+        """
         current = self._current
         step = current.hook.clock.train
         if step is None or step.updated:
-            return
+            return False
         step.optimizers.add(id(script))
         current.hook.ensure_started()
         for held in (self._weights_read, self._late_gradients):
@@ -231,10 +248,11 @@ class UpdatePoint:
             model = self._meet(step, script, current.objectives.of(script) or current.objectives.recent())
             self._readings.describe(step, script, model)
         self._weights_read = self._late_gradients = None
+        plain = plain and not self._optimizers
+        learned = self._fast_path.learn(step, script, self._objective(), plain=plain, by_script=True)
         current.objectives.updated(script)
-        if replaced:
-            self._readings.look_again(script)
         self._end(step)
+        return learned
 
     def before_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A scaler is about to step an optimizer or to skip it."""
@@ -357,6 +375,11 @@ class UpdatePoint:
         step.model = min(led or step.models, default=0)
         mine = [leader for leader, members in led.items() if not found.keys().isdisjoint(members)]
         return min(mine or self._readings.models_of(optimizer), default=0)
+
+    def _objective(self) -> Objective | None:
+        """The objective of the last updated step where it has one model."""
+        found = self._objectives[1]
+        return next(iter(found.values())) if len(found) == 1 else None
 
     def _record_left(self, step: OpenStep) -> None:
         """A step is over: a step without an optimizer was updated by the script, or is the unfinished last one."""

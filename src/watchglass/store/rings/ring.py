@@ -42,6 +42,13 @@ ENTRY_BYTES = 8 << 20
 #: Represents an unknown number, in bits that no computation yields: a NaN would be a finding.
 ABSENT_BITS = 0x7FF8_5747_4142_5345
 ABSENT: float = struct.unpack("=d", struct.pack("=Q", ABSENT_BITS))[0]
+
+
+def is_absent(value: float) -> bool:
+    """Whether this is :data:`ABSENT`, which equals nothing, and no other NaN."""
+    return struct.pack("=d", value) == struct.pack("=Q", ABSENT_BITS)
+
+
 #: A row as it is read. The same number is at both ends, except in a row that its writer could not finish.
 ROW_DTYPE = np.dtype(
     [("begin", "u8"), ("global_step", "u8"), ("mode_step", "u8"), ("start_ns", "u8"), ("end_ns", "u8"),

@@ -69,7 +69,7 @@ class Facts:
                 self._sleep(False)
         elif self._resting:
             return
-        elif order is not None:
+        elif order is not None and order[0].rounds.ends:
             order[0].rounds.when_over = functools.partial(self._sleep, True)
         else:
             self._sleep(True)
