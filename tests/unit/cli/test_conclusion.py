@@ -53,7 +53,7 @@ def test_an_end_that_could_not_be_written_is_one_line_and_announces_no_report(
     after = run_verb._After(None, None, True, False, None, None, False, False)
     assert run_verb._launch(Job(("train.py",)), after) == 0
     assert capsys.readouterr().err.splitlines() == [
-        "watchglass: warning: the end of the run could not be written: the disk is full; to recover its last steps once "
-        f"it can be written: watchglass check {healthy}",
+        "watchglass: warning: the end of the run could not be written: the disk is full; to recover its last steps "
+        f"once it can be written: watchglass check {healthy}",
         f"watchglass: recorded; to get the verdict: watchglass check {healthy}",
     ]
