@@ -368,13 +368,17 @@ def _bottlenecks(document: Mapping[str, Any]) -> str:
     rows = []
     for title, names in _BOTTLENECKS:
         judged = [rules[name] for name in names if name in rules]
-        messages = [each["message"] for each in document["findings"] if each["rule"] in names]
+        found = [each for each in document["findings"] if each["rule"] in names]
+        messages = [f"{each['rule']}, {each['severity']}: {each['message']}" for each in found]
         states = [
             f"{rule['rule']}: not judged, {rule['reason'] or rule['status']}"
             for rule in judged
             if rule["status"] not in (Status.NO_ISSUES_FOUND.value, Status.ISSUES_FOUND.value)
         ]
-        clean = [rule["rule"] for rule in judged if rule["status"] == Status.NO_ISSUES_FOUND.value]
+        # An info is no issue: beside it, "no issues found" would read as its opposite.
+        spoken = {each["rule"] for each in found}
+        silent = [rule["rule"] for rule in judged if rule["status"] == Status.NO_ISSUES_FOUND.value]
+        clean = [name for name in silent if name not in spoken]
         words = messages + states + ([f"{', '.join(clean)}: no issues found"] if clean else [])
         if not judged:
             words = ["no rule was evaluated"]

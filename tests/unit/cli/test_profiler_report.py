@@ -117,6 +117,15 @@ def test_what_only_another_rank_shows_names_it(watchglass: Watchglass, tmp_path:
     assert titles == ["OverallFrameworkMetrics", "OverallFrameworkMetrics on worker_1"]
 
 
+def test_an_info_on_a_bottleneck_does_not_stand_above_no_issues_found(watchglass: Watchglass, tmp_path: Path) -> None:
+    steps = [Step({"loss": 1.0}, seconds=0.1, rows={PHASES: [(0.012, 0.0, 0.02, 0.05, 0.018, 0.0)]})] * 100
+    run = build_run(tmp_path / "run", steps)
+    assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.html").status == 0
+    loading = (tmp_path / "p.html").read_text().split("<h2>Bottlenecks</h2>")[1].split("GPU utilization")[0]
+    assert "InputBound, info: 12 % of each training step waits for data" in loading
+    assert "InputBound: no issues" not in loading
+
+
 def test_a_run_without_any_time_says_so(watchglass: Watchglass, tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", [Step({"loss": 1.0})] * 3)
     assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.html").status == 0
