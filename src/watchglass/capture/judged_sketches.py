@@ -106,6 +106,7 @@ class LossRows:
     sign: int = 0
     given: SampleInputs | None = None
 
+    @np.errstate(all="ignore")  # outputs of a run that diverges are infinite, or overflow in the sums
     def output_sketch(self) -> dict[str, Any] | None:
         """Data of an ``output_sketch``. For the recorder's thread."""
         values = _rows(self.outputs)
@@ -132,6 +133,7 @@ class LossRows:
             return {**data, **_of_classes(clean, self._labels(given), self.ignored)}
         return {**data, **_of_values(clean, given, self.function)}
 
+    @np.errstate(all="ignore")
     def target_sketch(self) -> dict[str, Any] | None:
         """Data of a ``target_sketch``. For the recorder's thread."""
         values = self._target_rows()

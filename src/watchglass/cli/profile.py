@@ -45,7 +45,7 @@ def profile(
 ) -> None:
     """Profile the next training steps of a running job: operators with PyTorch's profiler, or Python functions.
 
-    Or change how the job is profiled from now on: --sample-interval, --module-times, --off, --on.
+    With --sample-interval, --module-times, --off or --on, change how the job is profiled from now on.
 
     Prints what takes the most time, once the steps are over. Ctrl-C ends the wait alone.
     """

@@ -184,7 +184,7 @@ def _write_new(name: str | None, new: str | None, folder: Path | None, *, other_
 
 
 def _print_coverage(*, as_json: bool) -> None:
-    from watchglass.cli.listing import print_hint, print_list
+    from watchglass.cli.listing import print_list
     from watchglass.rules import BUILT_IN
 
     reasons = {name: each.built_only for name, each in BUILT_IN.items()}
@@ -198,8 +198,9 @@ def _print_coverage(*, as_json: bool) -> None:
     console = stdout_console()
     print_list(console, ((name, f"built-only: {why}" if why else "live") for name, why in reasons.items()))
     live = sum(not reason for reason in reasons.values())
-    print_hint(
-        console,
+    console.print()
+    console.print(
         f"{live} of {len(reasons)} rules are live: a real sick training run of the tests fires them, and its healthy "
         "twin does not.",
+        style="dim",
     )

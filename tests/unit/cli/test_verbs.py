@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -134,9 +135,10 @@ def test_version(watchglass: Watchglass) -> None:
     assert watchglass("--version") == (0, f"watchglass {package.__version__}\n", "")
 
 
-@pytest.mark.parametrize("verb", ["run", "check", "show", "rules", "report", "trace"])
+@pytest.mark.parametrize("verb", ["run", "check", "show", "rules", "report", "trace", "profile", "follow", "export"])
 def test_every_verb_has_help(watchglass: Watchglass, verb: str) -> None:
     said = watchglass(verb, "--help")
+    assert not re.search(r"(\s|^)--[a-z-]*-$", said.out, re.MULTILINE), "a name of an option is broken in two"
     assert (said.status, said.err) == (0, "")
     assert f"watchglass {verb}" in said.out
 

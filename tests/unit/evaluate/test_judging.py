@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import struct
+import termios
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -106,13 +110,28 @@ def test_a_rule_that_raises_at_the_end_is_written_down(run_path: Path, rules: An
     assert evaluator.evaluation().statuses == replay(store, rules("RaisesAtTheEnd")).statuses
 
 
+def evaluated(run: Path, output: TextIO) -> None:
+    evaluator = Evaluator(EvaluatorConfig(str(run), None, (RuleSpec("ExplodingTensor"),)), output=output)
+    evaluator.open(lambda seconds: False, patience_s=0.0)
+    evaluator.finish()
+
+
 @pytest.mark.parametrize(("workers", "sick", "where"), [(1, 0, ""), (2, 1, " on worker_1"), (2, 0, " on worker_0")])
 def test_a_line_names_the_rank_where_there_are_several(run_path: Path, workers: int, sick: int, where: str) -> None:
     last = [Step(scalars={"loss": float("nan") if rank == sick else 1.0}, workers=(rank,)) for rank in range(workers)]
     build_run(run_path, [*steps(2), *last], workers=workers)
     said = io.StringIO()
-    evaluator = Evaluator(EvaluatorConfig(str(run_path), None, (RuleSpec("ExplodingTensor"),)), output=said)
-    evaluator.open(lambda seconds: False, patience_s=0.0)
-    evaluator.finish()
+    evaluated(run_path, said)
     (line,) = [line for line in said.getvalue().splitlines() if "ExplodingTensor" in line]
     assert line == f"watchglass: error: the loss became NaN at step 2 (ExplodingTensor{where})"
+
+
+def test_a_terminal_breaks_a_line_about_a_finding_between_words(run_path: Path) -> None:
+    build_run(run_path, [*steps(2), Step(scalars={"loss": float("nan")})])
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+    with open(ours, "rb", buffering=0) as read, open(theirs, "w") as terminal:
+        evaluated(run_path, terminal)
+        said = read.read(4096).decode().splitlines()
+    at = next(number for number, line in enumerate(said) if "became NaN" in line)
+    assert said[at : at + 2] == ["watchglass: error: the loss became NaN at step 2", "(ExplodingTensor)"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
 import time
 from collections.abc import Collection, Sequence
 from typing import TextIO
@@ -85,7 +87,8 @@ class Reporting:
                 # A message says itself which ranks it is about where it compares them.
                 ranked = bool(finding.worker) and (len(names) > 1 or finding.worker != "worker_0")
                 where = f" on {printable(finding.worker)}" if ranked else ""
-                self._print(f"{finding.severity.value}: {printable(finding.message)} ({finding.rule}{where})\n")
+                said = f"{finding.severity.value}: {printable(finding.message)} ({finding.rule}{where})"
+                self._print(f"{said}\n", breaks=True)
 
     def statuses(self, statuses: Sequence[RuleStatus], attempt: int) -> None:
         """Reports changes of status.
@@ -112,10 +115,20 @@ class Reporting:
         """Prints a sentence for the user."""
         self._print(f"{printable(sentence)}\n")
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str, *, breaks: bool = False) -> None:
         if self._output is not None:
-            self._output.write(f"watchglass: {self._label}{text}")
+            line = f"watchglass: {self._label}{text}"
+            self._output.write(_broken(line, self._output) if breaks else line)
             self._output.flush()
+
+
+def _broken(line: str, output: TextIO) -> str:
+    """A line for a terminal, broken between words, where the terminal would break within one; else the line."""
+    try:
+        columns = os.get_terminal_size(output.fileno()).columns
+        return textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False) + "\n"
+    except (OSError, ValueError):  # no terminal, or one without a size
+        return line
 
 
 def _goes_on(attempt: int, workers: Collection[FollowedWorker]) -> bool:
