@@ -5,7 +5,7 @@ The text is what ``help("topics")`` shows; every installation of Python has it.
     python train.py                           learns until its end
     python train.py --no-norm --lr 0.3        explodes
     python train.py --no-norm --no-residual   hardly learns: the gradients vanish
-    python train.py --characters 10000        overfits a short text
+    python train.py --characters 3000         overfits a short text
     python train.py --width 8                 underfits: the model is too small
 """
 
@@ -101,7 +101,7 @@ def validate(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--width", type=int, default=64)
@@ -118,7 +118,7 @@ def main() -> None:
     torch.set_num_threads(1)  # quicker for a model of this size
     torch.manual_seed(args.seed)
     training, validation, characters = texts(args.characters)
-    held_out = [batch(validation, 64) for _ in range(2)]
+    held_out = [batch(validation, 32) for _ in range(2)]
     model = GPT(characters, args)
     optimizer = torch.optim.AdamW(model.parameters(), args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     warmup = args.steps // 20
