@@ -140,17 +140,27 @@ def same_attention(run: Run, expected: Run) -> None:
                 assert ours.reduction(step, reduction) == pytest.approx(value, rel=2e-3, abs=1e-4), (name, step)
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        whole,
-        pytest.param(blocks, marks=pytest.mark.slow),
-        pytest.param(inductor, marks=pytest.mark.slow),
-        pytest.param(inductor_blocks, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("checkpointed", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mask", [False, True])
+#: Each way to compile is tested with each choice of the others, and the quickest with all pairs of them.
+WAYS = [
+    (whole, False, False),
+    (whole, False, True),
+    *(
+        pytest.param(*each, marks=pytest.mark.slow)
+        for each in [
+            (whole, True, False),
+            (whole, True, True),
+            (blocks, False, True),
+            (blocks, True, False),
+            (inductor, False, False),
+            (inductor, True, True),
+            (inductor_blocks, False, True),
+            (inductor_blocks, True, False),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("way", "checkpointed", "mask"), WAYS)
 def test_it_is_that_of_the_model_without_compilation(
     tmp_path: Path, way: Callable[[nn.Module], nn.Module], checkpointed: bool, mask: bool
 ) -> None:
