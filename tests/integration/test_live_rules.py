@@ -11,7 +11,9 @@ import pytest
 import real_runs
 import watchglass
 from preloaded import Preloaded
-from real_runs import RealRuns, Suite, suites
+from real_runs import RealRuns, Suite, recorded, suites
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
 
 TESTS = Path(real_runs.__file__).parent
 #: What the script imports, too, before it trains.
@@ -20,21 +22,47 @@ IMPORTED = ("pytest", "watchglass.diagnose.judgement", "watchglass.testing.rule_
 FIRST = list({suite.rule: suite for suite in reversed(suites())}.values())[::-1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["sick", "healthy"])
-@pytest.mark.parametrize("suite", FIRST, ids=lambda suite: suite.name)
-def test_a_rule_is_live(tmp_path: Path, preloaded: Preloaded, suite: Suite, which: str) -> None:
+def loaded(suite: Suite) -> type[RealRuns]:
+    """Its class, whose runs are those of a model of PyTorch."""
     cls = suite.load()
     if cls.record is not RealRuns.record:
         pytest.skip("its tests start a process, or use no model of PyTorch")
-    (spec,) = [spec for spec in cls().rules() if spec.name == suite.rule]
+    return cls
+
+
+def own(cls: type[RealRuns]) -> RuleSpec:
+    """The rule with the parameters that its tests give it."""
+    (spec,) = [spec for spec in cls().rules() if spec.name == cls.rule]
+    return spec
+
+
+def found_live(folder: Path, preloaded: Preloaded, suite: Suite, which: str) -> list[str]:
+    """What the evaluator found while it trained."""
+    cls = loaded(suite)
+    spec = own(cls)
     parameters = ",".join(f"{key}={value}" for key, value in spec.parameters.items())
     rule = f"{suite.rule}:{parameters}" if parameters else suite.rule
-    options = ["--run", str(tmp_path / "run"), "--rules", rule, "--save-interval", "1"]
+    options = ["--run", str(folder / "run"), "--rules", rule, "--save-interval", "1"]
     script = [str(TESTS / "real_run.py"), str(suite.file), suite.name, which]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     command = [str(preloaded.importing(*IMPORTED)), "-m", "watchglass", "run", *options, *script]
     subprocess.run(command, check=True, env=environment, timeout=120)
-    live = watchglass.open_run(tmp_path / "run").journal.findings  # what the evaluator found while it trained
-    found = cls().found(live)
-    assert bool(found) is (which == "sick"), found
+    return cls().found(watchglass.open_run(folder / "run").journal.findings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", FIRST, ids=lambda suite: suite.name)
+def test_a_rule_is_live(tmp_path: Path, preloaded: Preloaded, suite: Suite) -> None:
+    assert found_live(tmp_path, preloaded, suite, "sick")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", FIRST, ids=lambda suite: suite.name)
+def test_it_does_not_fire_on_the_healthy_twin(tmp_path: Path, preloaded: Preloaded, suite: Suite) -> None:
+    """Trained in this process, unless times matter: tests/properties compare findings of a live run and its replay."""
+    cls = loaded(suite)
+    if cls.profiler:
+        assert found_live(tmp_path, preloaded, suite, "healthy") == []
+    else:
+        run = recorded(cls, tmp_path, sick=False, alone=True)
+        assert cls().found(replay(run, [own(cls)]).findings) == []
