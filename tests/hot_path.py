@@ -30,6 +30,9 @@ from typing import Any, ClassVar
 
 import torch
 
+# The first optimizer of a process imports it, which takes longer than a case: here it is imported for all cases.
+import torch._dynamo
+
 import adapter_cases
 from devices.fake_device import FakeDevice, OnDevice, move
 from watchglass.capture import Hook

@@ -80,6 +80,7 @@ def test_a_profiled_run_has_its_report_and_says_where(in_tmp_path: Path) -> None
     ],
 )
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")
 def test_other_runs_have_none(in_tmp_path: Path, options: list[str], script: str, switch: str) -> None:
     Path("train.py").write_text(script)
     done = subprocess.run(run_words(*options), capture_output=True, text=True, env=environment(switch))
@@ -89,6 +90,7 @@ def test_other_runs_have_none(in_tmp_path: Path, options: list[str], script: str
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")
 def test_a_report_that_cannot_be_written_changes_no_exit_status(in_tmp_path: Path) -> None:
     Path("train.py").write_text(SCRIPT + "import os\nos.makedirs('run/profiler-report.html/x')\nraise SystemExit(7)\n")
     done = subprocess.run(run_words(), capture_output=True, text=True, env=environment())
