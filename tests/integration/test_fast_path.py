@@ -421,6 +421,51 @@ def test_a_discovered_model_may_go_and_another_take_its_place(tmp_path: Path) ->
     assert len(open_run(tmp_path / "run").steps()) >= 2 * STEPS - 1, "the second is found by its first update"
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_a_teacher_that_is_called_inside_a_step_leaves_it_on_the_fast_path(tmp_path: Path, first: bool) -> None:
+    """Ahead of a step its call may also be an evaluation, which only the full path can tell apart."""
+
+    def recorded_of(path: Path, limits: CaptureLimits) -> tuple[Any, int]:
+        loop, taken = Loop(), 0
+        teacher = Loop().model
+        hook = watchglass.Hook(run=path, save_interval=1000, strict=True, limits=limits)
+        adapter = PyTorchAdapter(hook, discover=True)
+
+        def soft() -> Tensor:
+            with torch.no_grad():
+                return teacher(loop.inputs).softmax(1)  # type: ignore[no-any-return]
+
+        for number in range(STEPS):
+            wanted = soft() if first else None
+            output = loop.model(loop.inputs)
+            wanted = soft() if wanted is None else wanted
+            loop.optimizer.zero_grad()
+            (F.cross_entropy(output, loop.labels) + F.mse_loss(output.softmax(1), wanted)).backward()
+            loop.optimizer.step()
+            with torch.no_grad():
+                for mean, parameter in zip(teacher.parameters(), loop.model.parameters(), strict=True):
+                    mean.mul_(0.99).add_(parameter, alpha=0.01)
+            if number % 20 == 19:
+                with torch.no_grad():
+                    F.cross_entropy(teacher(loop.inputs), loop.labels)
+                    F.cross_entropy(loop.model(loop.inputs), loop.labels)
+            taken += adapter.fast_path.on
+        hook.close()
+        run = open_run(path)
+        rows = {
+            f"{mode.name} {name}": [each.tolist() for each in run.scalars(name, mode=mode)]
+            for mode in (Mode.TRAIN, Mode.EVAL)
+            for name in ("loss", "learning_rate", "model_2/loss")
+            if name in run.tensor_names()
+        }
+        return (rows, run.steps(), run.steps(Mode.EVAL)), taken
+
+    content, taken = recorded_of(tmp_path / "fast", DEFAULT_LIMITS)
+    assert taken == 0 if first else taken >= 8
+    assert content == recorded_of(tmp_path / "full", NO_FAST_PATH)[0]
+    assert content[1:] == (list(range(STEPS)), list(range(6)))
+
+
 def test_what_another_thread_trains_is_not_ours(tmp_path: Path) -> None:
     other = Loop()
 

@@ -157,6 +157,8 @@ class FastPath:
                 return None
             if at == _FORWARD and root in self._inside and is_grad_enabled():
                 return None  # by the wrapper around it; an evaluation past the wrapper has no gradients
+            if at == _FORWARD and not is_grad_enabled() and self._current.models.number(root) != self._model:
+                return None  # a teacher, whose call inside a step is a part of it
             self.leave(superseded=True)
         return self.full.before_forward(root, arguments, kwargs)
 
@@ -371,6 +373,11 @@ class FastPath:
         self._parameter = _gone if parameter is None else weakref.ref(parameter)
         self._training = root is not None and root.training
         return True
+
+    def evaluates(self, model: int) -> None:
+        """A model is called between steps. If another one is trained, only the full path can tell what for."""
+        if model != self._model:
+            self._alike = 0
 
     def enter(self) -> None:
         """Take this path from the next step to the next captured one, if that is not the same."""

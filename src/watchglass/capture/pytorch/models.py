@@ -59,7 +59,7 @@ class Models:
         return [root for root in roots if id(root) not in wrapped]
 
     def called(self, root: nn.Module, train_step: int) -> None:
-        """An outermost module is called at a TRAIN step, or ahead of it."""
+        """An outermost module is called with gradients at a TRAIN step, or ahead of it."""
         if len(self._roots) > 1:
             self._called[root] = train_step
 
@@ -67,7 +67,8 @@ class Models:
         """The outermost module where there has been but one.
 
         Args:
-            train_step: Those that were not called since this step do not count: of training runs that are over.
+            train_step: Those that were not called with gradients since this step do not count: of training runs that
+                are over, and those that only help to train another model.
         """
         roots = self.roots()
         if train_step is not None and len(roots) > 1:

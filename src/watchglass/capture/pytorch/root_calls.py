@@ -148,7 +148,9 @@ class RootCalls:
     def before(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         """An outermost module is about to be called."""
         current = self._current
-        current.models.called(root, current.hook.clock.next_train_step)
+        grad = torch.is_grad_enabled()
+        if grad:
+            current.models.called(root, current.hook.clock.next_train_step)
         if current.in_backward:
             current.recomputed = True
             return  # by activation checkpointing
@@ -165,11 +167,10 @@ class RootCalls:
                 current.hook.apply_changes()
         if current.phases is not None:
             current.phases.begin(FORWARD)
-        self._open(root, arguments, kwargs)
+        self._open(root, arguments, kwargs, grad=grad)
 
-    def _open(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
+    def _open(self, root: nn.Module, arguments: Any, kwargs: Any, *, grad: bool) -> None:
         current, clock = self._current, self._current.hook.clock
-        grad = torch.is_grad_enabled()
         before = clock.train
         model = current.models.number(root)
         if model < 0 and grad:
@@ -181,6 +182,8 @@ class RootCalls:
         self._handwritten.called(root, evaluating=clock.evaluation is not None)
         if current.helping:
             return
+        if not grad:
+            self._fast_path.evaluates(model)
         current.forward, current.outputs, current.called_another = forward, (), False
         current.own_losses.clear()
         if last is not None:
