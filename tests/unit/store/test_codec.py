@@ -2,6 +2,7 @@
 
 import math
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -302,6 +303,28 @@ def test_a_kind_with_texts_and_arrays_goes_round():
     assert found[["time_ns", "worker", "busy", "pid"]].tolist() == [(5, "ü", True, 7), (2**63, "", False, 0)]
     assert [each.tolist() for each in found["cores"]] == [[1.5, 2.5], []]
     assert len(store.decode_rows(KIND, payload(store.encode_rows(KIND, rows[:0])))) == 0
+
+
+@pytest.mark.parametrize(
+    "rows", [[[1.0, -2.0, math.nan]] * 3, [[1.0], [math.inf, -0.0], []], [[]] * 2, [np.arange(9.0) / 7] * 5]
+)
+def test_numbers_of_arrays_go_round_bit_by_bit(rows):
+    table = store.table_of(KIND, [(n, "", np.array(each, np.float32), True, 7) for n, each in enumerate(rows)])
+    found = store.decode_rows(KIND, payload(store.encode_rows(KIND, table)))
+    assert [each.tobytes() for each in found["cores"]] == [each.tobytes() for each in table["cores"]]
+
+
+def test_numbers_of_arrays_are_bit_planes_place_by_place():
+    table = store.table_of(
+        KIND, [(n, "", np.array(each, np.float32), True, 7) for n, each in enumerate([[1, 2], [3, -4]])]
+    )
+    body = zlib.decompress(payload(store.encode_rows(KIND, table))[8:])
+    planes = body[2 * 8 + 2 * 4 + 2 * 4 :][:32]  # behind times, lengths of texts, and lengths of arrays
+    bits = [
+        [int(number) >> (31 - plane) & 1 for plane in range(32)]
+        for number in np.array([1, 3, 2, -4], "<f4").view("<u4")
+    ]
+    assert list(planes) == [sum(bits[k][plane] << k for k in range(4)) for plane in range(32)]
 
 
 @pytest.mark.parametrize("kind", [SCALARS, STEPS, UNITS, REDUCTIONS, KIND])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
-from watchglass.records import Encoding, Field, RowKind
+from watchglass.records import Encoding, Field, RowKey, RowKind
 from watchglass.store.encoding.frames import MAX_PAYLOAD, encode_frame
 
 _TYPES = {
@@ -49,7 +49,8 @@ def encode_rows(kind: RowKind, rows: NDArray[Any]) -> bytes:
         return encode_frame(kind.number, rows.tobytes())
     body = b"".join(part for field in kind.fields for part in _packed(field, rows[field.name]))
     head = len(rows).to_bytes(4, "little") + len(body).to_bytes(4, "little")
-    return encode_frame(kind.number, head + zlib.compress(body, 1))
+    # Rows by time are few and add up over weeks. Others are written by the process that trains, with the least effort.
+    return encode_frame(kind.number, head + zlib.compress(body, 6 if kind.key is RowKey.TIME else 1))
 
 
 def decode_rows(kind: RowKind, payload: bytes) -> NDArray[Any]:
@@ -93,11 +94,33 @@ def _packed(field: Field, column: NDArray[Any]) -> Sequence[bytes]:
     if field.array:
         parts = [np.asarray(each, _TYPES[field.type]) for each in column]
         flat = np.concatenate([np.zeros(0, _TYPES[field.type]), *parts])
-        data = (np.packbits(flat, bitorder="little") if field.type == "bool" else flat).tobytes()
+        if field.type == "bool":
+            data = np.packbits(flat, bitorder="little").tobytes()
+        else:
+            same_length = len(flat) > 0 and len({len(each) for each in parts}) == 1
+            data = _bit_planes(flat.reshape(len(parts), -1).T.ravel() if same_length else flat)
     else:
         texts = [each.encode() for each in column]
         data = b"".join(texts)
     return [np.array([len(each) for each in (parts if field.array else texts)], "<u4").tobytes(), data]
+
+
+def _bit_planes(numbers: NDArray[Any]) -> bytes:
+    """The highest bit of all numbers, then the next, and so on: the high bits of similar numbers are alike."""
+    octets = numbers.view(np.uint8).reshape(-1, numbers.itemsize)
+    # Octet by octet: bits take eight times the memory of what they are unpacked from.
+    planes = (np.unpackbits(octets[None, :, place], axis=0) for place in range(octets.shape[1] - 1, -1, -1))
+    return b"".join(np.packbits(each, axis=1, bitorder="little").tobytes() for each in planes)
+
+
+def _from_bit_planes(planes: NDArray[np.uint8], dtype: str, count: int) -> NDArray[Any]:
+    """This many numbers of such planes."""
+    size = np.dtype(dtype).itemsize
+    octets = np.empty((count, size), np.uint8)
+    for place, eight in zip(range(size - 1, -1, -1), planes.reshape(size, 8, (count + 7) // 8), strict=True):
+        bits = np.unpackbits(eight, axis=1, count=count, bitorder="little")
+        octets[:, place] = np.packbits(bits, axis=0)[0]
+    return octets.reshape(-1).view(dtype)
 
 
 class _Columns:
@@ -110,7 +133,8 @@ class _Columns:
         """The next column, with this number of values."""
         if not field.array and field.type in _TYPES:
             return self._numbers(_TYPES[field.type], count)
-        ends = np.cumsum(self._numbers("<u4", count), dtype=np.int64).tolist()
+        lengths = self._numbers("<u4", count)
+        ends = np.cumsum(lengths, dtype=np.int64).tolist()
         total, column = ends[-1] if ends else 0, np.empty(count, object)
         values: Any
         if not field.array:
@@ -118,7 +142,11 @@ class _Columns:
         elif field.type == "bool":
             values = np.unpackbits(self._numbers("u1", (total + 7) // 8), count=total, bitorder="little").view(bool)
         else:
-            values = self._numbers(_TYPES[field.type], total)
+            dtype = _TYPES[field.type]
+            planes = self._numbers("u1", 8 * np.dtype(dtype).itemsize * ((total + 7) // 8))
+            values = _from_bit_planes(planes, dtype, total)
+            if total and (lengths == lengths[0]).all():
+                values = values.reshape(-1, count).T.ravel()
         for place, (begin, end) in enumerate(pairwise([0, *ends])):
             part = values[begin:end]
             column[place] = part if field.array else part.decode(errors="replace")
