@@ -339,6 +339,7 @@ def test_garbage_collections_and_saves_are_noted_with_their_step(tmp_path: Path,
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     hook = watched(tmp_path / "run")
+    gc.freeze()  # what other tests have left takes long to examine after each step
     for number, inputs in enumerate(DataLoader(Slow(None, STEPS))):
         if number in (3, 36):
             collect(clock)
