@@ -228,6 +228,7 @@ print("trained")
 """
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_a_job_is_profiled_from_another_terminal(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = [sys.executable, "-m", "watchglass"]

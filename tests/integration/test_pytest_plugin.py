@@ -224,7 +224,7 @@ def suite(pytester: pytest.Pytester, *arguments: str, tests: str = SUITE) -> pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [(), ("-n", "2")], ids=["alone", "xdist"])
+@pytest.mark.parametrize("arguments", [(), ("-n", "1")], ids=["alone", "xdist"])
 def test_a_suite_says_what_is_wrong_without_a_traceback_of_ours(
     pytester: pytest.Pytester, arguments: tuple[str, ...]
 ) -> None:

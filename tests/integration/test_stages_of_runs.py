@@ -61,13 +61,14 @@ torch.distributed.destroy_process_group()
 }
 
 
+@pytest.mark.usefixtures("preloaded_python")
 @pytest.mark.parametrize("name", list(SCRIPTS))
 def test_every_process_has_an_initialization(in_tmp_path: Path, name: str) -> None:
     Path("train.py").write_text(SCRIPTS[name])
     ranks = 2 if name == "ranks" else 1
     program = ["train.py"]
     if ranks > 1:
-        program = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2", *program]
+        program = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *program]
     words = ["-m", "watchglass", "run", "--run", "run", "--evaluator", "none", "--no-profiler-report", *program]
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
