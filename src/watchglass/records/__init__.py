@@ -74,6 +74,7 @@ from watchglass.records.training import (
     PHASE_NAMES as PHASE_NAMES,
     STATISTIC_FIELDS as STATISTIC_FIELDS,
     Fact as Fact,
+    Loader as Loader,
     LoaderBatches as LoaderBatches,
     Mode as Mode,
     ModuleKind as ModuleKind,

@@ -15,6 +15,7 @@ from watchglass.errors import InvalidValueError
 from watchglass.records.training import (
     COUNT_FIELDS,
     STATISTIC_FIELDS,
+    Loader,
     Mode,
     Origin,
     Pause,
@@ -219,7 +220,8 @@ PAUSES = RowKind(
 )  # fmt: skip
 LOADER_WORKERS = RowKind(
     "loader_workers", 20, (
-        Field("loader", "u16", "1 for the first loader that the script reads, 2 for the next; 9 for all further ones"),
+        Field("loader", "u16", "1 for the first loader that the script reads, 2 for the next; 9 for all further ones",
+              values=Loader),
         Field("loader_worker", "i64", "the number of its worker process; -1 for batches that are made in this process"),
         Field("batches", "u32", "batches that the script took since the row before; the times are their sums"),
         Field("fetch_s", "f32", "getting the samples from the data set; NaN where that is unknown", "s"),

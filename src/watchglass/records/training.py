@@ -207,12 +207,29 @@ class Pause(IntEnum):
     SAVE = 2
 
 
+class Loader(IntEnum):
+    """A data loader in the times of batches: the first one that the script reads, the next, and all beyond the eighth.
+
+    The names in lower case are those of the loaders everywhere else: ``"loader"``, ``"loader_2"``, ``"loader_more"``.
+    """
+
+    LOADER = 1
+    LOADER_2 = 2
+    LOADER_3 = 3
+    LOADER_4 = 4
+    LOADER_5 = 5
+    LOADER_6 = 6
+    LOADER_7 = 7
+    LOADER_8 = 8
+    LOADER_MORE = 9
+
+
 @dataclass(frozen=True)
 class LoaderBatches:
     """The sums of the times of some batches of a data loader that one process made, in seconds.
 
     Attributes:
-        loader: 1 for the first loader that the script reads, 2 for the next; 9 for all further ones.
+        loader: Name of the loader, ``"loader"``, ``"loader_2"``; ``"loader_more"`` for all beyond the eighth.
         loader_worker: The number of the loader's worker process; -1 for the process that trains.
         batches: The number of batches, which the script has taken.
         fetch_s: Time to get the samples from the data set; NaN where that is unknown.
@@ -221,7 +238,7 @@ class LoaderBatches:
         transfer_s: The part of it in which the script waited for the batch.
     """
 
-    loader: int
+    loader: str
     loader_worker: int
     batches: int
     fetch_s: float

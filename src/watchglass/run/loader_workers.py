@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import LOADER_WORKERS, Mode, count
+from watchglass.records import LOADER_WORKERS, Loader, Mode, count
 from watchglass.run.table import needed
 from watchglass.run.worker import Worker
 
 if TYPE_CHECKING:
     import pandas
 
-_TIMES = ("fetch_s", "collate_s", "queued_s", "transfer_s")
+_TIMES = ("mean_fetch_s", "mean_collate_s", "mean_queued_s", "mean_transfer_s")
+_LOADERS = {int(each): each.name.lower() for each in Loader}
 
 
 @dataclass(frozen=True)
@@ -23,22 +24,22 @@ class LoaderWorker:
     """The mean times of a batch that one process made for a data loader, in seconds.
 
     Attributes:
-        loader: 1 for the first loader that the script reads, 2 for the next; 9 for all further ones.
+        loader: Name of the loader, ``"loader"``, ``"loader_2"``; ``"loader_more"`` for all beyond the eighth.
         loader_worker: The number of the loader's worker process; -1 for the process that trains, and for all together.
         batches: The number of batches that the script has taken.
-        fetch_s: To get the samples from the data set; NaN where that is unknown.
-        collate_s: ``collate_fn``.
-        queued_s: From then until the script had the batch.
-        transfer_s: The part of it in which the script waited for the batch.
+        mean_fetch_s: To get the samples from the data set; NaN where that is unknown.
+        mean_collate_s: ``collate_fn``.
+        mean_queued_s: From then until the script had the batch.
+        mean_transfer_s: The part of it in which the script waited for the batch.
     """
 
-    loader: int
+    loader: str
     loader_worker: int
     batches: int
-    fetch_s: float
-    collate_s: float
-    queued_s: float
-    transfer_s: float
+    mean_fetch_s: float
+    mean_collate_s: float
+    mean_queued_s: float
+    mean_transfer_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +59,11 @@ class LoaderWorkers:
 
     def largest(self) -> LoaderWorker | None:
         """The loader with the most batches, all its processes together; None if no times were recorded."""
-        loaders = {row.loader for row in self.rows}
-        totals = [self._total(loader) for loader in sorted(loaders)]
+        loaders = dict.fromkeys(row.loader for row in self.rows)
+        totals = [self._total(loader) for loader in loaders]
         return max(totals, key=lambda total: total.batches, default=None)
 
-    def _total(self, loader: int) -> LoaderWorker:
+    def _total(self, loader: str) -> LoaderWorker:
         rows = [row for row in self.rows if row.loader == loader]
         batches = np.array([row.batches for row in rows])
         times = np.array([[getattr(row, name) for name in _TIMES] for row in rows])
@@ -92,6 +93,9 @@ def loader_workers_of(worker: Worker) -> LoaderWorkers:
         for _, loader, loader_worker, *numbers_of in rows[index].tolist():
             key = loader, loader_worker
             sums[key] = sums.get(key, 0.0) + np.array(numbers_of, np.float64)
-    found = ((key, int(sums[key][0]), sums[key][1:]) for key in sorted(sums))
-    means = (LoaderWorker(*key, batches, *(times / max(batches, 1)).tolist()) for key, batches, times in found)
+    found = ((*key, int(sums[key][0]), sums[key][1:]) for key in sorted(sums) if key[0] in _LOADERS)
+    means = (
+        LoaderWorker(_LOADERS[loader], loader_worker, batches, *(times / max(batches, 1)).tolist())
+        for loader, loader_worker, batches, times in found
+    )
     return LoaderWorkers(worker.name, tuple(means))

@@ -23,6 +23,7 @@ from watchglass.records import (
     TENSORS,
     UNITS,
     Fact,
+    Loader,
     LoaderBatches,
     Pause,
     Reduction,
@@ -66,6 +67,8 @@ _FACT = np.dtype([("global_step", "i8"), ("arrived", "i8"), ("fact", "O")])
 #: Kinds of rows about a tensor, other than statistics and units.
 _OF_TENSORS = (SCALARS, REDUCTIONS, RAW)
 _PAUSES = {int(pause) for pause in Pause}
+#: Names of loaders by their numbers.
+_LOADERS = {int(each): each.name.lower() for each in Loader}
 _UNIT_KINDS = {int(kind): kind for kind in UnitKind}
 
 
@@ -247,7 +250,8 @@ class WorkerTables:
 
     def loader_batches(self, global_step: int) -> tuple[LoaderBatches, ...]:
         """The batches of data loaders whose times were written with a step, by loader and process."""
-        return tuple(LoaderBatches(*row[1:]) for row in self.log(LOADER_WORKERS).at(global_step).tolist())
+        rows = self.log(LOADER_WORKERS).at(global_step).tolist()
+        return tuple(LoaderBatches(_LOADERS[row[1]], *row[2:]) for row in rows if row[1] in _LOADERS)
 
     def facts(self, global_step: int | None = None, *, since: int = 0) -> list[Fact]:
         """Facts of a step, of the run (-1), or all of them in the order of steps (None).

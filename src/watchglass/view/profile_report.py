@@ -397,11 +397,11 @@ def _loader_times(makers: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     rows = [
         (
-            f"{row['loader']}", "the process that trains" if row["loader_worker"] < 0 else f"{row['loader_worker']}",
+            row["loader"], "the process that trains" if row["loader_worker"] < 0 else f"{row['loader_worker']}",
             f"{row['batches']:,}",
             *(
                 exact_duration(row[name]) if name in row else "unknown"
-                for name in ("fetch_s", "collate_s", "queued_s", "transfer_s")
+                for name in ("mean_fetch_s", "mean_collate_s", "mean_queued_s", "mean_transfer_s")
             ),
         )
         for row in makers[:_MOST_MAKERS]

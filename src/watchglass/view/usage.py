@@ -68,7 +68,8 @@ def loading_sentence(loading: LoaderWorkers) -> str:
     makers = [row.loader_worker for row in loading.rows if row.loader == mean.loader]
     who = "the process that trains" if makers == [-1] else count(len(makers), "loader worker")
     parts = (
-        (mean.fetch_s, "to fetch its samples"), (mean.collate_s, "in collate_fn"), (mean.queued_s, "in the queue"),
+        (mean.mean_fetch_s, "to fetch its samples"), (mean.mean_collate_s, "in collate_fn"),
+        (mean.mean_queued_s, "in the queue"),
     )  # fmt: skip
     words = ", ".join(f"{duration(seconds)} {words}" for seconds, words in parts if not math.isnan(seconds))
     return f"batch of {who}, on average: {words}"

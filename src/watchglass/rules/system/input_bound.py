@@ -12,8 +12,8 @@ from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
 
 #: What the largest part of a batch is.
-_PARTS = {"fetch_s": "to fetch samples from the data set", "collate_s": "in collate_fn",
-          "transfer_s": "to transfer it to the script"}  # fmt: skip
+_PARTS = {"mean_fetch_s": "to fetch samples from the data set", "mean_collate_s": "in collate_fn",
+          "mean_transfer_s": "to transfer it to the script"}  # fmt: skip
 #: First steps, which start workers and fill caches.
 _FIRST = 8
 #: Steps that are enough at the end of a short run.
@@ -110,7 +110,7 @@ class InputBound(Rule):
         percent, gain = 100 * waited / whole, whole / (whole - waited)
         workers, cores, parts = self._workers(), _cores(step), self._parts()
         of_rank = cores / len({view.worker for view in step.views})
-        small = workers == 0 and bool(parts) and parts["fetch_s"] + parts["collate_s"] < _SMALL_S
+        small = workers == 0 and bool(parts) and parts["mean_fetch_s"] + parts["mean_collate_s"] < _SMALL_S
         more = None if small else _workers_to_try(workers, of_rank)
         symptom = "waits_for_small_batches" if small else "waits_for_workers" if workers else "waits_without_workers"
         if workers is None:
@@ -136,7 +136,7 @@ class InputBound(Rule):
 
     def _add_batches(self, step: JointStep) -> None:
         for each in (each for view in step.views for each in view.loader_batches):
-            sums = self.batches.setdefault(str(each.loader), [0.0] * 5)
+            sums = self.batches.setdefault(each.loader, [0.0] * 5)
             for place, number in enumerate((each.batches, each.fetch_s, each.collate_s, each.transfer_s)):
                 sums[place] += number
             sums[4] = max(sums[4], each.loader_worker + 1)
@@ -146,7 +146,7 @@ class InputBound(Rule):
         batches, *sums, _ = max(self.batches.values(), default=[0.0, 0.0])
         if not batches or not all(map(math.isfinite, sums)):
             return {}
-        return dict(zip(("fetch_s", "collate_s", "transfer_s"), (each / batches for each in sums), strict=True))
+        return dict(zip(_PARTS, (each / batches for each in sums), strict=True))
 
     def _workers(self) -> int | None:
         """The number of workers of the loader with the most batches, which is that of the training data; or None."""
