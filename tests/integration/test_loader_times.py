@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pickle
@@ -44,6 +45,21 @@ class Samples(Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         took = torch.zeros((), dtype=torch.float64) if self.load is None else self.load()
         return torch.stack([took, torch.zeros_like(took)])
+
+
+class SlowRest(Samples):
+    """The samples that a script which leaves an epoch after 20 batches does not see take five times as long."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        loads = [super(SlowRest, self).__getitem__(index) for _ in range(1 if index < 20 else 5)]
+        return torch.stack(loads).sum(0)
+
+
+class Eager(BatchSampler):
+    """Asks for its order at once, and not with the first batch."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(list(super().__iter__()))
 
 
 class AllAtOnce(Samples):
@@ -233,13 +249,47 @@ def test_a_worker_that_fails_or_dies_ends_the_script_as_before(tmp_path: Path, d
     assert times.batches <= 20
 
 
-def test_what_is_left_of_an_epoch_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"in_order": False}, {"prefetch_factor": 1}], ids=str)
+@pytest.mark.parametrize("data", [SlowRest(slept), Samples(None), Uneven()], ids=["slow", "fast", "iterated"])
+def test_what_is_left_of_an_epoch_is_not_taken_for_the_next_one(
+    tmp_path: Path, data: Any, options: dict[str, Any]
+) -> None:
     """Kept workers still have batches of an epoch that the script has left."""
+    options = {} if isinstance(data, Uneven) else options  # such data have no order
+    loader = DataLoader(data, num_workers=2, multiprocessing_context="fork", persistent_workers=True, **options)
+    times, batches = trained(tmp_path / "run", loader, epochs=4, most=20)
+    assert len(batches) == 80
+    assert_near(times, batches)
+
+
+def test_a_batch_sampler_of_the_script_does_not_show_where_an_epoch_begins(tmp_path: Path) -> None:
+    sampler = Eager(SequentialSampler(range(BATCHES)), 1, False)
     data = Samples(slept)
-    loader = DataLoader(data, num_workers=2, multiprocessing_context="fork", persistent_workers=True)
+    loader = DataLoader(
+        data, batch_sampler=sampler, num_workers=2, multiprocessing_context="fork", persistent_workers=True
+    )
     times, batches = trained(tmp_path / "run", loader, epochs=4, most=20)
     assert len(batches) == 80
     assert sum(row.batches for row in times.rows) <= 20
+
+
+def test_kept_workers_are_timed_again_after_an_exception(tmp_path: Path) -> None:
+    loader = DataLoader(Failing(slept), num_workers=2, multiprocessing_context="fork", persistent_workers=True)
+    hook = Hook(tmp_path / "run", profiler=True, strict=True)
+    PyTorchAdapter(hook, discover=True)
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    got = []
+    for _ in range(3):
+        with contextlib.suppress(LookupError):
+            for batch in loader:
+                got.append(batch.sum(0))
+                model(batch.float()).sum().backward()
+                optimizer.step()
+    hook.close()
+    loader._iterator = None
+    assert len(got) == 60
+    assert_near(open_run(tmp_path / "run").loader_workers(), torch.stack(got))
 
 
 def test_nothing_is_timed_without_the_profiler(tmp_path: Path) -> None:

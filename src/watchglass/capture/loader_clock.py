@@ -156,15 +156,26 @@ class BatchReader:
         self._numbers = None if memory is None else memoryview(memory.numpy())
         self._taken = [0] * workers
         self._turn = self._requested_ns = 0
-        self._ended = False
+        self._ended = self._settled = False
         #: Whether it is no longer known which worker made a batch.
         self.lost = False
 
     def restart(self) -> None:
         """The script begins another epoch with the same workers."""
-        # The loader discards the rest of an epoch that the script has not finished, at a time that it does not show.
-        self.lost = self.lost or not self._ended or any(self._number(each) for each in range(len(self._taken)))
-        self._turn, self._ended = 0, False
+        if self._settled:
+            self.lost = False
+        else:
+            # The loader discards the rest of an epoch that the script has not finished, at a time that is not known.
+            self.lost = self.lost or not self._ended or any(self._number(each) for each in range(len(self._taken)))
+        self._turn, self._ended, self._settled = 0, False, False
+
+    def settle(self) -> None:
+        """The workers have made all batches of the epoch before, also those that the script has left, and no others."""
+        if self._numbers is not None:
+            places = range(_NUMBERS - 1, _NUMBERS * self._slots, _NUMBERS)
+            begins = range(0, len(self._numbers), _NUMBERS * self._slots)
+            self._taken = [max(self._numbers[begin + place] for place in places) for begin in begins]
+            self._settled = True
 
     def request(self, now_ns: int) -> None:
         """The script asks for the next batch."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import weakref
 from contextlib import suppress
+from threading import get_ident
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import BatchSampler, IterableDataset, get_worker_info
 
 from watchglass.capture.guard import harmless
 from watchglass.capture.hook import Hook
 from watchglass.capture.loader_clock import BatchMaker, BatchReader
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.step_phases import StepPhases
 from watchglass.capture.wrappers_importlib_bootstrap import Sent
 
@@ -32,7 +34,8 @@ class LoaderTimes:
     """
 
     def __init__(self, hook: Hook, phases: StepPhases) -> None:
-        self._hook, self._phases = hook, phases
+        self._hook, self._phases, self._thread = hook, phases, get_ident()
+        self._samplers: weakref.WeakSet[type] = weakref.WeakSet()
         self._numbers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._count = 0
         # By the id of the iterator, with a reference to it; a lookup in a dictionary of weak keys costs a microsecond.
@@ -57,6 +60,28 @@ class LoaderTimes:
             loader.collate_fn = Sent(own["collate_fn"], begins, ends)
             if loader.num_workers:
                 loader.worker_init_fn = Sent(own["worker_init_fn"], _nothing, maker.enter_worker)
+            self._observe_order(loader)
+
+    def _observe_order(self, loader: Any) -> None:
+        """Observe when a loader that keeps its workers asks for the first batch of an epoch."""
+        made = None if _sampler_of(loader) is None else type(_sampler_of(loader))
+        if made is not None and made not in self._samplers and made.__module__ != "builtins":
+            self._samplers.add(made)
+            self._hook.detach_with(calls.new_order(made).listen(self._hook.guard, before=self._ordered))
+
+    def _ordered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A sampler begins a new order.
+
+        A ``BatchSampler`` asks for it with the first batch. A loader that keeps its workers requests that batch once
+        they have answered that they are done with the epoch before, and sends it to a worker after that.
+        """
+        placed = self._placed if get_ident() == self._thread else None
+        if placed is None or _sampler_of(placed[0]) is not args[0]:
+            return
+        number = self._number(placed[0])
+        for _, loader, reader in self._readers.values():
+            if loader == number <= _MOST_LOADERS:
+                reader.settle()
 
     def started(self, iterator: Any) -> None:
         """The loader has made this iterator; None if it raised."""
@@ -133,6 +158,13 @@ class LoaderTimes:
         self._count = min(self._count + 1, _MOST_LOADERS + 1)
         self._numbers[self._count] = loader
         return self._count
+
+
+def _sampler_of(loader: Any) -> Any:
+    """The sampler whose order shows when kept workers begin an epoch; None where none does."""
+    if not loader.num_workers or not loader.persistent_workers or type(loader.batch_sampler) is not BatchSampler:
+        return None
+    return loader.batch_sampler.sampler
 
 
 def _own(function: Any) -> Any:

@@ -242,9 +242,18 @@ def _method_of_tensors(name: str) -> Iterable[tuple[Any, str]]:
 
 def next_batch(iterator: type) -> PublicCall:
     """The calls of ``next`` for the iterators of a loader, by their class."""
-    if iterator not in _NEXT_BATCH:
-        _NEXT_BATCH[iterator] = PublicCall(lambda: ((iterator, "__next__"),), NestOfThread())
-    return _NEXT_BATCH[iterator]
+    return _of_class(iterator, "__next__")
+
+
+def new_order(sampler: type) -> PublicCall:
+    """The calls of ``iter`` for the samplers of a loader, by their class."""
+    return _of_class(sampler, "__iter__")
+
+
+def _of_class(owner: type, name: str) -> PublicCall:
+    if (owner, name) not in _OF_CLASSES:
+        _OF_CLASSES[owner, name] = PublicCall(lambda: ((owner, name),), NestOfThread())
+    return _OF_CLASSES[owner, name]
 
 
 def _profilers() -> Iterable[tuple[Any, str]]:
@@ -328,7 +337,7 @@ PROFILERS = PublicCall(_profilers, NestOfThread())
 #: The same of Python, while functions are profiled.
 PYTHON_PROFILERS = PublicCall(_python_profilers, NestOfThread())
 #: By the class of the iterators of a loader.
-_NEXT_BATCH: dict[type, PublicCall] = {}
+_OF_CLASSES: dict[tuple[type, str], PublicCall] = {}
 #: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.
 LOSSES = {
     name: PublicCall(_loss(name), NestOfThread(), active=LOSS_HOOKS, stays=True)
