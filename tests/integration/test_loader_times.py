@@ -7,7 +7,9 @@ import math
 import os
 import pickle
 import signal
+import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -290,6 +292,37 @@ def test_kept_workers_are_timed_again_after_an_exception(tmp_path: Path) -> None
     loader._iterator = None
     assert len(got) == 60
     assert_near(open_run(tmp_path / "run").loader_workers(), torch.stack(got))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_that_is_imported_later_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Such a loader makes its iterators without the method of PyTorch's."""
+
+    class StatefulDataLoader(DataLoader[Tensor]):
+        def __iter__(self) -> Any:
+            return self._get_iterator()
+
+    iterates = StatefulDataLoader.__iter__
+    hook = Hook(tmp_path / "run", profiler=True, strict=True)
+    PyTorchAdapter(hook, discover=True)
+    module = types.SimpleNamespace(StatefulDataLoader=StatefulDataLoader)
+    monkeypatch.setitem(sys.modules, "torchdata.stateful_dataloader", module)
+    start = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    got = []
+    for batch in StatefulDataLoader(Samples(slept), **start):
+        got.append(batch.sum(0))
+        model(batch.float()).sum().backward()
+        optimizer.step()
+    hook.close()
+    run = open_run(tmp_path / "run")
+    assert_near(run.loader_workers(), torch.stack(got))
+    (fact,) = run.facts("data_loader")
+    assert fact.data["num_workers"] == workers
+    assert StatefulDataLoader.__iter__ is iterates
 
 
 def test_nothing_is_timed_without_the_profiler(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class DataWaits:
         self._thread = get_ident()
         self._known: weakref.WeakSet[type] = weakref.WeakSet()
         self._times = LoaderTimes(hook, phases)
-        hook.detach_with(calls.DATA_LOADER.listen(hook.guard, before=self._starts, ended=self._started))
+        hook.detach_with(calls.loads(hook.guard, before=self._starts, ended=self._started))
         hook.detach_with(self._times.take_back)
 
     def _starts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -117,6 +117,7 @@ class PublicCall:
         self._listeners = 0
         self._observed = False
         self._undo: list[Callable[[], None]] = []
+        self._places: set[tuple[Any, str]] = set()
         # One for each function, wherever it is found: pickle looks it up by its name and compares. Kept, because the
         # compiler compiles once more what called another wrapper.
         self._wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -163,6 +164,14 @@ class PublicCall:
                 self._wrap(owner, name)
         while self._undo and not wanted:
             self._undo.pop()()
+            self._places.clear()
+
+    def look_again(self) -> None:
+        """Wrap also the functions of packages that the script has imported since."""
+        if self._undo:
+            for place in self._owners():
+                if place not in self._places:
+                    self._wrap(*place)
 
     def _wrap(self, owner: Any, name: str) -> None:
         original = getattr(owner, name, None)
@@ -171,6 +180,7 @@ class PublicCall:
         wrapper = self._wrappers.get(original) or self._wrappers.setdefault(original, self._wrapper(original))
         inherited = name not in vars(owner)
         setattr(owner, name, wrapper)
+        self._places.add((owner, name))
 
         def undo() -> None:
             if getattr(owner, name) is wrapper:
@@ -234,6 +244,30 @@ def _data_loader() -> Iterable[tuple[Any, str]]:
     from torch.utils.data import DataLoader
 
     yield DataLoader, "__iter__"
+    # It makes iterators itself. A script that has not imported it reads none.
+    stateful = getattr(sys.modules.get("torchdata.stateful_dataloader"), "StatefulDataLoader", None)
+    if stateful is not None:
+        yield stateful, "__iter__"
+
+
+def _loader_made() -> Iterable[tuple[Any, str]]:
+    from torch.utils.data import DataLoader
+
+    yield DataLoader, "check_worker_number_rationality"
+
+
+def loads(
+    guard: Guard, *, before: Before | None = None, after: After | None = None, ended: After | None = None
+) -> Callable[[], None]:
+    """Listen to :data:`DATA_LOADER`, also to loaders of packages that the script imports later."""
+    leave = DATA_LOADER.listen(guard, before=before, after=after, ended=ended)
+    leave_made = LOADER_MADE.listen(guard, before=lambda args, kwargs: DATA_LOADER.look_again())
+
+    def leave_both() -> None:
+        leave_made()
+        leave()
+
+    return leave_both
 
 
 def _method_of_tensors(name: str) -> Iterable[tuple[Any, str]]:
@@ -305,6 +339,8 @@ SCALER_UPDATE = PublicCall(lambda: ((torch.amp.GradScaler, "update"),))
 #: By name. The last is the second half of clipping where a script takes the norm itself; PyTorch has it since 2.6.
 CLIPS = {name: PublicCall(_clip(name)) for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")}
 DATA_LOADER = PublicCall(_data_loader)
+#: Every loader calls it when it is made.
+LOADER_MADE = PublicCall(_loader_made)
 SAVE = PublicCall(lambda: ((torch, "save"), (torch.serialization, "save")), NestOfThread())
 _READ = NestOfThread()
 #: Methods of tensors that may wait for a device, by name, and ``torch.cuda.synchronize``.

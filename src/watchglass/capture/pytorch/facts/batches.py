@@ -97,7 +97,7 @@ class Batches:
         self._guarded = hook.guarded(self._first_batches, unless=compiling)
         if kinds & {"batch", "data_loader"}:
             leave.callback(self._end_epoch_start)
-            leave.callback(calls.DATA_LOADER.listen(hook.guard, after=hook.guarded(self._iterated)))
+            leave.callback(calls.loads(hook.guard, after=hook.guarded(self._iterated)))
         if "batch" in kinds:
             # Forwards inside a backward are recomputations without a new batch.
             leave.callback(calls.BACKWARD.listen(hook.guard))
