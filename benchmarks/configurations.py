@@ -71,7 +71,7 @@ _T0 = Configuration(
     # No step but the first is a multiple of the interval. A budget of almost nothing makes the total gradient norm
     # as rare as it gets; the steps at which it is due are made off the clock.
     {"collections": _collections(), "save_interval": 1 << 30, "overhead_budget": 1e-9},
-    {"mlp": 1.005, "transformer": 1.005},
+    {"mlp": 1.005, "transformer": 1.005, "mlp by hand": 1.005},
     interval=0,
     captured=(),
     block=(NORM_INTERVAL - 1) // 7,

@@ -25,10 +25,14 @@ from configurations import CONFIGURATIONS, ON_DEVICE, TIMES_LIMIT, Configuration
 from pairs import FEWEST_BLOCKS, Comparison, compare
 from tables import Progress, Table, machine, sentence, versions
 from watched import Measured, complaints, housekeeper, watching
-from workloads import WORKLOADS, Training, compiled_transformer
+from workloads import WORKLOADS, Training, compiled_transformer, mlp_by_hand
 
-COMPILED = "compiled transformer"
-MODELS: dict[str, Callable[[], Training]] = {**WORKLOADS, COMPILED: compiled_transformer}
+COMPILED, BY_HAND = "compiled transformer", "mlp by hand"
+MODELS: dict[str, Callable[[], Training]] = {
+    **WORKLOADS,
+    COMPILED: compiled_transformer,
+    BY_HAND: mlp_by_hand,
+}
 PACKAGES = ("watchglass", "torch", "numpy")
 
 #: The targets are for so many threads.

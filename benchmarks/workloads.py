@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Training:
-    """A model as its loop calls it, its optimizer, and what makes one step of it."""
+    """A model as its loop calls it, its optimizer, if it has one, and what makes one step of it."""
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | None
     step: Callable[[], None]
 
 
@@ -98,6 +98,22 @@ def mlp() -> Training:
         optimizer.step()
 
     return Training(model, optimizer, step)
+
+
+def mlp_by_hand() -> Training:
+    """The same perceptron, whose weights the script updates itself, without momentum."""
+    model = mlp().model
+    images, labels = torch.randn(64, 784), torch.randint(0, 10, (64,))
+
+    def step() -> None:
+        model.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad, alpha=0.01)
+
+    return Training(model, None, step)
 
 
 def convolutional() -> Training:

@@ -145,12 +145,8 @@ class FastPath:
         if at != _OFF:
             if get_ident() != self._thread:
                 return None
-            if at == _BACKWARD and self._by_script and self.script.updated():
-                if self._read is not None:
-                    self._hook.current_records().absorb(self._read)
-                    self._read = None
-                self._end_step(ABSENT)
-                at = self._at
+            if at == _BACKWARD and self._by_script:
+                at = self._after_script_updates()
             # An evaluation need not be without gradients.
             if at != _FORWARD and at != _OFF and self._continues(root):
                 self._begin_forward(arguments, kwargs)
@@ -215,6 +211,8 @@ class FastPath:
                     self._total += self._weight
                     self._backwards = backwards + 1
                     return
+        if at == _BACKWARD and self._by_script:
+            at = self._after_script_updates()
         if at == _BETWEEN:
             return  # of something that is not watched
         self.leave()
@@ -286,6 +284,15 @@ class FastPath:
                 self.full.after_backward()
                 return
         self.script.note()
+
+    def _after_script_updates(self) -> int:
+        """The step is over if the script has updated since its last backward; returns the phase."""
+        if self.script.updated():
+            if self._read is not None:
+                self._hook.current_records().absorb(self._read)
+                self._read = None
+            self._end_step(ABSENT)
+        return self._at
 
     def _end_step(self, rate: float) -> None:
         """The step is over, with this learning rate."""
