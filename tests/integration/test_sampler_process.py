@@ -96,7 +96,8 @@ def test_a_launch_samples_its_script_until_it_ends(processes: Processes, tmp_pat
     assert run.streams == ["system"]
     memory = run.samples("processes.memory")
     assert memory.values.max() > 50e6, "PyTorch alone takes more"
-    assert set(run.samples("processes.count").values) == {1.0}, "the script, without evaluator and sampler"
+    counts = set(run.samples("processes.count").values)
+    assert {1.0} <= counts <= {0.0, 1.0}, "the script until it has ended, without evaluator and sampler"
     assert run.problems == []
     shown = subprocess.run(
         [sys.executable, "-m", "watchglass", "show", "run"], cwd=tmp_path, capture_output=True, text=True, check=True
