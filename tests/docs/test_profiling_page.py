@@ -48,6 +48,7 @@ def page(repository: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")
 def test_every_example_of_the_page_runs(page: str, in_tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text(SCRIPT)
     (command,) = re.findall(r"^\$ watchglass (run .*)$", page, re.MULTILINE)

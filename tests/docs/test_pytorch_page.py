@@ -69,6 +69,7 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_python")
 def test_the_example_prints_what_the_page_says(tmp_path: Path, compiler_cache: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     (printed,) = re.findall(r"print\(.*\)  # (.*)", example)
