@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 from watchglass.capture import Hook, attach, framework
@@ -42,11 +43,24 @@ class Spending(torch.autograd.Function):
         return gradient, None
 
 
+class Copying(TorchDispatchMode):
+    """Copies take time."""
+
+    def __init__(self, spend: Spend) -> None:
+        super().__init__()
+        self.spend = spend
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.spend(StepPhase.COPY)
+        return func(*args, **(kwargs or {}))
+
+
 class Model(nn.Module):
     def __init__(self, spend: Spend) -> None:
         super().__init__()
         self.spend = spend
         self.linear = nn.Linear(4, 2)
+        self.on_device = nn.Parameter(torch.empty(1, device="meta"), requires_grad=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.spend(StepPhase.FORWARD)
@@ -57,7 +71,7 @@ class PyTorchCase(PhaseCase):
     def __init__(self, spend: Spend) -> None:
         super().__init__(spend)
         self.model = Model(spend)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        self.optimizer = torch.optim.SGD(self.model.linear.parameters(), 0.1)
 
     def attach(self, hook: Hook) -> None:
         attach(hook, framework("torch"), self.model)
@@ -65,6 +79,8 @@ class PyTorchCase(PhaseCase):
     def train(self, steps: int) -> None:
         for inputs in DataLoader(Samples(self.spend, steps)):
             self.spend(StepPhase.PREPARE)
+            with Copying(self.spend):
+                inputs.to("meta")
             self.optimizer.zero_grad()
             F.cross_entropy(self.model(inputs), torch.zeros(1, dtype=torch.long)).backward()
             self.spend(StepPhase.UPDATE)
@@ -76,10 +92,12 @@ class PyTorchCase(PhaseCase):
         with torch.no_grad():
             for inputs in DataLoader(Samples(self.spend, steps)):
                 self.spend(StepPhase.PREPARE)
+                with Copying(self.spend):
+                    inputs.to("meta")
                 F.cross_entropy(self.model(inputs), torch.zeros(1, dtype=torch.long))
                 self.spend(StepPhase.OTHER)
         self.model.train()
-        return frozenset((StepPhase.DATA, StepPhase.PREPARE, StepPhase.FORWARD, StepPhase.OTHER))
+        return frozenset(StepPhase) - {StepPhase.BACKWARD, StepPhase.UPDATE}
 
 
 class TestPyTorch(PhaseSuite):

@@ -34,8 +34,8 @@ def test_phases_of_training_are_summarised_beside_evaluations(run_path: Path) ->
     (finding,) = evaluation.findings
     assert evaluation.statuses[0].status is Status.NO_ISSUES_FOUND
     assert finding.message == (
-        "training steps took 100 ms on average: data 20 %, prepare 0 %, forward 30 %, backward 50 %, update 0 %, "
-        "other 0 %; evaluations took 20 % of the time of all steps"
+        "training steps took 100 ms on average: data 20 %, prepare 0 %, copy 0 %, forward 30 %, backward 50 %, "
+        "update 0 %, other 0 %; evaluations took 20 % of the time of all steps"
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from watchglass.capture.hook import Hook
 
 # Plain numbers: this runs in every step, and looking up a member of an enumeration costs more than comparing it.
-DATA, PREPARE, FORWARD, BACKWARD, UPDATE, OTHER = (int(phase) for phase in StepPhase)
+DATA, PREPARE, COPY, FORWARD, BACKWARD, UPDATE, OTHER = (int(phase) for phase in StepPhase)
 #: Since the end of a backward. What follows shows its phase: UPDATE if an update ends, else OTHER.
 AFTER_BACKWARD = len(StepPhase)
 #: Before the first mark: this time belongs to no step.
@@ -38,9 +38,12 @@ class StepPhases:
     """
 
     def __init__(self, now_ns: Callable[[], int] = monotonic_ns) -> None:
-        self._now_ns = now_ns
+        #: The clock.
+        self.now_ns = now_ns
         self._at = _BEFORE_ALL
         self._since_ns = 0
+        # The end of the last copy. A copy inside another one counts once.
+        self._copied_ns = 0
         self._spent_ns = _NOTHING.copy()
         #: Pauses since the last end, which the step that ends next takes with its phases.
         self.pauses: list[tuple[int, int]] = []
@@ -70,12 +73,21 @@ class StepPhases:
 
     def begin(self, phase: int) -> int:
         """One of the phases above begins now; returns the time in nanoseconds of the monotonic clock."""
-        now_ns = self._now_ns()
+        now_ns = self.now_ns()
         at = self._at
         self._spent_ns[at if at != AFTER_BACKWARD else OTHER] += now_ns - self._since_ns
         self._since_ns = now_ns
         self._at = phase
         return now_ns
+
+    def copied(self, since_ns: int) -> None:
+        """A copy to a device, which began at ``since_ns``, ends now: its time is no part of the present phase."""
+        now_ns = self.now_ns()
+        if self._at != _BEFORE_ALL:
+            spent_ns = now_ns - max(since_ns, self._since_ns, self._copied_ns)
+            self._spent_ns[COPY] += spent_ns
+            self._since_ns += spent_ns
+            self._copied_ns = now_ns
 
     def begin_update(self) -> None:
         """An optimizer is about to step. After a backward, the update has begun with the end of that."""
@@ -87,7 +99,7 @@ class StepPhases:
 
         Phases are in nanoseconds, in the order of :class:`~watchglass.records.StepPhase`.
         """
-        now_ns, spent_ns, at = self._now_ns(), self._spent_ns, self._at
+        now_ns, spent_ns, at = self.now_ns(), self._spent_ns, self._at
         spent_ns[at if at != AFTER_BACKWARD else UPDATE] += now_ns - self._since_ns
         self._since_ns = now_ns
         self._at = OTHER
@@ -106,7 +118,8 @@ class PhaseSource(ABC):
     """Shows where the phases of the steps of one framework begin.
 
     An adapter gives it to :meth:`Hook.record_phases`, which asks for marks only if the configuration records phases.
-    Time without a mark is OTHER. The clock of the steps ends the phases of a step as the step ends.
+    Time without a mark is OTHER. A source of COPY calls ``phases.copied`` as a copy ends. The clock of the steps ends
+    the phases of a step as the step ends.
     ``watchglass.testing.PhaseSuite`` has the tests that each source must pass.
     """
 

@@ -108,6 +108,33 @@ def noting(original: Callable[..., Any], begins: Callable[[], object], fails: Ca
     return call
 
 
+def timing(
+    original: Callable[..., Any],
+    begins: Callable[[], Any],
+    ended: Callable[[Any, Any, Any], object],
+) -> Callable[..., Any]:
+    """A method; where ``begins()`` before it returns something, ``ended`` gets that, the object and the result.
+
+    Nothing is reported of a call that raises. It costs less than :func:`around`, for methods that a step calls often.
+    """
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            begun = begins()
+        except Exception as error:
+            begun = fault_everywhere(error, begins)
+        result = original(*args, **kwargs)
+        try:
+            if begun:
+                ended(begun, args[0], result)
+        except Exception as error:
+            fault_everywhere(error, ended)
+        return result
+
+    return call
+
+
 class Sent:
     """A function of a script, with calls before and after it, which a process may inherit or get as it starts.
 

@@ -40,7 +40,7 @@ _log = logging.getLogger("watchglass")
 #: First byte of an entry: its kind.
 _STEP, _ROWS, _CATALOG = b"S", b"R", b"C"
 #: The fields of a steady row.
-_ROW = struct.Struct("<QQQQddd6Q")
+_ROW = struct.Struct("<QQQQddd7Q")
 #: Before rows: the tensor ids of their losses and learning rates.
 _ROW_IDS = struct.Struct("<II")
 #: Bits of the step's number in a row of the ring; the number of the trained model is in the bits above.

@@ -172,6 +172,7 @@ class SteadyRow(NamedTuple):
     weight: float
     data_ns: int = 0
     prepare_ns: int = 0
+    copy_ns: int = 0
     forward_ns: int = 0
     backward_ns: int = 0
     update_ns: int = 0
@@ -184,7 +185,10 @@ class SteadyRow(NamedTuple):
 
     def opened(self, records: CapturedRecords) -> OpenStep:
         """The same as a step with records."""
-        phases = (self.data_ns, self.prepare_ns, self.forward_ns, self.backward_ns, self.update_ns, self.other_ns)
+        phases = (
+            self.data_ns, self.prepare_ns, self.copy_ns, self.forward_ns, self.backward_ns, self.update_ns,
+            self.other_ns,
+        )  # fmt: skip
         if any(phases):
             records.phases.append(phases)
         return OpenStep(

@@ -202,6 +202,7 @@ FACTS = RowKind(
 _PHASES = {
     StepPhase.DATA: "waits for a data loader",
     StepPhase.PREPARE: "from the arrival of a batch to the call of the model",
+    StepPhase.COPY: "copies of tensors to a device, in any other phase, of which they are no part",
     StepPhase.FORWARD: "from the call of the model to the backward; in an evaluation the call",
     StepPhase.BACKWARD: "the backward",
     StepPhase.UPDATE: "from the end of the backward to the end of the optimizer's step",

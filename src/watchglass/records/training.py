@@ -180,7 +180,8 @@ class StepPhase(IntEnum):
 
     Attributes:
         DATA: Waits for a data loader: for its next batch, and for its start.
-        PREPARE: From the arrival of a batch to the call of the model: copies to a device, and other work on the batch.
+        PREPARE: From the arrival of a batch to the call of the model: work on the batch.
+        COPY: Copies of tensors from the host to a device, in whichever of the other phases they are made.
         FORWARD: From the call of the model to the backward, with the loss. In an evaluation, the call of the model.
         BACKWARD: The backward.
         UPDATE: From the end of the backward to the end of the optimizer's step, with the clipping of gradients.
@@ -189,10 +190,11 @@ class StepPhase(IntEnum):
 
     DATA = 0
     PREPARE = 1
-    FORWARD = 2
-    BACKWARD = 3
-    UPDATE = 4
-    OTHER = 5
+    COPY = 2
+    FORWARD = 3
+    BACKWARD = 4
+    UPDATE = 5
+    OTHER = 6
 
 
 class Pause(IntEnum):

@@ -378,7 +378,7 @@ class Run:
         return samples_of(self, name, stream, start, stop)
 
     def phases(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Phases:
-        """Where the time of the steps of a mode went: data, prepare, forward, backward, update and other, in seconds.
+        """Where the time of the steps of a mode went: data, prepare, copy, forward and so on, in seconds.
 
         Without rows if phases were not recorded.
 

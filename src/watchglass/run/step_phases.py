@@ -28,7 +28,7 @@ class Phases:
         mode: Mode of the steps.
         worker: Name of the worker.
         steps: Steps that have phases, int64[n], ascending.
-        values: float64[n, 6], a column for each of :data:`PHASE_NAMES`: ``data``, ``prepare``, ``forward``,
+        values: float64[n, 7], a column for each of :data:`PHASE_NAMES`: ``data``, ``prepare``, ``copy``, ``forward``,
             ``backward``, ``update``, ``other``.
     """
 

@@ -38,7 +38,7 @@ class PhaseCase(ABC):
 
     Args:
         spend: To be called once per step with each phase of the source, where this phase is under way, and with OTHER
-            after the update. It stands for work of the script, the model or the data.
+            after the update; with COPY inside a copy. It stands for work of the script, the model or the data.
     """
 
     def __init__(self, spend: Callable[[StepPhase], None]) -> None:
@@ -96,14 +96,17 @@ class PhaseSuite(ABC):
             np.testing.assert_allclose(found, wanted, rtol=1e-6, err_msg=f"{phases.mode.name}: {phase.name}")
 
     def test_phases_add_up_to_the_wall_time_of_the_step(self, tmp_path: Path) -> None:
-        """Their sum is the time since the end of the step before, to 2 %."""
+        """Their sum is the time since the end of the step before, to 2 %, also where a copy is a part of it."""
         with self.hook(tmp_path / "run") as hook:
             case = self.case(lambda phase: None)
             case.attach(hook)
             case.train(_STEPS)
         run = open_run(tmp_path / "run")
         ended = run.worker().tables.steps.log.latest["end_ns"].astype(np.int64)
-        np.testing.assert_allclose(run.phases().seconds[1:], np.diff(ended) / 1e9, rtol=0.02)
+        phases = run.phases()
+        np.testing.assert_allclose(phases.seconds[1:], np.diff(ended) / 1e9, rtol=0.02)
+        copied = bool((phases["copy"][1:] > 0).all())
+        _equal(copied, StepPhase.COPY in self.source.phases, "whether each step has time of copies")
 
     def test_nothing_is_marked_without_the_profiler(self, tmp_path: Path) -> None:
         """The clock is never read, and the run has no phases."""

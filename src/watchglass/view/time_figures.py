@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from watchglass.run import Run
 
 #: Colours of phases: those in which the script waits or copies are warm, those that compute cool (after Okabe and Ito).
-_PHASE_COLOURS = dict(zip(PHASE_NAMES, ("#D55E00", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#999999"), strict=True))
+_PHASE_COLOURS = dict(
+    zip(PHASE_NAMES, ("#D55E00", "#E69F00", "#F0E442", "#56B4E9", "#0072B2", "#009E73", "#999999"), strict=True)
+)
 #: Metrics of the figure of a machine, all in percent, with names for a person and colours.
 _LOADS = (
     ("cpu.utilization", "processor", "#0072B2"), ("cpu.iowait", "wait for disks", "#D55E00"),
@@ -165,7 +167,7 @@ def time_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, 
         (
             phases_figure(run, findings),
             "Each column is the mean of neighbouring steps. data: the script waits for its loader; "
-            "prepare: from the batch to the call of the model." + first,
+            "prepare: from the batch to the call of the model; copy: to the device, in any phase." + first,
         ),
         (durations_figure(run), "Time since the end of the step before, waiting for data included." + first),
         *(

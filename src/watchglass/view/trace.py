@@ -27,7 +27,7 @@ from watchglass.view.torch_trace import TorchTrace, TraceSlice, kept_slices
 if TYPE_CHECKING:
     from watchglass.run import Run
 
-#: Most training steps of a trace: house. Perfetto opens some million events, and a step of a worker has up to seven.
+#: Most training steps of a trace: house. Perfetto opens some million events, and a step of a worker has up to eight.
 MOST_STEPS = 20_000
 #: Operators of a profiled window that are named: house.
 _NAMED_OPERATORS = 20
@@ -36,7 +36,9 @@ _MOST_SLICES = 100_000
 #: Most values of a metric, and most of its instances, such as cores: house.
 _MOST_VALUES, _MOST_INSTANCES = 5_000, 16
 #: The order in which phases are drawn: that of a step with one batch, which begins after the update of the one before.
-_DRAWN = tuple(PHASE_NAMES.index(name) for name in ("other", "data", "prepare", "forward", "backward", "update"))
+_DRAWN = tuple(
+    PHASE_NAMES.index(name) for name in ("other", "data", "prepare", "copy", "forward", "backward", "update")
+)
 #: Rows of a worker in the trace.
 _ROWS = {Mode.TRAIN: 1, Mode.EVAL: 2, Mode.PREDICT: 3}
 _PROFILED = 4

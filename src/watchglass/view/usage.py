@@ -34,8 +34,8 @@ def usage_sentence(usage: Usage) -> str:
 
 #: What a phase does with its share of a step.
 _PHASE_WORDS = {
-    "data": "waits for data", "prepare": "prepares it", "forward": "forward", "backward": "backward",
-    "update": "update", "other": "other",
+    "data": "waits for data", "prepare": "prepares it", "copy": "copies to the device", "forward": "forward",
+    "backward": "backward", "update": "update", "other": "other",
 }  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
         reductions=[(4, Reduction.MEDIAN, 0.25), (5, Reduction.PROD, float("inf"))],
         units=[(4, UnitKind.INACTIVE, later(np.arange(13) % 3 == 0)), (5, UnitKind.INACTIVE, np.zeros(0, bool))],
         facts=[("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}), ("k", "", later({}))],
-        phases=[(1, 2, 3, 4, 5, 6), (0, 0, 0, 0, 0, 10**9)],
+        phases=[(1, 2, 3, 4, 5, 6, 7), (0, 0, 0, 0, 0, 0, 10**9)],
         pauses=[(int(Pause.SAVE), 10**9), (int(Pause.COLLECTION), 5), (int(Pause.SAVE), 7)],
         loads=[(1, 0, 2, 10**7, 10**6, 5, 5), (1, 0, 1, 7, 7, 7, 0), (2, -1, 3, -1, 1, 1, 1)],
     )

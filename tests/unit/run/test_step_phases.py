@@ -16,7 +16,7 @@ from watchglass.records import PHASES
 from watchglass.run import Run
 from watchglass.testing import Step, build_run
 
-TRAIN, EVAL = (0.038, 0.002, 0.02, 0.03, 0.01, 0.0), (0.001, 0.0, 0.005, 0.0, 0.0, 0.004)
+TRAIN, EVAL = (0.038, 0.002, 0.0, 0.02, 0.03, 0.01, 0.0), (0.001, 0.0, 0.0, 0.005, 0.0, 0.0, 0.004)
 
 
 @pytest.fixture

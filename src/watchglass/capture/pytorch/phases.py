@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.copy_phase import CopyPhase
 from watchglass.capture.pytorch.data_waits import DataWaits
 from watchglass.capture.pytorch.pauses import Pauses
 from watchglass.capture.pytorch.training_state import TrainingState
@@ -26,4 +27,5 @@ class PyTorchPhases(PhaseSource):
         """Mark phases from now on."""
         self._current.phases = phases
         DataWaits(hook, phases)
+        CopyPhase(self._current, phases)
         Pauses(hook, phases)

@@ -41,6 +41,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.compiled.modules import hand_over_attention
+from watchglass.capture.pytorch.device_copies import COPIES, CopyMethod
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
@@ -174,20 +175,23 @@ class PublicCall:
                     self._wrap(*place)
 
     def _wrap(self, owner: Any, name: str) -> None:
+        beneath = vars(owner).get(name)
         original = getattr(owner, name, None)
+        if isinstance(beneath, CopyMethod):
+            original, beneath = beneath.timed, beneath.beneath
         if original is None:
             return  # an older PyTorch
         wrapper = self._wrappers.get(original) or self._wrappers.setdefault(original, self._wrapper(original))
-        inherited = name not in vars(owner)
         setattr(owner, name, wrapper)
         self._places.add((owner, name))
 
         def undo() -> None:
-            if getattr(owner, name) is wrapper:
-                if inherited:
+            if vars(owner).get(name) is wrapper:
+                if beneath is None:
                     delattr(owner, name)
                 else:
-                    setattr(owner, name, original)
+                    setattr(owner, name, beneath)
+                COPIES.settle()
             else:
                 self._left.add(wrapper)
 

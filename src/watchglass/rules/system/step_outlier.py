@@ -27,6 +27,7 @@ _SYMPTOMS_OF_PAUSES = {Pause.COLLECTION: "outliers_collect_garbage", Pause.SAVE:
 _PAUSES = {Pause.COLLECTION: "garbage collection", Pause.SAVE: "torch.save"}
 _WHERE = {
     "data": "waiting for data", "prepare": "between the arrival of a batch and the call of the model",
+    "copy": "copying to the device",
     "forward": "in the forward", "backward": "in the backward", "update": "in the update",
     "other": "between an update and the next batch",
 }  # fmt: skip

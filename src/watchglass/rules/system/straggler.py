@@ -18,7 +18,7 @@ _FIRST = 8
 #: Steps that are enough at the end of a short run.
 _ENOUGH = 16
 #: Phases in which no rank waits for another; and those with the forward, in which buffers may be made equal first.
-#: Gradients are averaged in the backward or the update.
+#: Gradients are averaged in the backward or the update, and a copy to a device may wait until the device has done that.
 _LOCAL = ("data", "prepare", "other")
 _OWN = (*_LOCAL, "forward")
 _WHERE = {
@@ -36,7 +36,7 @@ class Straggler(Rule):
 
     Looks at: the phases of the training steps of all ranks. Ranks that average gradients end their steps together, so
         the time of a whole step does not show which one is slow. Backward and update, in which ranks wait for each
-        other, are left out.
+        other, are left out, and so are copies to a device, which wait for its earlier work.
     Fires when: in each of the last two windows of `window` steps, the median time in the other phases is longest on
         the same rank, and longer than the median of the other ranks by `percent` percent of a whole step. The forward
         counts only where the phases before it show no such rank: some models wait for other ranks in it. A run that is

@@ -14,8 +14,9 @@ from watchglass.tables import StepView
 #: First steps, which start workers and fill caches.
 _FIRST = 8
 _WHERE = {
-    "data": "waits for data", "prepare": "prepares the batch", "forward": "is the forward with the loss",
-    "backward": "is the backward", "update": "is the update", "other": "lies between an update and the next batch",
+    "data": "waits for data", "prepare": "prepares the batch", "copy": "copies to the device",
+    "forward": "is the forward with the loss", "backward": "is the backward",
+    "update": "is the update", "other": "lies between an update and the next batch",
 }  # fmt: skip
 
 
