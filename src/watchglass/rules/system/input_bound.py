@@ -1,12 +1,15 @@
-"""InputBound: steps wait for data."""
+"""InputBound: steps wait for data, or for its copies to the device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity, count
+from watchglass.rules.gpu_samples import of_used_gpus
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
@@ -23,18 +26,21 @@ _SMALL_S = 1e-3
 
 
 class InputBound(Rule):
-    """Training steps wait for the data loader.
+    """Training steps wait for the data loader, or copy batches to the device.
 
     Looks at: the phases of training steps, the settings of the data loaders and the times of their batches, the cores
-        that the run may use.
+        that the run may use, the utilization of its GPUs.
     Fires when: in each of the last two windows of `window` steps, at least `high` percent of the time of the steps was
-        a wait for a `DataLoader`: `warning`; `moderate` percent: `info`. A run that is too short for two windows is
+        a wait for a `DataLoader`: `warning`; `moderate` percent: `info`. The same of copies to the device, of which
+        only so much counts as the GPUs were idle, because a copy also waits until the device has done what came before;
+        where no sample of a GPU shows that, they are an `info` at most. A run that is too short for two windows is
         judged at its end. The gain is an upper bound: steps without any wait, and all else as it was. On a GPU, which
         computes while the script waits, less may be gained.
-    Usual causes: a loader without worker processes; samples that are decoded or augmented on the way; slow storage.
+    Usual causes: a loader without worker processes; samples that are decoded or augmented on the way; slow storage;
+        copies from memory that is not pinned, or that are not `non_blocking`.
     What to try: worker processes, `num_workers`; samples that are prepared once and stored; larger reads. Where a
         process that trains makes each batch in less than a millisecond, sending it from a worker takes as long: slices
-        of tensors in place of single samples.
+        of tensors in place of single samples. For copies, `pin_memory=True` and `.to(device, non_blocking=True)`.
     Costs: nothing in addition to the phases of steps, which are recorded under a launcher.
     Source: 5 and 20 percent: XProf, input-pipeline analyzer (tensorflow.org/guide/profiler); house: the windows, and
         half of the cores of a rank as the number of workers to try first.
@@ -43,7 +49,7 @@ class InputBound(Rule):
     needs = (
         Needs(phases=True, why="to see how long steps wait for data"),
         Needs(facts=("data_loader",), optional=True),
-        Needs(metrics=("cpu.limit",), optional=True),
+        Needs(metrics=("cpu.limit", "gpu.utilization", "gpu.processes"), optional=True),
     )
     streams = Windows(kinds=("samples",), length_s=1)
 
@@ -55,16 +61,18 @@ class InputBound(Rule):
     seen: int = state(int)
     inside: int = state(int)
     windows: int = state(int)
-    #: Whether any step waited at all.
+    #: Whether any step waited or copied at all.
     reads: bool = state(bool)
-    #: Seconds of wait, and seconds of all phases, in the present window and in the one before.
-    spent: list[float] = state(lambda: [0.0, 0.0])
+    #: Seconds of wait, of copies, and of all phases, in the present window and in the one before.
+    spent: list[float] = state(lambda: [0.0, 0.0, 0.0])
     before: list[float] = state(list)
     #: Number of workers and of batches of each loader.
     loaders: dict[str, list[int]] = state(dict)
     #: Sums of each loader over the judged training steps: batches, seconds to fetch, collate and transfer them; and the
     #: largest number of workers.
     batches: dict[str, list[float]] = state(dict)
+    #: Sum over samples of the utilization of the busiest GPU of the run, in percent, and their number.
+    busy: list[float] = state(lambda: [0.0, 0])
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
         """A finding after windows with long waits."""
@@ -75,14 +83,16 @@ class InputBound(Rule):
         self.seen += 1
         if self.seen <= _FIRST:
             return
-        self.reads = self.reads or any(each["data"] > 0 for each in phases)
+        self.reads = self.reads or any(each["data"] > 0 or each["copy"] > 0 for each in phases)
         self._add_batches(step)
+        self._add_busy(step)
         self.spent[0] += sum(each["data"] for each in phases)
-        self.spent[1] += sum(sum(each.values()) for each in phases)
+        self.spent[1] += sum(each["copy"] for each in phases)
+        self.spent[2] += sum(sum(each.values()) for each in phases)
         self.inside += 1
         if self.inside < self.window:
             return
-        last, self.before, self.spent, self.inside = self.before, self.spent, [0.0, 0.0], 0
+        last, self.before, self.spent, self.inside = self.before, self.spent, [0.0, 0.0, 0.0], 0
         self.windows += 1
         if self.windows > 1:
             yield from self._judged(step, last, self.before)
@@ -95,13 +105,45 @@ class InputBound(Rule):
             yield from self._judged(step, *whole, *rest)
 
     def applicable(self, step: JointStep) -> str:
-        """Not for runs that are too short, or that read no loader."""
+        """Not for runs that are too short, or that read no loader and copy nothing."""
         enough = min(_ENOUGH, self.window)
         if self.seen and not self.windows and self.inside < enough:
             return f"the run has {count(self.seen, 'training step')}; {_FIRST + enough} are needed"
-        return "no training step read a DataLoader" if self.seen and not self.reads else ""
+        return "no training step read a DataLoader or copied to a device" if self.seen and not self.reads else ""
 
     def _judged(self, step: JointStep, *windows: list[float]) -> Iterable[Finding]:
+        yield from self._waits(step, [(wait, whole) for wait, _, whole in windows])
+        yield from self._copies(step, [(copy, whole) for _, copy, whole in windows])
+
+    def _copies(self, step: JointStep, windows: list[tuple[float, float]]) -> Iterable[Finding]:
+        copied, whole = (sum(column) for column in zip(*windows, strict=True))
+        idle = 1 - self.busy[0] / (100 * self.busy[1]) if self.busy[1] else None
+        # More is no time of copies, but a wait for the computation.
+        avoidable = copied if idle is None else min(copied, idle * whole)
+        least = min(100 * copy / max(time, 1e-9) for copy, time in windows)
+        least = min(least, 100 * avoidable / max(whole, 1e-9))
+        if least < self.moderate or avoidable >= whole:
+            return
+        severe = least >= self.high and idle is not None
+        percent, gain = 100 * copied / whole, whole / (whole - avoidable)
+        why = (
+            "; how much of that is a wait for earlier work of the device is not known"
+            if idle is None
+            else f", while its GPUs are idle {100 * idle:.0f} % of the time"
+        )
+        yield self.finding(
+            step,
+            severity=Severity.WARNING if severe else Severity.INFO,
+            subject="copies to the device",
+            value=percent,
+            limit=self.high if severe else self.moderate,
+            message=f"{percent:.0f} % of each training step is spent in copies to the device{why}; pin_memory=True and "
+            f"non_blocking=True let copies run beside the computation; steps are then at most {gain:.1f} times as fast",
+            symptoms=("copies_take_time",) if severe else (),
+            evidence={"gain": gain, **({} if idle is None else {"idle": idle})},
+        )
+
+    def _waits(self, step: JointStep, windows: list[tuple[float, float]]) -> Iterable[Finding]:
         waited, whole = (sum(column) for column in zip(*windows, strict=True))
         least = min(100 * wait / max(time, 1e-9) for wait, time in windows)
         if least < self.moderate or waited >= whole:
@@ -140,6 +182,13 @@ class InputBound(Rule):
             for place, number in enumerate((each.batches, each.fetch_s, each.collate_s, each.transfer_s)):
                 sums[place] += number
             sums[4] = max(sums[4], each.loader_worker + 1)
+
+    def _add_busy(self, step: JointStep) -> None:
+        for window in step.streams:
+            values = of_used_gpus(window, "gpu.utilization").values
+            values = values[np.isfinite(values).any(1)] if values.size else values
+            if len(values):
+                self.busy = [self.busy[0] + float(np.nanmax(values, axis=1).sum()), self.busy[1] + len(values)]
 
     def _parts(self) -> dict[str, float]:
         """Mean seconds of the parts of a batch, of the loader with the most batches; empty where one is unknown."""

@@ -150,7 +150,7 @@ def test_the_loader_with_the_most_batches_is_that_of_training(run_path: Path) ->
     ("run", "reason"),
     [
         (steps(20, 0.2), "the run has 20 training steps; 24 are needed"),
-        ([phased(forward_s=0.1)] * 80, "no training step read a DataLoader"),
+        ([phased(forward_s=0.1)] * 80, "no training step read a DataLoader or copied to a device"),
         (steps(24, 0.001), ""),
     ],
 )
@@ -186,3 +186,52 @@ class TestInputBoundInRealRuns(RealRuns):
         watch(model)
         for inputs, labels in DataLoader(Sleeping(25, 0.05 if sick else 0.0), batch_size=None):
             update(model, optimizer, inputs, labels)
+
+
+def gpus(utilization: float, name: str = "gpu.utilization") -> Batch:
+    return Batch(metrics={name: [[utilization]] * 4}, seconds=2)
+
+
+def copying(copy_s: float, data_s: float = 0.0, count: int = 80) -> list[Step]:
+    return [phased(data_s=data_s, copy_s=copy_s, forward_s=0.04, backward_s=0.06)] * count
+
+
+def test_copies_while_the_gpu_is_idle_are_a_warning_with_figure_cure_and_gain(run_path: Path) -> None:
+    (finding,) = found(run_path, [gpus(40.0), *copying(0.044)])
+    assert finding.severity is Severity.WARNING
+    assert finding.causes[0] == "copies_not_overlapped"
+    assert finding.message == (
+        "31 % of each training step is spent in copies to the device, while its GPUs are idle 60 % of the time; "
+        "pin_memory=True and non_blocking=True let copies run beside the computation; steps are then at most 1.4 times "
+        "as fast"
+    )
+    assert finding.evidence["gain"] == pytest.approx(1.44, rel=1e-4)
+
+
+def test_copies_that_wait_for_a_busy_gpu_are_no_finding(run_path: Path) -> None:
+    assert found(run_path, [gpus(97.0), *copying(0.4)]) == []
+
+
+def test_the_gain_of_copies_is_no_more_than_the_gpu_is_idle(run_path: Path) -> None:
+    (finding,) = found(run_path, [gpus(75.0), *copying(0.4)])
+    assert finding.evidence["gain"] == pytest.approx(1 / 0.75, rel=1e-4)
+
+
+def test_copies_beside_a_device_that_is_not_sampled_are_an_info(run_path: Path) -> None:
+    (finding,) = found(run_path, copying(0.1))
+    assert finding.severity is Severity.INFO
+    assert finding.causes == ()
+    assert "how much of that is a wait for earlier work of the device is not known" in finding.message
+
+
+def test_copies_from_pinned_memory_are_no_finding(run_path: Path) -> None:
+    assert found(run_path, [gpus(40.0), *copying(0.0001)]) == []
+
+
+def test_waits_for_data_are_not_counted_among_copies(run_path: Path) -> None:
+    waits, copies = found(run_path, [gpus(10.0), *copying(0.05, data_s=0.05)])
+    assert "waits for data" in waits.message
+    assert "copies to the device" in copies.message
+    assert waits.value == pytest.approx(25, rel=1e-4)
+    assert copies.value == pytest.approx(25, rel=1e-4)
+    assert waits.evidence["gain"] == copies.evidence["gain"] == pytest.approx(0.2 / 0.15, rel=1e-4)
