@@ -119,6 +119,11 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "0.05 ms for each of at most 32 parameters, of which 1,024 elements are copied, at steps 8 to 64 apart",
             "direction and size of updates against gradients, weights, decay and precision",
         ),
+        "gradient_noise": FactKind(
+            "",
+            "up to 0.1 ms for each of at most eight linear layers, of which rows are copied, at steps 2 to 64 apart",
+            "how much the gradients of the samples of a batch differ, in linear layers",
+        ),
         "running_statistics": FactKind(
             "rules",
             "a few reductions per normalisation at the 1st, 2nd, 4th, 8th ... captured step and the first evaluation",

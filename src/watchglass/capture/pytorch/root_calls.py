@@ -358,9 +358,11 @@ class RootCalls:
 def describe_training(current: TrainingState, step: OpenStep) -> None:
     """Record, once, the model and the planned number of steps."""
     models = current.models
+    parameters = [each for root in models.roots() for each in unwrap(root).parameters()]
     data: dict[str, Any] = {
         **described(models),
-        "parameters": sum(each.numel() for root in models.roots() for each in unwrap(root).parameters()),
+        "parameters": sum(each.numel() for each in parameters),
+        "devices": sorted({each.device.type for each in parameters}),
         "roots": [type(unwrap(root)).__name__ for root in models.roots()],
         "compiled": any(is_compiled(root) for root in models.roots()),
     }

@@ -14,6 +14,7 @@ from watchglass.capture.pytorch.facts.allocator import Allocator
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
+from watchglass.capture.pytorch.facts.gradient_noise import GradientNoiseFact
 from watchglass.capture.pytorch.facts.graph_looks import GraphLooks
 from watchglass.capture.pytorch.facts.held_memory import HeldMemory
 from watchglass.capture.pytorch.facts.judged_rows import JudgedRows
@@ -123,6 +124,7 @@ _MAKERS: dict[frozenset[str], _Maker] = {
         lambda hook, models, subjects, leave, kinds: JudgedRows(models, kinds)
     ),
     frozenset({"update_sample"}): lambda hook, models, subjects, leave, kinds: UpdateSampleFact(),
+    frozenset({"gradient_noise"}): lambda hook, models, subjects, leave, kinds: GradientNoiseFact(hook, models, leave),
     frozenset({"rank_gradients"}): lambda hook, models, subjects, leave, kinds: RankGradients(hook, models, leave),
     frozenset({"running_statistics"}): lambda hook, models, subjects, leave, kinds: RunningStatistics(models),
     frozenset({"loss_graph", "forward_graph", "unheld_parameters"}): (
