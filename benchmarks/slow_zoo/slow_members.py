@@ -32,8 +32,7 @@ _SHORT = ("--rules", "MemoryLeak:window_s=1", "--sample-interval", "0.1", "--sav
 MEMBERS = (
     Member("loader_too_slow", "the loader is too slow", frozenset({"loader_too_slow"})),
     Member("too_many_workers", "too many loader workers", frozenset({"loader_workers_do_not_fit"})),
-    Member("tiny_batch", "a tiny batch", frozenset({"batch_small_for_machine"}),
-           needs_gpu="BatchSize judges the use of a GPU and its memory"),
+    Member("tiny_batch", "a tiny batch", frozenset({"batch_small_for_machine"}), ("--save-interval", "8")),
     Member("synchronizing", "the script synchronises in every step", frozenset({"waits_for_device"}),
            needs_gpu="on a host torch.cuda.synchronize waits for nothing"),
     Member("item_in_the_loop", "`.item()` for each element of a batch", frozenset({"numbers_read_one_by_one"})),
