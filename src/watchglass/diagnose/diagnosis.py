@@ -34,9 +34,10 @@ def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) ->
     those that only fit. Then the remaining findings are treated in the same way. A finding that is first seen after
     values have become NaN or infinite is a consequence, unless it has an exact symptom: it joins the same diagnosis
     and does not count for any cause. A finding about time, memory or the machine joins only if it is known to have
-    begun at the step at which values became bad (evidence ``since_step``); then the headline states both. Workers
-    share their gradients. So findings of bad values on other workers at the same step join too, and count for
-    causes.
+    begun at the step at which values became bad (evidence ``since_step``); then the headline states both. A finding
+    that says what the cure of a cause gains or costs joins each diagnosis of it, also if it speaks against it, and its
+    headline. Workers share their gradients. So findings of bad values on other workers at the same step join too, and
+    count for causes.
 
     Args:
         findings: In any order.
@@ -65,7 +66,11 @@ class _Diagnosing:
                 rest.append(finding)
         found: list[tuple[_Moment, Diagnosis]] = []
         while best := self._best_cause(rest):
-            group = [finding for finding in rest if self._support_of(finding).get(best, 0.0) > 0]
+            group = [
+                finding
+                for finding in rest
+                if self._support_of(finding).get(best, 0.0) > 0 or self._knowledge.joins(finding.symptoms, best)
+            ]
             group = self._with_broken(group, broken)
             rest = _without(rest, group)
             begun = min(_when(finding) for finding in group)
@@ -184,13 +189,14 @@ class _Diagnosing:
         chain = sorted([*group, *consequences], key=_order)
         title = _title(causes) or f"{key.rule} has found something"
         since = [finding.message for finding in consequences if self._knowledge.of_machine(finding.symptoms)]
+        joined = [finding.message for finding in group if self._knowledge.joins(finding.symptoms, best)]
         return Diagnosis(
             causes=causes,
             findings=tuple(finding.id for finding in chain),
             severity=max(chain, key=lambda finding: finding.severity.rank).severity,
             step=group[0].step,
             subject=str(key.evidence.get("module") or "") or next(iter(key.tensors), ""),
-            headline=f"{title[:1].upper()}{title[1:]}: {'; '.join([key.message, *since[:1]])}",
+            headline=f"{title[:1].upper()}{title[1:]}: {'; '.join([key.message, *joined[:1], *since[:1]])}",
             what_to_try=causes[0].what_to_try if causes else key.what_to_try,
             workers=tuple(sorted({finding.worker for finding in chain}, key=_by_number)),
             models=tuple(sorted({finding.model for finding in chain if finding.model is not None})),

@@ -122,6 +122,8 @@ BUILT_IN = {
     "IOBottleneck": BuiltInRule("system.io_bottleneck", "system", _NO_GPU),
     "LowGPUUtilization": BuiltInRule("system.low_gpu_utilization", "system", _NO_GPU),
     "BatchSize": BuiltInRule("system.batch_size", "system", _NO_GPU),
+    "UpdateBound": BuiltInRule("system.update_bound", "system"),
+    "GradientNoise": BuiltInRule("system.gradient_noise", "system"),
     "LoadBalancing": BuiltInRule("system.load_balancing", "system", _NO_GPU),
     "GPUMemoryIncrease": BuiltInRule("system.gpu_memory_increase", "system", _NO_GPU),
     "OverallSystemUsage": BuiltInRule("system.overall_system_usage", "system"),

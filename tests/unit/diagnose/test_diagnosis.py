@@ -484,3 +484,40 @@ def test_no_number_of_symptoms_makes_a_cause_certain() -> None:
     )  # fmt: skip
     (diagnosis,) = diagnose([finding("Rule", 3, symptoms)])
     assert diagnosis.causes[0].score == 0.999
+
+
+@pytest.mark.parametrize("machine", ["update_takes_most", "batch_leaves_room"])
+def test_a_small_batch_with_a_noisy_gradient_is_one_diagnosis_that_states_both(machine: str) -> None:
+    findings = [
+        finding("UpdateBound", 135, (machine,), message="the update takes 70 %", evidence={"batch_size": 4}),
+        finding("GradientNoise", 300, ("gradient_mostly_noise",), severity=Severity.INFO, message="it is noise",
+                evidence={"batch_size": 4, "noise_scale": 64}),
+    ]  # fmt: skip
+    (alone,) = diagnose(findings[:1])
+    (both,) = diagnose(findings)
+    assert both.headline == "The batch is too small for the machine: the update takes 70 %; it is noise"
+    assert both.findings == ("UpdateBound@135", "GradientNoise@300")
+    assert both.severity is Severity.WARNING
+    assert both.causes[0].score > alone.causes[0].score
+    assert both.causes[0].evidence[1] == "step 300: it is noise (GradientNoise)"
+    assert both.what_to_try[0].startswith("Raise the batch of 4 samples towards 64, the noise scale of its gradient")
+
+
+def test_a_gradient_with_little_noise_speaks_against_a_larger_batch_and_the_headline_states_it() -> None:
+    findings = [
+        finding("UpdateBound", 135, ("update_takes_most",), message="the update takes 70 %"),
+        finding("GradientNoise", 300, ("gradient_mostly_signal",), severity=Severity.INFO, message="it is no noise"),
+    ]
+    (alone,), (both,) = diagnose(findings[:1]), diagnose(findings)
+    assert both.headline == "The batch is too small for the machine: the update takes 70 %; it is no noise"
+    assert both.causes[0].against == ("step 300: it is no noise (GradientNoise)",)
+    assert 0.5 < both.causes[0].score < alone.causes[0].score
+
+
+@pytest.mark.parametrize("symptom", ["gradient_mostly_noise", "gradient_mostly_signal"])
+def test_noise_of_the_gradient_alone_is_no_diagnosis_and_joins_no_other(symptom: str) -> None:
+    noise = finding("GradientNoise", 300, (symptom,), severity=Severity.INFO)
+    assert diagnose([noise]) == ()
+    (other,) = diagnose([noise, finding("InputBound", 40, ("waits_for_workers",))])
+    assert other.findings == ("InputBound@40",)
+    assert "GradientNoise" not in other.headline

@@ -36,6 +36,8 @@ class Symptom(NamedTuple):
         exact: Whether it is read off the program itself and not off its effects. Then it proves its likeliest cause,
             which holds from the first step on.
         machine: Whether it is about time, memory or the machine, which values that are NaN do not change.
+        joins: Whether it says what the cure of its causes gains or costs, so that the diagnosis of such a cause has it,
+            for or against, and the headline states it too.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Symptom(NamedTuple):
     breaks: bool = False
     exact: bool = False
     machine: bool = False
+    joins: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,11 @@ class Knowledge:
         return {cause: -math.log1p(-weight) for cause, weight in zip(causes, self.named_causes, strict=False)}
 
     def likely(self, symptoms: Iterable[str]) -> tuple[str, ...]:
-        """Identifiers of up to three causes that these symptoms suggest, most likely first."""
-        support = self.support(symptoms)
+        """Identifiers of up to three causes that these symptoms suggest, most likely first.
+
+        Symptoms that join only count beside others, so alone they suggest none.
+        """
+        support = self.support(each for each in symptoms if each in self.symptoms and not self.symptoms[each].joins)
         return tuple(sorted(support, key=lambda cause: -support[cause])[:3])
 
     def proven(self, symptoms: Iterable[str]) -> frozenset[str]:
@@ -139,6 +145,13 @@ class Knowledge:
     def of_machine(self, symptoms: Iterable[str]) -> bool:
         """Whether one of these symptoms is about time, memory or the machine."""
         return any(symptom in self.symptoms and self.symptoms[symptom].machine for symptom in symptoms)
+
+    def joins(self, symptoms: Iterable[str], cause: str) -> bool:
+        """Whether one of these symptoms is in every diagnosis of a cause, and in its headline."""
+        return any(
+            symptom in self.symptoms and self.symptoms[symptom].joins and cause in self.links.get(symptom, {})
+            for symptom in symptoms
+        )
 
     def cause(self, name: str) -> Cause:
         """The cause with an identifier; for an unknown one, a cause with only a title made of it."""

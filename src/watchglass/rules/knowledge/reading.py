@@ -287,7 +287,7 @@ _KEYS: dict[str, tuple[_Readers, _Readers]] = {
         {"what_to_try": _tries, "title": _text, "explanation": _text},
         {"advice": _texts, "leads_to": _texts, "ruled_out_by": _texts, "seen_by": _texts, "source": _text},
     ),
-    "symptoms": ({"means": _text}, {"breaks": _flag, "exact": _flag, "machine": _flag}),
+    "symptoms": ({"means": _text}, {"breaks": _flag, "exact": _flag, "machine": _flag, "joins": _flag}),
     "placeholders": (
         {"kind": _kind, "means": _text},
         {

@@ -1,0 +1,125 @@
+"""UpdateBound: most of each training step goes to the update, and little to the samples of its small batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity, count
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.rules.update_batches import follow_batches, samples_of_update
+from watchglass.stats import median
+from watchglass.tables import JointStep
+
+#: First steps, which allocate the state of the optimizer and fill caches, and those that are enough for a short run.
+_FIRST, _ENOUGH = 8, 32
+
+
+class UpdateBound(Rule):
+    """The update of the weights takes most of each training step of few samples.
+
+    Looks at: the phases of training steps, in the median over steps; the samples of an update.
+    Fires when: in each of the last two windows of `window` steps, the update took at least `limit` percent of a step,
+        and an update has at most `most_samples` samples. A run that is too short for two windows is judged at its end.
+        If the rest of a step grows in proportion to the batch, each sample takes `1 - s / 2` times as long at twice the
+        batch, and at least `1 - s` times at any, where the update has share `s`; the rest often grows less.
+        Phases are times of the host, so the rule does not judge runs that use a GPU: BatchSize does. What a script does
+        between the backward and the update, such as metrics, counts as update; with many samples that may be the work,
+        which is why the rule leaves these out. It does not judge updates that a script writes itself, nor LBFGS, which
+        computes forwards and backwards within its step.
+    Usual causes: a batch of one or a few samples; an optimizer with much state, for a model with many weights.
+    What to try: a larger batch; gradient accumulation; `fused=True` of the optimizer.
+    Costs: nothing in addition to facts of the default rules and the phases of steps, recorded under a launcher.
+    Source: house: 50 percent and 32 samples. In healthy programs of the scoreboard's development half and the examples,
+        updates take 46 percent at most, and 43 where an update has no more samples.
+    """
+
+    needs = (
+        Needs(phases=True, why="to see how long updates take"),
+        Needs(facts=("batch",), why="to know how many samples an update has"),
+        Needs(facts=("calls",), optional=True, why="to know how many batches an update has"),
+        Needs(facts=("data_loader",), optional=True, why="to know the size of batches"),
+    )
+
+    limit: float = parameter(50.0, help="share of the update in a step", unit="%", gt=0, lt=100)
+    most_samples: int = parameter(32, help="samples of an update that are few", unit="samples", ge=1)
+    window: int = parameter(64, help="steps of a window", unit="steps", ge=_ENOUGH)
+
+    seen: int = state(int)
+    #: Seconds of the update and of the whole, for each step of the last two windows.
+    steps: list[list[float]] = state(list)
+    #: See :func:`follow_batches`; the most samples of an update, and the number of updates whose samples are unclear.
+    known: dict[str, Any] = state(dict)
+    samples: int = state(int)
+    unclear: int = state(int)
+
+    def check_step(self, step: JointStep) -> Iterable[Finding]:
+        """A finding after two windows whose steps are mostly update."""
+        first = step.first
+        follow_batches(first, self.known)
+        phases = [view.phases for view in step.views if view.phases is not None]
+        if step.mode is not Mode.TRAIN or not phases:
+            return
+        if first.facts("batch"):
+            samples = samples_of_update(first, self.known)
+            self.samples, self.unclear = max(self.samples, samples or 0), self.unclear + (samples is None)
+        self.seen += 1
+        if self.seen <= _FIRST:
+            return
+        now = [sum(each["update"] for each in phases), sum(sum(each.values()) for each in phases)]
+        self.steps = [*self.steps, now][-2 * self.window :]
+        if not (self.seen - _FIRST) % self.window and len(self.steps) == 2 * self.window:
+            yield from self._judged(step)
+
+    def finish(self, step: JointStep) -> Iterable[Finding]:
+        """The judgement of a short run."""
+        if _ENOUGH <= len(self.steps) < 2 * self.window:
+            yield from self._judged(step)
+
+    def applicable(self, step: JointStep) -> str:
+        """Not where updates are no part of their own of a step, or the batch is not clear."""
+        if not self.seen:
+            return ""
+        if self.seen < _FIRST + _ENOUGH:
+            return f"the run has {count(self.seen, 'training step')}; {_FIRST + _ENOUGH} are needed"
+        return self._unfit(step)
+
+    def _unfit(self, step: JointStep) -> str:
+        """Why the time of the update says nothing; "" if it does."""
+        model, optimizer = (step.first.latest_fact(kind) for kind in ("model", "optimizer"))
+        devices = model.data.get("devices") if model is not None else None
+        if devices != ["cpu"]:
+            return f"the model is on {' and '.join(devices)}" if devices else "the device of the model is not known"
+        if optimizer is None:
+            return "the script writes its updates itself, so other work may be a part of them"
+        if optimizer.data.get("type") == "LBFGS":
+            return "LBFGS computes forwards and backwards within its step"
+        return "" if self.samples and not self.unclear else "the number of samples of an update is not clear"
+
+    def _judged(self, step: JointStep) -> Iterable[Finding]:
+        halves = [self.steps[: len(self.steps) // 2], self.steps[len(self.steps) // 2 :]]
+        # A median: at captured steps, the work of watchglass is a part of the update.
+        share = min(median([update / max(whole, 1e-9) for update, whole in half]) for half in halves)
+        if 100 * share < self.limit or share >= 1 or self.samples > self.most_samples or self._unfit(step):
+            return
+        ms = 1000 * median([whole for _, whole in self.steps]) / len(step.views)
+        yield self.finding(
+            step,
+            severity=Severity.WARNING,
+            subject="update",
+            value=100 * share,
+            limit=self.limit,
+            message=f"the update of the weights takes {100 * share:.0f} % of each training step of {ms:.3g} ms, and "
+            f"would take as long for more than {count(self.samples, 'sample')}; if the rest grows with the batch, each "
+            f"sample takes {1 - share / 2:.2f} times as long at twice the batch, and at least {1 - share:.2f} times at "
+            "any",
+            symptoms=("update_takes_most",),
+            what_to_try=(
+                "Use a larger batch, and scale the learning rate with it",
+                "Accumulate the gradients of several batches for one update",
+                "Try fused=True of the optimizer, which goes over the weights once",
+            ),
+            evidence={"gain": 1 / (1 - share), "batch_size": self.samples},
+        )
