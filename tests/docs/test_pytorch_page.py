@@ -16,6 +16,7 @@ from torch import nn
 from leaks import TORCH_PATCHABLE
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.capture.pytorch.device_copies import CopyMethod
 from watchglass.capture.pytorch.public_calls import LOSS_FUNCTIONS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="utf-8")
@@ -30,7 +31,8 @@ def functions() -> dict[str, object]:
         owner = importlib.import_module(module)
         owner = getattr(owner, name) if name else owner
         place = f"{module}.{name}" if name else module
-        found |= {f"{place}.{key}": value for key, value in vars(owner).items() if callable(value)}
+        wrapped = {key: value for key, value in vars(owner).items() if callable(value) or isinstance(value, CopyMethod)}
+        found |= {f"{place}.{key}": value for key, value in wrapped.items()}
     return found
 
 
@@ -41,6 +43,7 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.attend = nn.MultiheadAttention(4, 1)
+            self.on_device = nn.Parameter(torch.empty(1, device="meta"), requires_grad=False)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             inside.append(functions())
@@ -56,7 +59,7 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
     with Hook(tmp_path / "run", **settings) as hook:
         PyTorchAdapter(hook, discover=True)
         model = Attending()
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        optimizer = torch.optim.SGD(model.attend.parameters(), 0.1)
         for _ in range(3):
             model(torch.ones(2, 3, 4)).sum().backward()
             optimizer.step()
