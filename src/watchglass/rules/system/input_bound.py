@@ -40,7 +40,8 @@ class InputBound(Rule):
         copies from memory that is not pinned, or that are not `non_blocking`.
     What to try: worker processes, `num_workers`; samples that are prepared once and stored; larger reads. Where a
         process that trains makes each batch in less than a millisecond, sending it from a worker takes as long: slices
-        of tensors in place of single samples. For copies, `pin_memory=True` and `.to(device, non_blocking=True)`.
+        of tensors in place of single samples. Where a batch takes longer to get to the script than to make, no workers.
+        For copies, `pin_memory=True` and `.to(device, non_blocking=True)`.
     Costs: nothing in addition to the phases of steps, which are recorded under a launcher.
     Source: 5 and 20 percent: XProf, input-pipeline analyzer (tensorflow.org/guide/profiler); house: the windows, and
         half of the cores of a rank as the number of workers to try first.
@@ -153,8 +154,11 @@ class InputBound(Rule):
         workers, cores, parts = self._workers(), _cores(step), self._parts()
         of_rank = cores / len({view.worker for view in step.views})
         small = workers == 0 and bool(parts) and parts["mean_fetch_s"] + parts["mean_collate_s"] < _SMALL_S
-        more = None if small else _workers_to_try(workers, of_rank)
+        sent = bool(workers and parts) and parts["mean_transfer_s"] > parts["mean_fetch_s"] + parts["mean_collate_s"]
+        more = None if small else 0 if sent else _workers_to_try(workers, of_rank)
         symptom = "waits_for_small_batches" if small else "waits_for_workers" if workers else "waits_without_workers"
+        if sent:
+            symptom = "waits_for_transfers"
         if workers is None:
             symptom = "waits_for_data"
         known = {"loader_workers": workers, "cores": cores or None, "try_workers": more, **parts}
@@ -225,7 +229,7 @@ def _loading(workers: int | None, cores: float, more: int | None) -> str:
     if workers is None:
         return ""
     on = f" on {cores:g} core{'s' * (cores != 1)}" if cores else ""
-    attempt = f"; try num_workers={more}" if more else ""
+    attempt = "" if more is None else f"; try num_workers={more}"
     return f": {workers} loader worker{'s' * (workers != 1)}{on}{attempt}"
 
 
