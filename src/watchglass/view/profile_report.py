@@ -207,8 +207,8 @@ def _rule(status: RuleStatus, findings: Sequence[Finding], rules: Mapping[str, P
     }  # fmt: skip
 
 
-def _known(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {name: number for name, number in numbers.items() if not math.isnan(number)}
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not (isinstance(value, float) and math.isnan(value))}
 
 
 # -- the page --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from command_line import Watchglass
 from phased_steps import loader
 from watchglass.cli import run as run_verb
 from watchglass.records import (
+    LOADER_WORKERS,
     PHASES,
     Mode,
     ModuleSeconds,
@@ -35,8 +37,13 @@ def run(tmp_path: Path) -> str:
     modules = StepModules((ModuleSeconds("", "Net", 0, 1, 0.001, 0), layer))
     operators = (OperatorTotals("aten::addmm", 4, 0.02, 0.03), OperatorTotals(HOSTILE, 2, 0, 0, 0.004, on_device=True))
     window = OperatorWindow(10, 12, operators, WindowCost(inside_s=0.5, outside_s=0.25)).to_fact("test")
+    batches = [(1, -1, 4, 0.4, 0.2, 0.1, 0.0), (1, 0, 2, math.nan, 0.2, 0.1, 0.1)]
     facts = {3: loader(0), 8: {StepModules.KIND: modules.to_data()}}
-    steps = [Step({"loss": 1.0}, seconds=0.12, rows={PHASES: [TRAIN]}, facts=facts.get(n, {})) for n in range(400)]
+    rows = {3: {LOADER_WORKERS: batches}}
+    steps = [
+        Step({"loss": 1.0}, seconds=0.12, rows={PHASES: [TRAIN], **rows.get(n, {})}, facts=facts.get(n, {}))
+        for n in range(400)
+    ]
     evaluation = [Step({"loss": 1.0}, seconds=0.04, mode=Mode.EVAL, rows={PHASES: [EVAL]}) for _ in range(5)]
     metrics = {
         "cpu.utilization": np.linspace(0, 99, 100).tolist(), "memory.utilization": [40.0] * 100,
@@ -78,6 +85,9 @@ def test_figures_are_those_of_the_run(document: dict[str, Any]) -> None:
     (window,) = document["operators"]
     assert (window["first_step"], window["end_step"], window["rows"][0]["calls"]) == (10, 12, 4)
     assert document["data_loaders"][0]["num_workers"] == 0
+    first, second = document["loader_workers"]
+    assert (first["loader"], first["loader_worker"], first["mean_fetch_s"]) == ("loader", -1, pytest.approx(0.1))
+    assert "mean_fetch_s" not in second  # NaN is no number of JSON
 
 
 def test_the_rules_on_time_are_evaluated_for_it(document: dict[str, Any]) -> None:
@@ -106,6 +116,7 @@ def test_the_page_has_all_sections_and_shows_text_of_the_run_as_text(
     assert "NotApplicable: one process trains, so no rank waits for another" in page
     assert "Straggler: not judged, one process trains" in page.split("<h2>Bottlenecks</h2>")[1]
     assert "Kernels of training steps 10:12, per step" in page
+    assert "Times of a batch, on average" in page
     assert "1 finding on time and machine" in page
 
 
