@@ -91,6 +91,16 @@ class _NotedParameter:
             self._values = parameter.detach().take(self._elements) if parameter.is_contiguous() else None
         return True
 
+    def is_reached(self) -> bool:
+        """Whether an update shows in the noted values: the gradient is not zero there, or is not read."""
+        parameter = self._parameter()
+        gradient = None if parameter is None else parameter.grad
+        if self._values is None or self._elements is None or gradient is None:
+            return True
+        if not gradient.is_cpu or gradient.layout is not torch.strided:
+            return True
+        return bool(gradient.take(self._elements).any())
+
     def replaced(self) -> bool:
         """Whether another tensor, or none, is in its place now."""
         parameter = self._now()
@@ -220,13 +230,15 @@ class HandwrittenUpdates:
         """A backward has ended on the fast path: an update may follow."""
         self._backwards += 1
         self._seen = self._follow(again=False)
+        if self._seen and not any(each.is_reached() for each in self._seen):
+            # Other rows of an embedding than before.
+            self._seen = self._follow(again=True)
 
     def updated(self) -> bool:
         """Whether an update has followed the last backward on the fast path."""
         seen = self._seen
         changed = self._changed(seen)
-        # In most steps versions have shown it. A tensor that was replaced has no new one, if it lives.
-        if not (changed and self._moved) and any(each.replaced() for each in seen):
+        if any(each.replaced() for each in seen):
             self._updates.replaced(self._script)
             changed = True
         if changed:
@@ -456,7 +468,7 @@ def _has_gradient(tensor: Tensor) -> bool:
 def _now(module: weakref.ref[nn.Module], leaf: str) -> Callable[[], Tensor | None]:
     def parameter() -> Tensor | None:
         living = module()
-        return None if living is None else getattr(living, leaf, None)
+        return None if living is None else living._parameters.get(leaf)
 
     return parameter
 
