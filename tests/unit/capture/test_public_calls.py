@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
+import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -140,3 +143,45 @@ def test_a_loss_is_reported_once_under_a_default_device() -> None:
     finally:
         torch.set_default_device(None)
     assert torch.get_default_device() == before
+
+
+def test_what_a_script_puts_in_place_for_a_while_is_not_kept() -> None:
+    guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
+    original, gone = F.softmax, []
+    try:
+        for _ in range(3):
+            F.softmax = wrapped(original)  # type: ignore[assignment]
+            gone.append(weakref.ref(F.softmax))
+            leave = calls.SOFTMAX.listen(guard)
+            leave()
+            F.softmax = original
+            calls.SOFTMAX.listen(guard)()
+    finally:
+        F.softmax = original
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 3
+
+
+def test_the_wrapper_of_a_function_is_the_same_each_time() -> None:
+    guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
+    found = []
+    for _ in range(2):
+        leave = calls.SOFTMAX.listen(guard)
+        found.append((torch.softmax, F.softmax, torch.Tensor.softmax))
+        leave()
+    assert found[0] == found[1]
+    assert found[0] != (torch.softmax, F.softmax, torch.Tensor.softmax)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(torch, "softmax"), (torch.Tensor, "softmax"), (F, "softmax"), (F, "scaled_dot_product_attention")],
+)
+def test_a_function_that_stays_wrapped_can_be_pickled(owner: Any, name: str) -> None:
+    leave = calls.keep_wrapped(Guard(SimpleNamespace(active=True)))  # type: ignore[arg-type]
+    try:
+        function = getattr(owner, name)
+        assert calls.is_wrapped(function)
+        assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301
+    finally:
+        leave()

@@ -163,9 +163,14 @@ class PublicCall:
         if wanted and not self._undo:
             for owner, name in self._owners():
                 self._wrap(owner, name)
-        while self._undo and not wanted:
-            self._undo.pop()()
+        if self._undo and not wanted:
+            while self._undo:
+                self._undo.pop()()
             self._places.clear()
+            # Functions that a script has put in place for a while must not live as long as the process.
+            present = [getattr(owner, name, None) for owner, name in self._owners()]
+            kept = self._wrappers.items()
+            self._wrappers = {own: wrapper for own, wrapper in kept if any(own is each for each in present)}
 
     def look_again(self) -> None:
         """Wrap also the functions of packages that the script has imported since."""
@@ -181,7 +186,13 @@ class PublicCall:
             original, beneath = beneath.timed, beneath.beneath
         if original is None:
             return  # an older PyTorch
-        wrapper = self._wrappers.get(original) or self._wrappers.setdefault(original, self._wrapper(original))
+        wrapper = self._wrappers.get(original)
+        if wrapper is None:
+            wrapper = self._wrappers[original] = self._wrapper(original)
+            if not inspect.isfunction(original):
+                # pickle looks a function up by its name; those of PyTorch's own are of the place where it makes them.
+                wrapper.__module__ = owner.__name__ if inspect.ismodule(owner) else owner.__module__
+                wrapper.__qualname__ = name if inspect.ismodule(owner) else f"{owner.__qualname__}.{name}"
         setattr(owner, name, wrapper)
         self._places.add((owner, name))
 
