@@ -43,8 +43,8 @@ def test_steps_that_compile_are_counted_separately(run_path: Path) -> None:
     run = [phased(forward_s=40.0), *[phased(forward_s=0.03, backward_s=0.07)] * 20, phased(forward_s=5.0)]
     (finding,) = replay(build_run(run_path, run), [RuleSpec("OverallFrameworkMetrics")]).findings
     assert finding.message == (
-        "training steps took 100 ms on average: data 0 %, prepare 0 %, forward 30 %, backward 70 %, update 0 %, "
-        "other 0 %; 2 far longer steps took 45 s of 47 s"
+        "training steps took 100 ms on average: data 0 %, prepare 0 %, copy 0 %, forward 30 %, backward 70 %, "
+        "update 0 %, other 0 %; 2 far longer steps took 45 s of 47 s"
     )
 
 

@@ -65,7 +65,8 @@ class Phases:
     def typical(self) -> Phases:
         """Without the steps that took more than ten times the median: they compile code, or wait for something rare."""
         seconds = self.seconds
-        usual = seconds <= _FAR_LONGER * np.median(seconds) if len(self) else np.empty(0, bool)
+        # Damaged records may have NaN, which is not longer than anything.
+        usual = ~(seconds > _FAR_LONGER * np.median(seconds)) if len(self) else np.empty(0, bool)
         return Phases(self.mode, self.worker, self.steps[usual], self.values[usual])
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_the_mean_step_is_described_in_few_words(run: Run) -> None:
 
 
 def test_steps_that_are_far_longer_are_counted_separately(tmp_path: Path) -> None:
-    compiling = (0.0, 0.0, 30.0, 10.0, 0.0, 0.0)
+    compiling = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0)
     steps = [Step({"loss": 1.0}, rows={PHASES: [compiling if n in (0, 9) else TRAIN]}) for n in range(12)]
     run = open_run(build_run(tmp_path / "run", steps))
     assert run.phases().typical().steps.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11]
@@ -60,6 +61,13 @@ def test_steps_that_are_far_longer_are_counted_separately(tmp_path: Path) -> Non
         "10 % update; 2 far longer steps took 1 min 20 s of 1 min 21 s"
     )
     assert len(run.phases(Mode.EVAL).typical()) == 0
+
+
+def test_damaged_phases_leave_the_run_readable(tmp_path: Path) -> None:
+    rows = [tuple(math.nan for _ in TRAIN) if n == 3 else TRAIN for n in range(8)]
+    run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, rows={PHASES: [row]}) for row in rows]))
+    assert len(run.phases().typical()) == 8
+    assert dict(head_of(run))["time"].startswith("training step unknown time on average")
 
 
 def test_the_verdict_has_the_shares(run: Run) -> None:
