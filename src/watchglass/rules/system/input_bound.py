@@ -152,7 +152,9 @@ class InputBound(Rule):
         severe = least >= self.high
         percent, gain = 100 * waited / whole, whole / (whole - waited)
         workers, cores, parts = self._workers(), _cores(step), self._parts()
-        of_rank = cores / len({view.worker for view in step.views})
+        ranks = len({view.worker for view in step.views})
+        of_rank = cores / ranks
+        mean = f", in the mean of {ranks} ranks" if ranks > 1 else ""
         small = workers == 0 and bool(parts) and parts["mean_fetch_s"] + parts["mean_collate_s"] < _SMALL_S
         sent = bool(workers and parts) and parts["mean_transfer_s"] > parts["mean_fetch_s"] + parts["mean_collate_s"]
         more = None if small else 0 if sent else _workers_to_try(workers, of_rank)
@@ -168,7 +170,7 @@ class InputBound(Rule):
             subject="waits for data",
             value=percent,
             limit=self.high if severe else self.moderate,
-            message=f"{percent:.0f} % of each training step waits for data{_loading(workers, cores, more)}"
+            message=f"{percent:.0f} % of each training step waits for data{mean}{_loading(workers, cores, more)}"
             f"{_making(parts)}; without these waits steps are at most {gain:.1f} times as fast",
             symptoms=(symptom,) if severe else (),
             evidence={"gain": gain, **{name: number for name, number in known.items() if number is not None}},

@@ -126,7 +126,15 @@ def test_the_advice_fits_the_workers_that_the_batches_had(
 
 def test_cores_are_shared_by_ranks(run_path: Path) -> None:
     (finding,) = found(run_path, [cores(16), *steps(80, 0.1)], workers=4)
-    assert "on 16 cores; try num_workers=2;" in finding.message
+    assert "waits for data, in the mean of 4 ranks: 0 loader workers on 16 cores; try num_workers=2;" in finding.message
+
+
+def test_no_more_workers_than_cores_are_advised_where_each_rank_has_one_core(run_path: Path) -> None:
+    (finding,) = found(run_path, [cores(2), *steps(80, 0.1)], workers=2)
+    assert "num_workers=" not in finding.message
+    assert finding.what_to_try[0] == (
+        "Give the DataLoader worker processes: num_workers, for all ranks together at most as many as cores"
+    )
 
 
 @pytest.mark.parametrize(("data_s", "severity"), [(0.005, None), (0.01, Severity.INFO), (0.03, Severity.WARNING)])
