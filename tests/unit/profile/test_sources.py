@@ -117,7 +117,7 @@ def test_gpus_are_read_by_number() -> None:
 
 
 def test_only_visible_gpus_are_read() -> None:
-    for visible in ("1", "GPU-b"):
+    for visible in ("1", "GPU-b", "1,-1,0"):
         assert read(NvidiaSource(FakeNvml(), visible), 0)["gpu.utilization"] == {"1": 10}
     with pytest.raises(SourceUnavailableError, match="none is visible"):
         NvidiaSource(FakeNvml(), "")

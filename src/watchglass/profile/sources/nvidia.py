@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from watchglass.profile.metrics import Metric, MetricReading, MetricSource, Rates, SourceUnavailableError
+from watchglass.profile.sources.gpus import Gpus, visible
 from watchglass.profile.sources.processes import ProcessTree
 
 _NAN = float("nan")
@@ -20,59 +21,6 @@ _LINKS = {
 }
 
 
-class _Devices:
-    """The GPUs that the run may use, and calls of NVML about each.
-
-    Args:
-        library: The module ``pynvml``.
-        visible: Value of ``CUDA_VISIBLE_DEVICES``; None for all GPUs.
-    """
-
-    def __init__(self, library: Any, visible: str | None) -> None:
-        self.library = library
-        try:
-            library.nvmlInit()
-            handles = [library.nvmlDeviceGetHandleByIndex(place) for place in range(library.nvmlDeviceGetCount())]
-        except library.NVMLError as error:
-            raise SourceUnavailableError(f"GPUs are not sampled: NVML reports {error}") from error
-        self.handles = {
-            str(place): handle for place, handle in enumerate(handles) if self._is_visible(place, handle, visible)
-        }
-        if not self.handles:
-            raise SourceUnavailableError("GPUs are not sampled: none is visible to the run")
-
-    def __call__(self, ask: Callable[[Any], Any]) -> list[float]:
-        """A number of each GPU; NaN where it does not support it.
-
-        Raises:
-            NVMLError: NVML does not answer for any of them.
-        """
-        found, refused = self.answers(ask)
-        if refused is not None and all(each != each for each in found):
-            raise refused
-        return found
-
-    def answers(self, ask: Callable[[Any], Any]) -> tuple[list[float], Exception | None]:
-        """A number of each GPU or NaN, and the last error of NVML that does not say that a GPU does not support it."""
-        found, refused = [], None
-        for handle in self.handles.values():
-            try:
-                found.append(float(ask(handle)))
-            except self.library.NVMLError as error:
-                found.append(_NAN)
-                if type(error) is not getattr(self.library, "NVMLError_NotSupported", None):
-                    refused = error
-        return found, refused
-
-    def _is_visible(self, place: int, handle: Any, visible: str | None) -> bool:
-        if visible is None:
-            return True
-        named = [each.strip() for each in visible.split(",") if each.strip()]
-        uuid = self.library.nvmlDeviceGetUUID(handle)
-        uuid = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
-        return any(name == str(place) or (not name.isdigit() and uuid.startswith(name)) for name in named)
-
-
 class NvidiaSource(MetricSource):
     """``gpu.utilization``, ``gpu.memory.utilization``, ``gpu.memory.used`` and ``gpu.memory.limit`` by GPU.
 
@@ -81,14 +29,14 @@ class NvidiaSource(MetricSource):
 
     Args:
         library: The module ``pynvml``.
-        visible: Value of ``CUDA_VISIBLE_DEVICES``.
+        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None for all GPUs.
     """
 
     name = "GPUs"
 
-    def __init__(self, library: Any, visible: str | None = None) -> None:
-        self._devices = _Devices(library, visible)
-        instances = tuple(self._devices.handles)
+    def __init__(self, library: Any, visible_devices: str | None = None) -> None:
+        self._library, self._gpus = library, _visible_gpus(library, visible_devices)
+        instances = tuple(self._gpus.handles)
         self._use = Metric("gpu.utilization", "%", instances)
         self._share = Metric("gpu.memory.utilization", "%", instances)
         self._used = Metric("gpu.memory.used", "bytes", instances, exact=True)
@@ -96,9 +44,9 @@ class NvidiaSource(MetricSource):
 
     def read(self, now_ns: int) -> Sequence[MetricReading]:
         """See :meth:`MetricSource.read`."""
-        library = self._devices.library
-        use = self._devices(lambda handle: library.nvmlDeviceGetUtilizationRates(handle).gpu)
-        memory = [_memory(library, handle) for handle in self._devices.handles.values()]
+        library = self._library
+        use = self._gpus(lambda handle: library.nvmlDeviceGetUtilizationRates(handle).gpu)
+        memory = [_memory(library, handle) for handle in self._gpus.handles.values()]
         return [
             MetricReading(self._use, use),
             MetricReading(self._share, [100 * used / limit if limit else _NAN for used, limit in memory]),
@@ -109,7 +57,7 @@ class NvidiaSource(MetricSource):
     def close(self) -> None:
         """End NVML."""
         with suppress(Exception):
-            self._devices.library.nvmlShutdown()
+            self._library.nvmlShutdown()
 
 
 class NvidiaStateSource(MetricSource):
@@ -123,20 +71,21 @@ class NvidiaStateSource(MetricSource):
     Args:
         library: The module ``pynvml``.
         tree: The processes of the run; None where they cannot be read.
-        visible: Value of ``CUDA_VISIBLE_DEVICES``.
+        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None for all GPUs.
     """
 
     name = "state of GPUs"
     core_share = 0.001
 
-    def __init__(self, library: Any, tree: ProcessTree | None, visible: str | None = None) -> None:
-        self._devices, self._tree, self._rates = _Devices(library, visible), tree, Rates()
-        self._instances = tuple(self._devices.handles)
+    def __init__(self, library: Any, tree: ProcessTree | None, visible_devices: str | None = None) -> None:
+        self._library, self._tree, self._rates = library, tree, Rates()
+        self._gpus = _visible_gpus(library, visible_devices)
+        self._instances = tuple(self._gpus.handles)
         self._fields = {name: getattr(library, field) for name, (field, _) in _LINKS.items() if hasattr(library, field)}
 
     def read(self, now_ns: int) -> Sequence[MetricReading]:
         """See :meth:`MetricSource.read`."""
-        nvml = self._devices.library
+        nvml = self._library
         corrected, uncorrected = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
         asked: dict[str, tuple[str, Callable[[Any], Any]]] = {
             "gpu.power": ("W", lambda gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000),
@@ -152,28 +101,21 @@ class NvidiaStateSource(MetricSource):
             asked["gpu.processes"] = (
                 "", lambda gpu: sum(each.pid in of_run for each in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
             )  # fmt: skip
-        answers = {name: self._devices.answers(ask) for name, (_, ask) in asked.items()}
-        # One that a container may not ask for leaves the others; where none is known, NVML itself does not answer.
-        refused = [error for _, error in answers.values() if error is not None]
-        if refused and all(number != number for numbers, _ in answers.values() for number in numbers):
-            raise refused[0]
-        found = [
-            MetricReading(Metric(name, unit, self._instances), answers[name][0]) for name, (unit, _) in asked.items()
-        ]
-        links = [self._traffic(number, handle, now_ns) for number, handle in self._devices.handles.items()]
+        found = self._gpus.readings(asked)
+        links = [self._traffic(number, handle, now_ns) for number, handle in self._gpus.handles.items()]
         found += [
             MetricReading(Metric(name, "bytes/s", self._instances), [each[name] for each in links]) for name in _LINKS
         ]
         return found
 
     def _errors(self, handle: Any, kind: int) -> float:
-        nvml = self._devices.library
+        nvml = self._library
         return float(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC))
 
     def _traffic(self, number: str, handle: Any, now_ns: int) -> Mapping[str, float]:
         """Bytes per second of each link, from counters: ``nvmlDeviceGetPcieThroughput`` blocks for 20 ms."""
         found = dict.fromkeys(_LINKS, _NAN)
-        nvml, names = self._devices.library, list(self._fields)
+        nvml, names = self._library, list(self._fields)
         try:
             values = nvml.nvmlDeviceGetFieldValues(handle, [self._fields[name] for name in names])
         except nvml.NVMLError:
@@ -196,10 +138,29 @@ def nvidia_library() -> Any:
     except ImportError:
         if os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/nvidiactl"):
             raise SourceUnavailableError(
-                'GPUs are not sampled: nvidia-ml-py is not installed; pip install "watchglass[gpu]"'
+                'GPUs of NVIDIA are not sampled: nvidia-ml-py is not installed; pip install "watchglass[gpu]"'
             ) from None
         raise SourceUnavailableError("") from None
     return pynvml
+
+
+def _visible_gpus(library: Any, visible_devices: str | None) -> Gpus:
+    try:
+        library.nvmlInit()
+        handles = [library.nvmlDeviceGetHandleByIndex(place) for place in range(library.nvmlDeviceGetCount())]
+    except library.NVMLError as error:
+        raise SourceUnavailableError(f"GPUs of NVIDIA are not sampled: NVML reports {error}") from error
+
+    def uuids(gpu: tuple[int, Any]) -> Sequence[str]:
+        uuid = library.nvmlDeviceGetUUID(gpu[1])
+        return [uuid.decode() if isinstance(uuid, bytes) else str(uuid)]
+
+    chosen = dict(visible(list(enumerate(handles)), visible_devices, uuids))
+    if not chosen:
+        raise SourceUnavailableError("GPUs of NVIDIA are not sampled: none is visible to the run")
+    unsupported = getattr(library, "NVMLError_NotSupported", None)
+    handles_by_name = {str(number): chosen[number] for number in sorted(chosen)}
+    return Gpus(handles_by_name, library.NVMLError, lambda error: type(error) is unsupported)
 
 
 def _memory(library: Any, handle: Any) -> tuple[float, float]:
