@@ -6,9 +6,13 @@ import os
 
 import pytest
 
+from amd_smi import FakeAmdSmi
 from nvml import FakeNvml
 from watchglass.profile import MetricSource
 from watchglass.profile.sources import (
+    AmdProcessesSource,
+    AmdSource,
+    AmdStateSource,
     DiskSource,
     MemorySource,
     NetworkSource,
@@ -39,6 +43,9 @@ SOURCES = {
     "open files": lambda: OpenFilesSource(tree()),
     "GPUs": lambda: NvidiaSource(FakeNvml()),
     "state of GPUs": lambda: NvidiaStateSource(FakeNvml(), tree()),
+    "GPUs of AMD": lambda: AmdSource(FakeAmdSmi(), {}),
+    "state of GPUs of AMD": lambda: AmdStateSource(FakeAmdSmi(), {}),
+    "processes on GPUs of AMD": lambda: AmdProcessesSource(FakeAmdSmi(), tree(), {}),
 }
 
 

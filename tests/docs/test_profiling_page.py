@@ -13,10 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from amd_smi import FakeAmdSmi
 from nvml import FakeNvml
 from watchglass.cli import main
 from watchglass.profile import open_sources
-from watchglass.profile.sources import NvidiaSource, NvidiaStateSource, ProcessTree
+from watchglass.profile.sources import (
+    AmdProcessesSource,
+    AmdSource,
+    AmdStateSource,
+    NvidiaSource,
+    NvidiaStateSource,
+    ProcessTree,
+)
 
 #: Trains until the machine has been sampled a dozen times since its first steps.
 SCRIPT = """
@@ -71,18 +79,28 @@ def test_every_example_of_the_page_runs(page: str, in_tmp_path: Path, capsys: py
 
 def test_every_metric_is_described_with_its_unit(page: str) -> None:
     described: dict[str, str] = {}
+    only_nvidia: set[str] = set()
     for line in page.partition("## Metrics")[2].partition("\n## ")[0].splitlines():
         if line.startswith("| `"):
             names, units = (cell.strip() for cell in line.split("|")[1:3])
             listed = re.findall(r"`([\w.]+)`", names)
             each = units.split(", ") if ", " in units else [units] * len(listed)
             described |= dict(zip(listed, each, strict=True))
+            only_nvidia |= {*listed} if line.endswith("; only NVIDIA |") else set()
     tree = ProcessTree(os.getpid(), True)
     tree.search()
     sources, _ = open_sources(os.getpid(), True, {"CUDA_VISIBLE_DEVICES": ""})
     found: dict[str, str] = {}
-    for source in [*sources, NvidiaSource(FakeNvml()), NvidiaStateSource(FakeNvml(), tree)]:
-        for now_ns in (0, 1_000_000_000):
-            found |= {reading.metric.name: reading.metric.unit for reading in source.read(now_ns)}
-        source.close()
+    of_amd: dict[str, str] = {}
+    for names, vendor in (
+        (found, [*sources, NvidiaSource(FakeNvml()), NvidiaStateSource(FakeNvml(), tree)]),
+        (of_amd, [source(FakeAmdSmi(), {}) for source in (AmdSource, AmdStateSource)]),
+        (of_amd, [AmdProcessesSource(FakeAmdSmi(), tree, {})]),
+    ):
+        for source in vendor:
+            for now_ns in (0, 1_000_000_000):
+                names |= {reading.metric.name: reading.metric.unit for reading in source.read(now_ns)}
+            source.close()
     assert described == found
+    assert of_amd.items() <= found.items()
+    assert {name for name in set(found) - set(of_amd) if name.startswith("gpu.")} == only_nvidia

@@ -22,7 +22,8 @@ class Metric:
         name: Dotted name, ``"cpu.core.utilization"``.
         unit: Of its numbers: ``"%"`` (0 to 100 of what may be used, or of one core for processes), ``"bytes"``,
             ``"bytes/s"``, ``"W"``, ``"°C"``, ``"MHz"``, ``"cores"``; "" for a count.
-        instances: What each number is about, such as the numbers of cores; () for one number.
+        instances: What each number is about, such as the numbers of cores; () for one number. Sources may share a
+            metric if their instances differ.
         exact: Keep all bits of a 32-bit number. Other numbers are rounded to 12 significant bits, an error of at most
             0.013 %, which makes a stream half as large.
     """

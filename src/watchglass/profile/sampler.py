@@ -93,7 +93,7 @@ class Sampler:
         self._begun_ns = self._due_ns = clock.monotonic_ns()
         self._offset_ns = clock.time_ns() - self._begun_ns
         self._batch = _Batch(begun_ns=self._begun_ns)
-        self._layout: tuple[tuple[Metric, ...], str, NDArray[np.bool_]] | None = None
+        self._layout: tuple[tuple[Metric, ...], str, NDArray[np.bool_], NDArray[np.intp]] | None = None
 
     @property
     def wait_s(self) -> float:
@@ -164,7 +164,8 @@ class Sampler:
             pause_s = min(_RETRY_S[0] * 2**state.failures, _RETRY_S[1])
             state.due_ns = now_ns + max(state.interval_ns, int(pause_s * _SECOND))
             if not state.failures:
-                self.note(source.name, "failed", f"{type(error).__name__}: {error}"[:500])
+                message = " ".join(str(error).split())  # those of AMD SMI have several lines
+                self.note(source.name, "failed", f"{type(error).__name__}: {message}"[:500])
             state.failures += 1
             return
         if state.failures:
@@ -190,19 +191,30 @@ class Sampler:
         shown = [(state, reading) for state in self._states for reading in state.readings if len(reading.values)]
         if not any(state.fresh and state.readings for state in self._states):
             return
-        layout, exact = self._layout_of(tuple(reading.metric for _, reading in shown))
+        layout, exact, order = self._layout_of(tuple(reading.metric for _, reading in shown))
         values = np.array(
             [value if state.fresh else _NAN for state, reading in shown for value in reading.values], np.float32
         )
-        self._batch.rows[SAMPLES].append((now_ns, layout, _rounded(values, exact)))
+        self._batch.rows[SAMPLES].append((now_ns, layout, _rounded(values[order], exact)))
 
-    def _layout_of(self, metrics: tuple[Metric, ...]) -> tuple[str, NDArray[np.bool_]]:
-        """The text of a layout, and which of its values keep all bits; computed where metrics change."""
+    def _layout_of(self, metrics: tuple[Metric, ...]) -> tuple[str, NDArray[np.bool_], NDArray[np.intp]]:
+        """The text of a layout, which of its values keep all bits, and where each is; computed where metrics change.
+
+        A metric of several sources (GPUs of two vendors) has the instances of all of them.
+        """
         if self._layout is None or self._layout[0] != metrics:
-            names = [[m.name, m.unit, list(m.instances)] if m.instances else [m.name, m.unit] for m in metrics]
-            exact = [m.exact for m in metrics for _ in range(max(1, len(m.instances)))]
-            self._layout = metrics, json.dumps(names, separators=(",", ":")), np.array(exact, bool)
-        return self._layout[1], self._layout[2]
+            joined: dict[str, tuple[Metric, list[str], list[int]]] = {}
+            place = 0
+            for metric in metrics:
+                _, instances, places = joined.setdefault(metric.name, (metric, [], []))
+                instances += metric.instances
+                places += range(place, place := place + max(1, len(metric.instances)))
+            names = [[m.name, m.unit, whose] if whose else [m.name, m.unit] for m, whose, _ in joined.values()]
+            exact = [m.exact for m, _, places in joined.values() for _ in places]
+            order = [each for _, _, places in joined.values() for each in places]
+            text = json.dumps(names, separators=(",", ":"))
+            self._layout = metrics, text, np.array(exact, bool), np.array(order, np.intp)
+        return self._layout[1:]
 
     def _look_at_clock(self, now_ns: int) -> None:
         offset_ns = self._clock.time_ns() - now_ns

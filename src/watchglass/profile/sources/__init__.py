@@ -7,6 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 
 from watchglass.profile.metrics import MetricSource, SourceUnavailableError
+from watchglass.profile.sources.amd import (
+    AmdProcessesSource as AmdProcessesSource,
+    AmdSource as AmdSource,
+    AmdStateSource as AmdStateSource,
+    amd_library as amd_library,
+)
 from watchglass.profile.sources.disk import DiskSource as DiskSource
 from watchglass.profile.sources.memory import MemorySource as MemorySource
 from watchglass.profile.sources.network import NetworkSource as NetworkSource
@@ -23,6 +29,9 @@ from watchglass.profile.sources.processes import (
 )
 from watchglass.profile.sources.processor import ProcessorSource as ProcessorSource
 
+#: Sources of GPUs, one for each vendor.
+_VENDORS = {"GPUs", "GPUs of AMD"}
+
 
 def open_sources(
     root: int, with_root: bool, environ: Mapping[str, str] = os.environ
@@ -36,6 +45,12 @@ def open_sources(
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     tree = cache(partial(ProcessTree, root, with_root))
+    sources: list[MetricSource] = []
+
+    def prefix() -> str:
+        """Tells the GPUs of AMD from those of NVIDIA, where the machine has both."""
+        return "AMD " if any(isinstance(source, NvidiaSource) for source in sources) else ""
+
     makers: Mapping[str, Callable[[], MetricSource]] = {
         "processor": ProcessorSource,
         "memory": MemorySource,
@@ -46,14 +61,22 @@ def open_sources(
         "open files": lambda: OpenFilesSource(tree()),
         "GPUs": lambda: NvidiaSource(nvidia_library(), visible),
         "state of GPUs": lambda: NvidiaStateSource(nvidia_library(), _or_none(tree), visible),
+        "GPUs of AMD": lambda: AmdSource(amd_library(environ), environ, prefix()),
+        "state of GPUs of AMD": lambda: AmdStateSource(amd_library(environ), environ, prefix()),
+        "processes on GPUs of AMD": lambda: AmdProcessesSource(amd_library(environ), tree(), environ, prefix()),
     }
-    sources, lacking = [], []
+    lacking = []
     for name, make in makers.items():
         try:
             sources.append(make())
         except Exception as error:  # one source must not end the others
-            if name != "state of GPUs":  # the reason is that of "GPUs"
+            # What else is asked of GPUs lacks for the same reason. A vendor of whom the machine has none is not named.
+            if "GPUs" not in name:
                 lacking.append((name, str(error) or f"this machine has no {name}"))
+            elif name in _VENDORS and str(error):
+                lacking.append((name, str(error)))
+    if not {source.name for source in sources} & _VENDORS and not {name for name, _ in lacking} & _VENDORS:
+        lacking.append(("GPUs", "this machine has no GPUs"))
     return sources, lacking
 
 
