@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import watchglass
 from limited import watching_within
@@ -326,6 +327,24 @@ def test_updates_of_other_rows_of_an_embedding_at_each_step_are_found(tmp_path: 
     assert taken >= 8
     assert content == recorded(tmp_path / "full", embedding, limits=NO_FAST_PATH, update=by_data)[0]
     assert len(content["TRAIN steps"]) == STEPS
+
+
+@pytest.mark.parametrize("update", [None, in_place], ids=["optimizer", "script"])
+def test_a_model_that_a_backward_calls_once_more_is_not_evaluated(tmp_path: Path, update: Any) -> None:
+    def checkpointing(loop: Loop, number: int) -> None:
+        loop.optimizer.zero_grad()
+        loop.backward(12)
+        if number >= 30:
+            output = checkpoint(loop.model, loop.inputs[:4], use_reentrant=False)
+            F.cross_entropy(output, loop.labels[:4]).backward()
+        else:
+            loop.backward(4)
+        loop.optimizer.step()
+
+    content, taken = recorded(tmp_path / "fast", checkpointing, update=update)
+    assert taken >= 8
+    assert content == recorded(tmp_path / "full", checkpointing, limits=NO_FAST_PATH, update=update)[0]
+    assert not content["EVAL steps"]
 
 
 def test_an_optimizer_that_takes_over_from_the_script_ends_the_fast_path(tmp_path: Path) -> None:

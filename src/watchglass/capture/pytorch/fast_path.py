@@ -101,6 +101,8 @@ class FastPath:
         #: Backwards on threads that are not watched.
         self.elsewhere = 0
         self._at = _OFF
+        # Whether a backward runs now.
+        self._running = False
         self._alike, self._habit = 0, current.hook.limits.alike_steps
         # Weak references: the pattern must keep no object of the script alive.
         self._root: Callable[[], nn.Module | None] = _gone
@@ -145,6 +147,11 @@ class FastPath:
         if at != _OFF:
             if get_ident() != self._thread:
                 return None
+            if self._running:
+                # By activation checkpointing, inside the backward.
+                self.leave()
+                self._current.in_backward = True
+                return self.full.before_forward(root, arguments, kwargs)
             if at == _BACKWARD and self._by_script:
                 at = self._after_script_updates()
             # An evaluation need not be without gradients.
@@ -197,7 +204,7 @@ class FastPath:
             if finite and not backwards:
                 if self._phases is not None:
                     self._phases.begin(BACKWARD)
-                self._at = _BACKWARD
+                self._at, self._running = _BACKWARD, True
                 self._loss, self._total = loss, self._weight
                 self._backwards = 1
                 return
@@ -206,7 +213,7 @@ class FastPath:
                 if parameter is not None and parameter.grad is not None:
                     if self._phases is not None:
                         self._phases.begin(BACKWARD)
-                    self._at = _BACKWARD
+                    self._at, self._running = _BACKWARD, True
                     self._loss += loss
                     self._total += self._weight
                     self._backwards = backwards + 1
@@ -223,6 +230,7 @@ class FastPath:
         if self._at == _OFF:
             self.full.after_backward()
         elif self._at == _BACKWARD and get_ident() == self._thread:
+            self._running = False
             if self._phases is not None:
                 self._phases.begin(AFTER_BACKWARD)
             if self._by_script:
@@ -424,7 +432,7 @@ class FastPath:
         Args:
             superseded: Another forward begins, so none of the pattern's backwards will run through the last one.
         """
-        at, self._at = self._at, _OFF
+        at, self._at, self._running = self._at, _OFF, False
         if at == _OFF:
             return
         steps = self._step - self._first
