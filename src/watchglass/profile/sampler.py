@@ -203,10 +203,12 @@ class Sampler:
         A metric of several sources (GPUs of two vendors) has the instances of all of them.
         """
         if self._layout is None or self._layout[0] != metrics:
-            joined: dict[str, tuple[Metric, list[str], list[int]]] = {}
+            joined: dict[tuple[str, int], tuple[Metric, list[str], list[int]]] = {}
             place = 0
             for metric in metrics:
-                _, instances, places = joined.setdefault(metric.name, (metric, [], []))
+                _, instances, places = joined.setdefault(
+                    (metric.name, -1 if metric.instances else place), (metric, [], [])
+                )  # fmt: skip
                 instances += metric.instances
                 places += range(place, place := place + max(1, len(metric.instances)))
             names = [[m.name, m.unit, whose] if whose else [m.name, m.unit] for m, whose, _ in joined.values()]

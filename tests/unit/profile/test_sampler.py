@@ -82,6 +82,17 @@ def test_samples_come_at_the_interval_and_are_read_by_name(tmp_path: Path, load:
     assert load.closed
 
 
+def test_a_number_that_two_sources_give_takes_no_other_along(tmp_path: Path, load: Load) -> None:
+    last = Load()
+    world = World(tmp_path / "run", load, last, Load("other"))
+    load.value, last.value = 2.0, 3.0
+    world.run_s(1)
+    run = world.read()
+    assert run.samples("load").values.tolist() == [3.0] * 3
+    assert run.samples("other").values.tolist() == [1.0] * 3
+    world.sampler.close()
+
+
 def test_batches_reach_the_store_before_the_end(tmp_path: Path, load: Load) -> None:
     world = World(tmp_path / "run", load)
     world.run_s(2)
