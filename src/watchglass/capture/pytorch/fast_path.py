@@ -227,10 +227,11 @@ class FastPath:
 
     def after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A backward has ended, maybe by an exception."""
+        if get_ident() == self._thread:
+            self._running = False  # also where an optimizer has stepped inside it
         if self._at == _OFF:
             self.full.after_backward()
         elif self._at == _BACKWARD and get_ident() == self._thread:
-            self._running = False
             if self._phases is not None:
                 self._phases.begin(AFTER_BACKWARD)
             if self._by_script:
