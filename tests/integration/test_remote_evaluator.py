@@ -146,7 +146,7 @@ def test_two_ranks_stop_at_one_step(processes: Sides, s3_location: str) -> None:
     training = processes.at(
         "training", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "watchglass",
         "run", "--evaluator", "none", "--run-dir", s3_location, "--save-interval", "8", processes.script,
-        NEVER, "16", "0.05",
+        NEVER, "40", "0.01",
     )  # fmt: skip
     _, out, _ = ended(training)
     ends = dict(re.findall(r"rank (\d) ended at (\d+)", out))

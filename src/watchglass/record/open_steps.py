@@ -114,7 +114,6 @@ class Forward:
         grad: Whether gradients can flow through it.
         backpropagated: Whether a backward ran through it.
         weight: What its loss counts when losses are averaged: samples.
-        records: What was captured in it.
         helps: Whether it is a call without gradients that is a part of a TRAIN step of other models.
         has_loss: Whether its loss as an evaluation is among the records, which it may share with others.
         if_evaluated: Of its model's series, what is recorded should it turn out to be an evaluation.
@@ -125,7 +124,7 @@ class Forward:
     """
 
     __slots__ = (
-        "backpropagated", "grad", "has_loss", "helps", "if_evaluated", "marked", "model", "output", "records",
+        "_records", "backpropagated", "grad", "has_loss", "helps", "if_evaluated", "marked", "model", "output",
         "start_ns", "state", "training", "weight",
     )  # fmt: skip
 
@@ -135,7 +134,7 @@ class Forward:
         self.grad = grad
         self.backpropagated = False
         self.weight = 1.0
-        self.records = CapturedRecords()
+        self._records: CapturedRecords | None = None
         self.helps = False
         self.has_loss = False
         self.if_evaluated: Sequence[tuple[str, Role, float, Any]] = ()
@@ -143,6 +142,24 @@ class Forward:
         self.state: Any = None
         self.model = model
         self.output: Any = None
+
+    @property
+    def records(self) -> CapturedRecords:
+        """What was captured in it."""
+        if self._records is None:
+            # Most forwards have none, and a step may have hundreds of them, as in reinforcement learning: a dozen lists
+            # for each of them would also set off garbage collections.
+            self._records = CapturedRecords()
+        return self._records
+
+    @records.setter
+    def records(self, records: CapturedRecords) -> None:
+        self._records = records
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there may be anything in :attr:`records`."""
+        return self._records is not None
 
     def awaits(self, updated: set[int]) -> bool:
         """Whether a later step may train on it: its model was not updated, and what it returned is kept."""

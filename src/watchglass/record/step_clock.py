@@ -241,8 +241,9 @@ class StepClock:
                 forward.output = None  # once
                 self._awaiting.append(forward)
             elif trained and forward.model not in own and not forward.if_evaluated:
-                forward.records.forget_tensors()
-                step.records.absorb(forward.records)
+                if forward.has_records:
+                    forward.records.forget_tensors()
+                    step.records.absorb(forward.records)
             else:
                 self._evaluated(forward, before=step.mode_step)
         if not trained and not step.updated:
@@ -250,7 +251,8 @@ class StepClock:
             self._next[_TRAIN] = step.mode_step
             return
         # Into the first, one after another: an episode of reinforcement learning has hundreds.
-        records = [*(forward.records for forward in trained), step.records]
+        rest = (forward.records for forward in trained[1:] if forward.has_records)
+        records = [*(forward.records for forward in trained[:1]), *rest, step.records]
         step.records = records[0]
         for more in records[1:]:
             step.records.absorb(more)
