@@ -347,6 +347,18 @@ def test_a_model_that_a_backward_calls_once_more_is_not_evaluated(tmp_path: Path
     assert not content["EVAL steps"]
 
 
+def test_an_optimizer_that_steps_inside_each_backward_is_followed(tmp_path: Path) -> None:
+    def stepping(loop: Loop, number: int) -> None:
+        if number == 0:
+            loop.model[0].weight.register_post_accumulate_grad_hook(lambda parameter: loop.optimizer.step())
+        loop.optimizer.zero_grad()
+        loop.backward()
+
+    content, taken = recorded(tmp_path / "fast", stepping)
+    assert taken >= 30
+    assert content == recorded(tmp_path / "full", stepping, limits=NO_FAST_PATH)[0]
+
+
 def test_an_optimizer_that_takes_over_from_the_script_ends_the_fast_path(tmp_path: Path) -> None:
     def taking_over(loop: Loop, number: int) -> None:
         if number == 40:
