@@ -468,7 +468,11 @@ def _has_gradient(tensor: Tensor) -> bool:
 def _now(module: weakref.ref[nn.Module], leaf: str) -> Callable[[], Tensor | None]:
     def parameter() -> Tensor | None:
         living = module()
-        return None if living is None else living._parameters.get(leaf)
+        if living is None:
+            return None
+        parameters = living._parameters
+        # Those of a TorchScript module have no get().
+        return parameters[leaf] if leaf in parameters else None  # noqa: SIM401
 
     return parameter
 
