@@ -158,8 +158,10 @@ class PublicCall:
 
     def settle(self) -> None:
         """Wrap the functions or restore them, as the listeners need now."""
-        self._observed = self._listeners > 0 and (self._active_hooks is None or bool(self._active_hooks))
-        wanted = self._observed or (self._listeners > 0 and self._stays)
+        active = self._listeners > 0 and (self._active_hooks is None or bool(self._active_hooks))
+        # Some listeners only keep the function wrapped.
+        self._observed = active and bool(self.before or self.after or self.ended)
+        wanted = active or (self._listeners > 0 and self._stays)
         if wanted and not self._undo:
             for owner, name in self._owners():
                 self._wrap(owner, name)
