@@ -58,6 +58,13 @@ def test_steps_that_compile_are_counted_separately(run_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("longer", "mean"), [(2, "100 ms"), (4, "800 ms")])
+def test_what_is_frequent_is_typical(run_path: Path, longer: int, mean: str) -> None:
+    run = [*[phased(forward_s=5.0)] * longer, *[phased(forward_s=0.1)] * (28 - longer)]
+    (finding,) = replay(build_run(run_path, run), [RuleSpec("OverallFrameworkMetrics")]).findings
+    assert finding.message.startswith(f"training steps took {mean} on average")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("preloaded_python")
 class TestOverallFrameworkMetricsInRealRuns(LaunchedRuns):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Times the median duration beyond which a step is no typical one: the first steps, those in which code is compiled.
 _FAR_LONGER = 10
+#: Largest share of such steps.
+_RARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +65,15 @@ class Phases:
         return dict(zip(PHASE_NAMES, parts.tolist(), strict=True))
 
     def typical(self) -> Phases:
-        """Without the steps that took more than ten times the median: they compile code, or wait for something rare."""
+        """Without the steps that took more than ten times the median: they compile code, or wait for something rare.
+
+        All steps where more than a tenth of them did: what is so frequent is typical, too.
+        """
         seconds = self.seconds
         # Damaged records may have NaN, which is not longer than anything.
         usual = ~(seconds > _FAR_LONGER * np.median(seconds)) if len(self) else np.empty(0, bool)
+        if usual.sum() < (1 - _RARE) * len(self):
+            return self
         return Phases(self.mode, self.worker, self.steps[usual], self.values[usual])
 
     def to_pandas(self) -> pandas.DataFrame:

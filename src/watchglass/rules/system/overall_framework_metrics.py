@@ -15,6 +15,8 @@ from watchglass.tables import StepView
 _OWN, _MOST = ("prepare", "other"), 50
 #: Powers of two above the median at which a step is far longer: 8 to 16 times.
 _OCTAVES = 3
+#: Largest share of such steps: what is more frequent is typical, too.
+_RARE = 0.1
 
 
 class OverallFrameworkMetrics(Rule):
@@ -23,8 +25,8 @@ class OverallFrameworkMetrics(Rule):
     Looks at: the phases of the steps of each mode, over the whole run.
     Fires when: never for a fault. At the end it gives an `info`: the mean duration of steps, the share of each phase,
         and the share of evaluations in the time of all steps. Steps that took about ten times the median or more, as
-        those in which code is compiled, are counted separately. Where at least half of a step is neither loader, model
-        nor optimizer, it names the option that shows the functions.
+        those in which code is compiled, are counted separately if they are a tenth of all at most. Where at least half
+        of a step is neither loader, model nor optimizer, it names the option that shows the functions.
     Usual causes: none, because it reports no fault.
     What to try: begin with the longest phase. Where that is `prepare` or `other`, `--python-profile` shows the
         functions in which the script spends it.
@@ -55,6 +57,8 @@ class OverallFrameworkMetrics(Rule):
         if steps < self.least or not sum(all_spent):
             return
         number, *spent = map(sum, zip(*_typical(by_octave), strict=True))
+        if not sum(spent) or number < (1 - _RARE) * steps:
+            number, spent = steps, all_spent
         shares = {name: 100 * each / sum(spent) for name, each in zip(PHASE_NAMES, spent, strict=True)}
         words = ", ".join(f"{name} {share:.0f} %" for name, share in shares.items())
         longer = sum(all_spent) - sum(spent)
