@@ -44,8 +44,9 @@ MODELS = {
 }
 #: Rules of the set that have nothing to judge in a short run of a plain model in float32, without an evaluation.
 NOTHING_TO_JUDGE = {
-    "Overfit", "Overtraining", "StalledTraining", "RouterLogits", "MixedPrecision", "Fp8Range", "MoEImbalance",
-    "DeadExpert", "ReplicaDivergence", "GradientsSummedOverRanks", "RanksRepeatData", "SilentDataCorruption",
+    "Overfit", "Overtraining", "SchedulerMisuse", "StalledTraining", "RouterLogits", "MixedPrecision", "Fp8Range",
+    "MoEImbalance", "DeadExpert", "ReplicaDivergence", "GradientsSummedOverRanks", "RanksRepeatData",
+    "SilentDataCorruption",
 }  # fmt: skip
 #: Those that look at dropout, which Llama lacks.
 OF_DROPOUT = {"TrainEvalMode", "TooMuchDropout"}
