@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,20 @@ def test_a_process_that_only_opened_a_gpu_does_not_count() -> None:
     assert read(source) == {"gpu.processes": {}}, "the driver does not tell what a process holds"
 
 
+def test_an_error_of_all_gpus_does_not_stay_in_memory() -> None:
+    library = FakeAmdSmi()
+    source = AmdSource(library, {})
+    library.denied = {name for name in library.answers() if "_get_" in name}
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(library.AmdSmiException):
+            source.read(0)
+        assert not [each for each in gc.get_objects() if isinstance(each, library.AmdSmiException)]
+    finally:
+        gc.enable()
+
+
 # The library
 
 
@@ -302,7 +318,7 @@ def test_gpus_of_two_vendors_are_instances_of_one_metric(tmp_path: Path) -> None
     of_amd.broken = of_amd.AmdSmiLibraryException(34, "Driver not loaded")
     now.advance(1)
     sampler.sample()
-    of_amd.broken = None  # its frames hold those of the test
+    of_amd.broken = None  # its traceback holds the frame of the test
     sampler.close()
     run = open_run(tmp_path)
     use, memory = run.samples("gpu.utilization"), run.samples("gpu.memory.used")

@@ -108,18 +108,16 @@ class AmdStateSource(MetricSource):
         return known[0] if known else _NAN
 
     def _temperature(self, gpu: Any) -> float:
-        smi, failure = self._library, None
-        for sensor in (smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureType.EDGE):
-            try:
-                found = _number(smi.amdsmi_get_temp_metric(gpu, sensor, smi.AmdSmiTemperatureMetric.CURRENT), _MOST_16)
-            except smi.AmdSmiException as error:
-                failure = error
-                continue
+        sensors = self._library.AmdSmiTemperatureType
+        with suppress(self._library.AmdSmiException):
+            found = self._sensor(gpu, sensors.HOTSPOT)
             if found == found:
                 return found
-        if failure is not None:
-            raise failure
-        return _NAN
+        return self._sensor(gpu, sensors.EDGE)
+
+    def _sensor(self, gpu: Any, sensor: Any) -> float:
+        smi = self._library
+        return _number(smi.amdsmi_get_temp_metric(gpu, sensor, smi.AmdSmiTemperatureMetric.CURRENT), _MOST_16)
 
     def _clock(self, gpu: Any, kind: Any) -> float:
         found = self._library.amdsmi_get_clock_info(gpu, kind)

@@ -33,7 +33,10 @@ class Gpus:
         """
         found, refused = self._answers(ask)
         if refused is not None and all(each != each for each in found):
-            raise refused
+            try:
+                raise refused
+            finally:
+                del refused  # its traceback would hold this frame, and so itself
         return found
 
     def readings(self, asked: Mapping[str, tuple[str, Callable[[Any], Any]]]) -> list[MetricReading]:
@@ -48,7 +51,10 @@ class Gpus:
         answers = {name: self._answers(ask) for name, (_, ask) in asked.items()}
         refused = [error for _, error in answers.values() if error is not None]
         if refused and all(number != number for numbers, _ in answers.values() for number in numbers):
-            raise refused[0]
+            try:
+                raise refused[0]
+            finally:
+                del refused, answers  # as above
         instances = tuple(self.handles)
         return [
             MetricReading(Metric(name, unit, instances, exact=unit == "bytes"), answers[name][0])
@@ -64,7 +70,7 @@ class Gpus:
             except self._error as error:
                 found.append(_NAN)
                 if not self._is_unsupported(error):
-                    refused = error
+                    refused = error.with_traceback(None)
         return found, refused
 
 
