@@ -49,5 +49,11 @@ rm -f "$venv"/installed-*
 # Of PyTorch's many modules few are imported: each is compiled when it is, which takes half as long as all of them here.
 "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
     --editable ".[$extra]"
+if [ "$extra" = dev ]; then
+    # Only its source is read: installed without ROCm, it would break packages that try to import it, as Ray does.
+    rm -rf "$venv/sources"
+    "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile --no-deps \
+        --target "$venv/sources" amdsmi==7.0.2
+fi
 echo "$wanted" >"$venv/installed-$extra"
 echo "setup: done"

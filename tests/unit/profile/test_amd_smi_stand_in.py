@@ -1,15 +1,16 @@
-"""The stand-in for AMD SMI has the functions, parameters, keys and codes of the installed package.
+"""The stand-in for AMD SMI has the functions, parameters, keys and codes of the package ``amdsmi``.
 
-The package cannot be imported without ROCm, so its source is read.
+The package cannot be imported without ROCm, so its source is read. ``tools/setup_venv.sh dev`` puts it beside the
+environment's packages.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterator
 from enum import EnumMeta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,10 @@ class Package:
 
 @pytest.fixture(scope="module")
 def package() -> Package:
-    spec = find_spec("amdsmi")
-    if spec is None or spec.origin is None:
-        pytest.skip("amdsmi is not installed")
-    return Package(Path(spec.origin).parent)
+    folder = Path(sys.prefix) / "sources" / "amdsmi"
+    if not folder.is_dir():
+        pytest.skip(f"there is no source of amdsmi in {folder}; tools/setup_venv.sh dev puts it there")
+    return Package(folder)
 
 
 @pytest.fixture
