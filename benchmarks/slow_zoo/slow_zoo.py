@@ -130,7 +130,7 @@ def summary(results: Sequence[Result]) -> str:
     gpu = sum(bool(member.needs_gpu) for member in MEMBERS)
     return (
         f"The right bottleneck came first in {right} of {len(results)} slow programs, and {silent} of {len(results)} "
-        f"fast twins got no diagnosis. {gpu} of the {len(MEMBERS)} programs need a GPU and were not run."
+        f"fast twins got no diagnosis. Of the {len(MEMBERS)} programs, {gpu} cannot run without a GPU."
     )
 
 
