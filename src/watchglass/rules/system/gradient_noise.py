@@ -98,7 +98,7 @@ class GradientNoise(Rule):
     def applicable(self, view: StepView) -> str:
         """Not without linear layers whose samples show, or with few sampled steps."""
         if self.turns:
-            return "models are trained in turns, so a step of one has no gradient of its own"
+            return "models are trained in turns, so gradients of a step may belong to several models"
         if len(self.rows) < _ENOUGH:
             return (
                 f"the run has {count(len(self.rows), 'step')} with gradients of the samples of a batch; {_ENOUGH} are "

@@ -79,7 +79,7 @@ class UpdateBound(Rule):
             yield from self._judged(step)
 
     def applicable(self, step: JointStep) -> str:
-        """Not where updates are no part of their own of a step, or the batch is not clear."""
+        """Not where the time of updates includes other work, or where the size of the batch is not clear."""
         if not self.seen:
             return ""
         if self.seen < _FIRST + _ENOUGH:
