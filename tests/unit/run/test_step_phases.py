@@ -63,6 +63,12 @@ def test_steps_that_are_far_longer_are_counted_separately(tmp_path: Path) -> Non
     assert len(run.phases(Mode.EVAL).typical()) == 0
 
 
+def test_steps_that_are_often_far_longer_are_typical(tmp_path: Path) -> None:
+    long = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0)
+    steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN if n % 6 else long]}) for n in range(24)]
+    assert len(open_run(build_run(tmp_path / "run", steps)).phases().typical()) == 24
+
+
 def test_damaged_phases_leave_the_run_readable(tmp_path: Path) -> None:
     rows = [tuple(math.nan for _ in TRAIN) if n == 3 else TRAIN for n in range(8)]
     run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, rows={PHASES: [row]}) for row in rows]))
