@@ -52,8 +52,9 @@ TESTS ?= tests/unit tests/conformance tests/properties $(FIRST:%=tests/integrati
 PYTEST ?=
 # Many tests wait for processes and servers, so there are twice as many workers as cores.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? 2 * cores : 8)))
-# Files are taken in their order, in which the many short ones come last (tests/conftest.py).
-RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Files are taken in their order, in which the many short ones come last (tests/conftest.py). A worker that crashes ends
+# the tests: where another one takes its place, pytest-xdist 3.8 can wait for ever for files that it had finished.
+RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: demo test test-all lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet rule-pages clean help setup-example setup-dev
 
