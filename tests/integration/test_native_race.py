@@ -23,6 +23,14 @@ void after_a_race(int wide, const void *x, int64_t n, double *found) {
     double values[] = {(double)a.finite, (double)a.nan, a.min, a.max, a.sum, a.abs_sum};
     memcpy(found, values, sizeof values);
 }
+int64_t counted_beyond(int wide, double value) {
+    struct { uint32_t before[4096]; table_t table; uint32_t after[4096]; } memory;
+    memset(&memory, 0, sizeof memory);
+    subnormal(&memory.table, value, wide);
+    int64_t found = 0;
+    for (size_t i = 0; i < sizeof memory; i++) found += ((const char *)&memory)[i] != 0;
+    return found;
+}
 """
 
 
@@ -54,3 +62,15 @@ def test_a_block_that_became_finite_since_its_sums_were_not_is_summed_as_it_is_n
     least, greatest = finite.min(initial=np.inf), finite.max(initial=-np.inf)
     expected = [finite.size, nans, least, greatest, finite.sum(), np.abs(finite).sum()]
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_subnormal_that_became_another_number_since_it_was_found_is_counted_nowhere(
+    library: ctypes.CDLL, *, wide: bool
+) -> None:
+    """Its bin would be outside of the table."""
+    library.counted_beyond.argtypes, library.counted_beyond.restype = [ctypes.c_int, ctypes.c_double], ctypes.c_int64
+    kept = np.finfo(np.float64 if wide else np.float32).smallest_subnormal
+    assert library.counted_beyond(int(wide), float(kept)) > 0
+    for value in (0.0, 1.0, -3e38):
+        assert library.counted_beyond(int(wide), value) == 0

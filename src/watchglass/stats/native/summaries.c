@@ -205,7 +205,9 @@ static uint64_t bits_of(double value) {
 static NOINLINE void subnormal(table_t *t, double value, int wide) {
     /* As double a subnormal float is normal; a subnormal double is after multiplication by 2^54, 108 keys higher. */
     int64_t key = (int64_t)(bits_of(fabs(wide ? value * 0x1p54 : value)) >> 51) + KEY_OFFSET(1) - (wide ? 108 : 0);
-    t->subnormals[value < 0.0][key - LEAST_KEY(wide)]++;
+    int64_t at = key - LEAST_KEY(wide);
+    if (at < 0 || at >= SUBNORMAL_KEYS) return; /* it was subnormal when it was looked at: another thread trains */
+    t->subnormals[value < 0.0][at]++;
     t->subnormal++;
 }
 
