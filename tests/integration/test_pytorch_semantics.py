@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -392,3 +394,38 @@ def test_names_of_shared_weights_and_wrappers(tmp_path: Path, data: Data) -> Non
         train(model, data, 2)
     names = open_run(tmp_path / "run").tensor_names(role="weight")
     assert names == ["encode.weight"]
+
+
+PART_CHANGED = """
+import sys
+import torch
+from torch import nn
+import watchglass
+
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+if sys.argv[1:]:
+    watchglass.watch(model, run=sys.argv[1], save_interval=1, strict=True, collections=["input_gradients"])
+for _ in range(4):
+    optimizer.zero_grad()
+    inputs = torch.randn(8, 4, requires_grad=True).clone().view(-1, 4)
+    inputs[:, 2:].add_(1)
+    loss = model(inputs).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+def test_a_tensor_of_which_a_part_was_changed_in_place_gives_its_gradient(tmp_path: Path) -> None:
+    """PyTorch ends the process where such a view gets a hook before its node was asked for."""
+    script = tmp_path / "train.py"
+    script.write_text(PART_CHANGED)
+    bare, watched = (
+        subprocess.run([sys.executable, script, *given], capture_output=True, text=True, check=False)
+        for given in ([], [str(tmp_path / "run")])
+    )
+    assert (watched.returncode, watched.stdout) == (0, bare.stdout)
+    assert len(bare.stdout.split()) == 4
+    assert run_l2(open_run(tmp_path / "run"), "gradient/input.0").keys() == {0, 1, 2, 3}

@@ -21,6 +21,9 @@ def observe_gradient(tensor: Tensor, guard: Guard, arrived: Callable[[Tensor | N
         guard: Keeps faults of ``arrived`` from autograd.
         arrived: Called on any thread, also by ``torch.autograd.grad``; returns nothing.
     """
+    # A view that was changed through another one gets its node when it is asked for it. In register_hook, PyTorch up to
+    # 2.14 asks too late, and the process crashes: https://github.com/pytorch/pytorch/issues/196459.
+    _ = tensor.grad_fn
     # Nothing is lost when a tensor with this hook is saved, and PyTorch is not to warn of it.
     handle: RemovableHandle = tensor.register_hook(unserializable_hook(guard.shielded(arrived)))
     return handle
