@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from watchglass.records import Diagnosis, Finding, Mode, RankedCause, Severity
-from watchglass.rules import Knowledge, built_in_knowledge
+from watchglass.rules import RULE_SETS, Knowledge, built_in_knowledge
 
 _MOST_CAUSES = 3
 #: A cause with a lower score is omitted if there is a likelier one.
@@ -22,12 +22,17 @@ _MOST_EVIDENCE = 12
 _Trained = tuple[int, int | None]
 #: Attempt and global step.
 _Moment = tuple[int, int]
+#: See :func:`importance`.
+_Importance = tuple[bool, float, _Moment]
+
+#: Rules whose findings are about time, memory or the machine, also those of severity info, which name no symptoms.
+_OF_MACHINE = frozenset(RULE_SETS["system"].rules)
 
 _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "prediction"}
 
 
 def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) -> tuple[Diagnosis, ...]:
-    """The diagnoses of findings, worst first, then those with a proven cause, then earliest.
+    """The diagnoses of findings, worst first, then those with a proven cause, then in the order of :func:`importance`.
 
     Findings of severity info alone make no separate diagnosis. The cause that the symptoms of open findings support
     most explains every finding that supports it, on any worker; a cause that an exact symptom proves comes before
@@ -44,6 +49,22 @@ def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) ->
         knowledge: The knowledge for this run (see :meth:`Knowledge.where`); the built-in knowledge if None.
     """
     return _Diagnosing(knowledge or built_in_knowledge()).diagnose(findings)
+
+
+def importance(findings: Sequence[Finding], knowledge: Knowledge) -> _Importance:
+    """Sort key among what is as severe: what is wrong with values comes first, because no speed repairs it.
+
+    Of what is about time, memory or the machine, the largest stated gain comes first and no stated gain last. Of
+    equals, the earliest comes first.
+
+    Args:
+        findings: One or more with one cause, in any order.
+        knowledge: Tells which symptoms are about the machine.
+    """
+    machine = all(each.rule in _OF_MACHINE or knowledge.of_machine(each.symptoms) for each in findings)
+    gain = max((each.gain or 0.0 for each in findings), default=0.0) if machine else 0.0
+    # Steps of different modes have numbers that do not compare.
+    return machine, -gain, min(map(_when, findings))
 
 
 class _Diagnosing:
@@ -64,7 +85,7 @@ class _Diagnosing:
                 after.setdefault(_trained(finding), []).append(finding)
             else:
                 rest.append(finding)
-        found: list[tuple[_Moment, Diagnosis]] = []
+        found: list[tuple[_Importance, Diagnosis]] = []
         while best := self._best_cause(rest):
             group = [
                 finding
@@ -79,11 +100,12 @@ class _Diagnosing:
                 begun = (begun[0], 0)
             led_to = [finding for finding in rest if self._follows(finding, begun, likeliest)]
             rest = _without(rest, led_to)
-            found.append((_when(group[0]), self._diagnosis(group, [*led_to, *_after(group, broken, after)])))
-        alone = self._by_subject(rest, broken)
-        found.extend((_when(group[0]), self._diagnosis(group, _after(group, broken, after))) for group in alone)
+            diagnosis = self._diagnosis(group, [*led_to, *_after(group, broken, after)])
+            found.append((importance(group, self._knowledge), diagnosis))
+        for group in self._by_subject(rest, broken):
+            diagnosis = self._diagnosis(group, _after(group, broken, after))
+            found.append((importance(group, self._knowledge), diagnosis))
         proven = self._proven(ordered)
-        # Steps of different modes have numbers that do not compare.
         found.sort(key=lambda each: (-each[1].severity.rank, _unproven(each[1], proven), each[0]))
         return tuple(diagnosis for _, diagnosis in found)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from watchglass.diagnose.crash import with_crash
-from watchglass.diagnose.diagnosis import diagnose
+from watchglass.diagnose.diagnosis import diagnose, importance
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.record import recovered_steps
 from watchglass.records import (
@@ -76,7 +76,7 @@ def verdict(
         diagnoses=with_crash(
             diagnose(findings, knowledge.where(unfit, quiet)), None if stopped else ending.failure, steps
         ),
-        findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, f.attempt, f.global_step))),
+        findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, importance([f], knowledge)))),
         statuses=statuses,
         metrics=_metrics(models[0]) if len(models) == 1 else {},
         models=judged(models, findings) if len(models) > 1 else (),

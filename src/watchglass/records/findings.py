@@ -91,6 +91,14 @@ class Finding:
         named = self.evidence.get("symptoms")
         return tuple(map(str, named)) if isinstance(named, (list, tuple)) else ()
 
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast steps are at most without what it found, as its evidence states; None for nothing."""
+        stated = self.evidence.get("gain")
+        if not isinstance(stated, (int, float)) or isinstance(stated, bool) or math.isnan(stated):
+            return None
+        return float(stated)
+
     def to_json(self) -> dict[str, Any]:
         """This finding as plain JSON types; numbers that JSON lacks become "NaN", "Infinity" or "-Infinity"."""
         return {

@@ -181,8 +181,8 @@ class Verdict:
         status: ``"no issues found"``, ``"issues found"``, ``"stopped"``, ``"failed"``, ``"incomplete"``, ``"no data"``,
             ``"not judged"`` (no findings, but little could be judged), ``"damaged"`` (no findings, but records are
             missing) or ``"unreadable"``.
-        diagnoses: Worst and earliest first.
-        findings: All findings, in order of severity, then step.
+        diagnoses: Worst first, see :func:`watchglass.diagnose.diagnose`.
+        findings: All findings, worst first, in the same order.
         statuses: One for each rule.
         metrics: Last value of each metric worth a line, ``{"validation accuracy": 0.98}``.
         train_steps: TRAIN steps seen, summed over workers that train separately.

@@ -188,6 +188,33 @@ def test_of_diagnoses_as_bad_the_earlier_one_comes_first_whatever_the_numbers_of
     assert (first.causes[0].cause.id, second.causes[0].cause.id) == ("dying_relu", "overfitting")
 
 
+def test_of_what_makes_steps_slow_the_largest_gain_comes_first_and_no_stated_gain_last() -> None:
+    findings = [
+        finding("TooManyDataWorkers", 8, ("many_loader_workers",)),
+        finding("InputBound", 71, ("waits_without_workers",), evidence={"gain": 1.8}),
+        finding("Straggler", 72, ("rank_is_late_between_steps",), evidence={"gain": 10.0}),
+    ]
+    rules = [each.findings for each in diagnose(findings)]
+    assert rules == [("Straggler@72",), ("InputBound@71",), ("TooManyDataWorkers@8",)]
+    alike = [replace(each, evidence={**each.evidence, "gain": 1.8}) for each in findings[1:]]
+    assert [each.step for each in diagnose(alike)] == [71, 72]
+
+
+@pytest.mark.parametrize("gain", [True, "much", float("nan"), None, [3.0]])
+def test_a_gain_that_is_no_number_is_none(gain: object) -> None:
+    slow = finding("Straggler", 71, ("rank_is_slow",), evidence={"gain": gain})
+    assert slow.gain is None
+    assert diagnose([slow, finding("InputBound", 72, ("waits_for_data",), evidence={"gain": 1.1})])[0].step == 72
+
+
+def test_no_gain_comes_before_what_is_wrong_with_values() -> None:
+    slow = finding("Straggler", 9, ("rank_is_late_between_steps",), evidence={"gain": 10.0})
+    values = finding("DeadRelu", 200, ("dead_units",), evidence={"gain": 0.1})
+    assert [each.step for each in diagnose([slow, values])] == [200, 9]
+    worse = replace(slow, severity=Severity.ERROR)
+    assert [each.step for each in diagnose([worse, values])] == [9, 200]
+
+
 def test_a_loss_like_guessing_belongs_to_what_keeps_the_model_from_learning() -> None:
     vanishes = finding("VanishingGradient", 30, ("vanishing_over_depth", "saturating_modules_between"))
     for symptoms in (("loss_at_guess",), ("evaluation_at_guess",)):

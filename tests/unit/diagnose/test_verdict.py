@@ -208,6 +208,28 @@ def test_what_a_rule_rules_out_is_no_cause(run_path: Path) -> None:
     assert only.cause.id == "learning_rate_too_high"
 
 
+def test_findings_have_the_order_of_diagnoses(run_path: Path) -> None:
+    found = [
+        ("OverallFrameworkMetrics", 9, "info", {}),
+        ("InputBound", 5, "info", {"gain": 1.1}),
+        ("InputBound", 6, "warning", {"gain": 1.8, "symptoms": ["waits_for_workers"]}),
+        ("Straggler", 7, "warning", {"gain": 10.0, "symptoms": ["rank_is_slow"]}),
+        ("DeadRelu", 8, "warning", {"symptoms": ["dead_units"]}),
+        ("ZeroLoss", 9, "info", {}),
+    ]
+    findings = tuple(
+        Finding(f"{rule}@{step}", rule, Severity(how), step, step, 1, Mode.TRAIN, "", (), 2.0, 1.0, "slow",
+                global_step=step, evidence=evidence)
+        for rule, step, how, evidence in found
+    )  # fmt: skip
+    run = open_run(build_run(run_path, HEALTHY))
+    ordered = verdict(run, replace(replay(run_path, []), findings=findings))
+    assert [finding.id for finding in ordered.findings] == [
+        "DeadRelu@8", "Straggler@7", "InputBound@6", "ZeroLoss@9", "InputBound@5", "OverallFrameworkMetrics@9",
+    ]  # fmt: skip
+    assert [diagnosis.step for diagnosis in ordered.diagnoses] == [8, 7, 6]
+
+
 def test_a_rule_that_has_found_nothing_speaks_against_what_it_looks_for(run_path: Path) -> None:
     finding = Finding(
         "a", "LossNotDecreasing", Severity.WARNING, 3, 3, 1, Mode.TRAIN, "worker_0", (), 2.0, 1.0, "flat",
