@@ -114,7 +114,17 @@ def test_without_a_request_nothing_listens_and_the_steps_after_a_window_are_as_t
             Asking(),
             "the profiler is off, by --no-profiler, profiler=False or watchglass profile --off",
         ),
-        ({"profiler": {"profile_steps": "15:20"}}, Asking(steps=6, start=14), "it would overlap the window 15:20"),
+        (
+            {"profiler": {"profile_steps": "15:20"}},
+            Asking(steps=6, start=14),
+            "it would overlap the window 15:20 of PyTorch's profiler",
+        ),
+        (
+            {"profiler": {"python_profile": "15:20"}},
+            Asking(steps=6, start=14),
+            "it would overlap the window 15:20 of cProfile",
+        ),
+        ({"profiler": {"python_profile": "5:20"}}, Asking(start=16), "it would overlap the window 5:20 of cProfile"),
         ({}, Asking(start=100), "the training run ended before the window began"),
         ({}, Asking(at=29), "the training run ended before"),  # the window began, or its last step on the full path
     ],

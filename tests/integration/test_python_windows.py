@@ -125,10 +125,29 @@ def test_a_window_changes_no_number(tmp_path: Path, profiler: str) -> None:
     assert all(map(torch.equal, profiled, plain))
 
 
-def test_operators_and_functions_may_be_profiled_in_the_same_steps(tmp_path: Path) -> None:
-    run, _ = train(tmp_path / "run", python_profile="5:8", profile_steps="6:9")
-    assert [each.steps for each in run.python_profiles()] == [range(5, 8)]
-    assert [each.steps for each in run.operators()] == [range(6, 9)]
+@pytest.mark.parametrize(
+    ("functions", "operators"), [(range(5, 8), range(8, 9)), (range(8, 9), range(5, 8)), (range(6, 7), range(7, 8))]
+)
+def test_functions_and_operators_are_profiled_in_steps_that_follow_one_another(
+    tmp_path: Path, functions: range, operators: range
+) -> None:
+    windows = [f"{each.start}:{each.stop}" for each in (functions, operators)]
+    run, _ = train(tmp_path / "run", python_profile=windows[0], profile_steps=windows[1])
+    assert [each.steps for each in run.python_profiles()] == [functions]
+    assert [each.steps for each in run.operators()] == [operators]
+    assert refusals(run) == []
+
+
+def test_of_windows_whose_overlap_shows_only_in_the_run_the_later_one_is_refused(tmp_path: Path) -> None:
+    run, _ = train(tmp_path / "run", 14, python_profile="5:8", profile_steps="0s:300s")
+    assert [each.steps.start for each in run.operators()] == [1]
+    assert refusals(run) == [("5:8", "it would overlap the window 0s:300s of PyTorch's profiler")]
+    other, _ = train(
+        tmp_path / "other", 14, lambda step: time.sleep(0.5 * (step == 4)), python_profile="2:8",
+        profile_steps="0.3s:0.9s",
+    )  # fmt: skip
+    assert [each.steps for each in other.python_profiles()] == [range(2, 8)]
+    assert refusals(other) == [("0.3s:0.9s", "it would overlap the window 2:8 of cProfile")]
 
 
 @pytest.mark.parametrize("setting", ["profile_steps", "python_profile"])

@@ -48,10 +48,22 @@ def profile_windows(texts: Iterable[str]) -> tuple[ProfiledRange, ...]:
     """
     windows = sorted((_window(text) for text in texts), key=lambda window: (window.timed, window.start))
     for one, other in itertools.pairwise(windows):
-        if one.timed == other.timed and other.start < one.stop:
+        if one.timed == other.timed and _overlap(one, other):
             joined = ProfiledRange(one.start, max(one.stop, other.stop), one.timed)
             raise InvalidValueError(f"windows must not overlap but got {one} and {other}; use {joined}")
     return tuple(windows)
+
+
+def first_overlap(
+    one: Iterable[ProfiledRange], other: Iterable[ProfiledRange]
+) -> tuple[ProfiledRange, ProfiledRange] | None:
+    """The first window of each that overlap, None for none. Whether steps overlap seconds shows only in the run."""
+    pairs = itertools.product(one, other)
+    return next((pair for pair in pairs if pair[0].timed == pair[1].timed and _overlap(*pair)), None)
+
+
+def _overlap(one: ProfiledRange, other: ProfiledRange) -> bool:
+    return max(one.start, other.start) < min(one.stop, other.stop)
 
 
 def _window(text: str) -> ProfiledRange:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from watchglass.config.parameters import ParameterError, parameter, validate
-from watchglass.config.profile_windows import ProfiledRange, profile_windows
+from watchglass.config.profile_windows import ProfiledRange, first_overlap, profile_windows
 from watchglass.errors import InvalidValueError
 from watchglass.records import PYTHON_PROFILERS
 
@@ -31,7 +31,8 @@ class ProfilerConfig:
             every millisecond.
 
     Raises:
-        InvalidValueError: A setting outside its limits, windows that overlap, or a profiler that is not installed.
+        InvalidValueError: A setting outside its limits, windows that overlap, those of operators and functions
+            included, or a profiler that is not installed.
     """
 
     enabled: bool | None = parameter(None, help="sample system metrics, and record phases of steps")
@@ -51,6 +52,15 @@ class ProfilerConfig:
                 profile_windows(getattr(self, name))
             except InvalidValueError as error:
                 raise ParameterError("ProfilerConfig", name, str(error)) from None
+        overlap = first_overlap(self.operator_windows, self.python_windows)
+        if overlap is not None:
+            operators, functions = overlap
+            end = ProfiledRange(operators.stop, operators.stop + functions.stop - functions.start, operators.timed)
+            raise ParameterError(
+                "ProfilerConfig", "python_profile",
+                "must not overlap the windows of operators, because each profiler would time the other, but got "
+                f"{functions}, and {operators} for operators; use {end}", ("python_profile", "profile_steps"),
+            )  # fmt: skip
         if self.python_profiler == "pyinstrument" and self.python_profile and find_spec("pyinstrument") is None:
             need = "pyinstrument is not installed: pip install 'watchglass[pyinstrument]'"
             raise ParameterError("ProfilerConfig", "python_profiler", f"must be cprofile, because {need}")

@@ -44,3 +44,18 @@ def test_other_windows_are_refused_in_one_line(texts: tuple[str, ...], message: 
         ProfilerConfig(profile_steps=texts)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("operators", "functions", "instead"),
+    [("5:8", "5:8", "8:11"), ("5:8", "1:6", "8:13"), ("1s:5s", "4.5s:6s", "5s:6.5s")],
+)
+def test_no_step_has_two_profilers(operators: str, functions: str, instead: str) -> None:
+    message = f"but got {functions}, and {operators} for operators; use {instead}$"
+    with pytest.raises(InvalidValueError, match=message):
+        ProfilerConfig(profile_steps=("1000:1001", operators), python_profile=(functions, "2000:2001"))
+
+
+def test_windows_of_two_profilers_may_follow_one_another() -> None:
+    config = ProfilerConfig(profile_steps=("5:8", "0s:1s"), python_profile=("8:9", "1:5", "1s:2s"))
+    assert len(config.operator_windows) + len(config.python_windows) == 5

@@ -53,6 +53,12 @@ def test_settings_of_file_script_and_command_line_are_merged_one_by_one(in_tmp_p
         ("", {"sample_interval_s": "0.05"}, r"--sample-interval must be >= 0.1 and <= 60 but got '0.05'"),
         ("", {"python_profiler": "perf"}, r"--python-profiler must be one of cprofile, pyinstrument but got 'perf'"),
         ("", {"python_profile": "0:5"}, r"--python-profile must begin at step 1 or later"),
+        (
+            "[profiler]\npython_profile = ['12:18']\n",
+            {"profile_steps": "10:15"},
+            r"python.profile must not overlap the windows of operators, because each profiler would time the other, "
+            r"but got 12:18, and 10:15 for operators; use 15:21$",
+        ),
         ("[profiler]\nsample_interval_s = 90\n", {}, r"watchglass.toml: profiler.sample_interval_s must be >= 0.1"),
         ("[profiler]\ninterval = 1\n", {}, r"watchglass.toml: profiler.interval is unknown"),
         ("profiler = 3\n", {}, r"watchglass.toml: profiler must be a table of settings but got 3$"),

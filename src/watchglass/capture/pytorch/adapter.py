@@ -139,8 +139,9 @@ class PyTorchAdapter:
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
         operators = OperatorProfiler(hook, self._current.models, updates.optimizers)
         # After the fast path and the update point, which end the step.
+        windows: list[StepWindows] = []
         for profiler in (operators, CProfile(), Pyinstrument()):
-            StepWindows(hook, profiler)
+            windows.append(StepWindows(hook, profiler, windows))
         hook.detach_with(self._capture.switch_off)
         if discover:
             self._discovery = Discovery(self._current, self._calls)

@@ -1,7 +1,8 @@
 """Windows of training steps in which a profiler records, whichever it is: when they begin and end, and what is refused.
 
 A window opens and closes between two steps. The training thread only starts and stops the profiler; the recorder's
-thread reads the results. A script's own profiler has precedence.
+thread reads the results. A script's own profiler has precedence. No step has two profilers, since each would time the
+other.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from time import monotonic_ns
@@ -114,6 +115,12 @@ class _OpenWindow:
     note: str = ""
 
     @property
+    def steps(self) -> ProfiledRange:
+        """The steps, or seconds, that it has if it does not end early."""
+        due = self.due.range
+        return due if due.timed else ProfiledRange(self.first, self.first + due.stop - due.start)
+
+    @property
     def frame(self) -> WindowFrame:
         """What its fact has beside the rows."""
         outside = median(self.outside_s) if self.outside_s else float("nan")
@@ -129,10 +136,11 @@ class StepWindows:
     Args:
         hook: Gets the results, and names the windows.
         profiler: The profiler.
+        together: The windows of all profilers of this process, which may not overlap. More may be added later.
     """
 
-    def __init__(self, hook: Hook, profiler: WindowProfiler) -> None:
-        self._hook, self._profiler = hook, profiler
+    def __init__(self, hook: Hook, profiler: WindowProfiler, together: Sequence[StepWindows]) -> None:
+        self._hook, self._profiler, self._together = hook, profiler, together
         self._thread = threading.get_ident()
         self._due: list[_DueWindow] = []
         self._open: _OpenWindow | None = None
@@ -187,6 +195,15 @@ class StepWindows:
             return
         step, now_ns = clock.next_train_step, monotonic_ns()
         self._begun_ns = self._begun_ns or now_ns
+        self._reach(step, now_ns)
+        if self._open is None and self._due:
+            self._begin_next(step, now_ns)
+        if self._open is None and not self._closed:
+            self._leave()
+        self._boundary = (step, monotonic_ns())
+
+    def _reach(self, step: int, now_ns: int) -> None:
+        """The boundary before a step is reached, of which it may have heard: a window may end here."""
         if self._boundary is not None and step > self._boundary[0]:
             seconds = (now_ns - self._boundary[1]) / 1e9 / (step - self._boundary[0])
             (self._times_s if self._open is None else self._open.inside_s).append(seconds)
@@ -194,10 +211,6 @@ class StepWindows:
             self._open.reached = step
             if self._is_over(self._open, step, now_ns):
                 self._close()
-        if self._open is None and self._due:
-            self._begin_next(step, now_ns)
-        if self._open is None and not self._closed:
-            self._leave()
         self._boundary = (step, monotonic_ns())
 
     def _begin_next(self, step: int, now_ns: int) -> None:
@@ -229,22 +242,10 @@ class StepWindows:
             leave()
 
     def _begin(self, window: _DueWindow, step: int, now_ns: int) -> None:
-        wanted = window.range
-        if window.request is not None:
-            end = step + wanted.stop - wanted.start
-            for other in self._due:
-                if other.request is None and not other.range.timed and other.range.start < end:
-                    self._refuse(window, f"it would overlap the window {other.range}")
-                    return
-        elif wanted.timed and self._at(wanted, step, now_ns) >= wanted.stop:
-            self._refuse(window, "no step began in this time, or another window was open")
-            return
-        elif not wanted.timed and wanted.start < step:
-            self._refuse(window, f"its first step was over: step {step} comes next")
-            return
         name = self._profiler.name
         try:
-            obstacle = "a CUDA graph is being captured" if captured() else self._profiler.obstacle()
+            obstacle = self._missed(window, step, now_ns) or self._overlapped(window, step, now_ns)
+            obstacle = obstacle or ("a CUDA graph is being captured" if captured() else self._profiler.obstacle())
             if obstacle:
                 self._refuse(window, obstacle)
                 return
@@ -257,6 +258,30 @@ class StepWindows:
             self._open = _OpenWindow(window, recording, step, spent_ns, list(self._times_s), step)
         except Exception as error:  # of the profiler: the window is lost, capture goes on
             self._refuse(window, f"{name} did not start: {type(error).__name__}: {error}")
+
+    def _missed(self, window: _DueWindow, step: int, now_ns: int) -> str:
+        """Why a window of the configuration comes too late, as a clause; "" if it does not."""
+        wanted = window.range
+        if window.request is not None:
+            return ""
+        if not wanted.timed:
+            return f"its first step was over: step {step} comes next" if wanted.start < step else ""
+        over = self._at(wanted, step, now_ns) >= wanted.stop
+        return "no step began in this time, or another window was open" if over else ""
+
+    def _overlapped(self, window: _DueWindow, step: int, now_ns: int) -> str:
+        """Which other window has steps of a window that begins now, as a clause; "" for none."""
+        end = step + window.range.stop - window.range.start
+        for each in self._together:
+            if each._open is not None:
+                each._reach(step, now_ns)  # this may be its last boundary, which it has not heard of yet
+            steps = [each._open.steps] if each._open is not None else []
+            if window.request is not None:
+                configured = (due.range for due in each._due if due.request is None)
+                steps += [due for due in configured if not due.timed and due.start < end]
+            if steps:
+                return f"it would overlap the window {steps[0]} of {each._profiler.name}"
+        return ""
 
     def _close(self, note: str = "") -> None:
         window, self._open = self._open, None
