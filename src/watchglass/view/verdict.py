@@ -157,7 +157,7 @@ def _in_full(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[TextRow]:
             yield TextRow(printable(ranked.cause.explanation), "", "dim")
         for sentence in ranked.against[:_AGAINST]:
             yield TextRow(f"against it: {printable(sentence)}", "", "dim")
-    links = chain(findings_of(diagnosis, verdict))
+    links = chain(findings_of(diagnosis, verdict), diagnosis.headline)
     for position, link in enumerate(links[:_CHAIN]):
         yield TextRow(link, "chain" if position == 0 else "")
     if len(links) > _CHAIN:

@@ -190,9 +190,14 @@ def workers_named(workers: Sequence[str]) -> str:
     return f"{len(named):,} workers ({listed})"
 
 
-def chain(findings: Sequence[Finding]) -> list[str]:
-    """The symptoms in the order given: step, rule, message. Equal symptoms of several workers are one."""
-    return [chain_link(group) for group in alike(findings)]
+def chain(findings: Sequence[Finding], above: str = "") -> list[str]:
+    """The symptoms in the order given: step, rule, message. Equal symptoms of several workers are one.
+
+    Args:
+        findings: The findings.
+        above: The headline that is shown directly above, whose messages need not be repeated; "" for none.
+    """
+    return [chain_link(group, above) for group in alike(findings)]
 
 
 def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -207,8 +212,11 @@ def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
-def chain_link(findings: Sequence[Finding]) -> str:
-    """One symptom: ``"step 4: ExplodingTensor: the loss became NaN (on worker_1)"``; the first worker is not named."""
+def chain_link(findings: Sequence[Finding], above: str = "") -> str:
+    """One symptom: ``"step 4: ExplodingTensor: the loss became NaN (on worker_1)"``; the first worker is not named.
+
+    ``above`` is as in :func:`chain`.
+    """
     first = findings[0]
     workers = {finding.worker for finding in findings}
     notes = [
@@ -217,5 +225,8 @@ def chain_link(findings: Sequence[Finding]) -> str:
         *(f"on {printable(worker)}" for worker in workers - {"", "worker_0"} if len(workers) == 1),
     ]
     note = "; ".join(filter(None, notes))
-    text = f"step {first.step}: {printable(first.rule)}: {printable(first.message)}"
+    # A headline is a title and messages, "title: message; message".
+    stated = any(f"{before}{first.message}; " in f"{above}; " for before in (": ", "; "))
+    message = "as stated above" if stated else printable(first.message)
+    text = f"step {first.step}: {printable(first.rule)}: {message}"
     return text + (f" ({note})" if note else "")

@@ -67,6 +67,22 @@ def test_plain_text_in_full(sick_verdict: Verdict) -> None:
     )
 
 
+def test_the_chain_does_not_repeat_what_the_headline_states(sick_verdict: Verdict) -> None:
+    first, second = (f.message for f in sick_verdict.findings if f.id in sick_verdict.diagnoses[0].findings)
+
+    def links(headline: str) -> str:
+        diagnosis = replace(sick_verdict.diagnoses[0], headline=headline)
+        text = verdict_text(replace(sick_verdict, diagnoses=(diagnosis,)), width=10_000)
+        return text.partition("   chain    ")[2].partition("   try")[0]
+
+    assert "as stated above" not in links("training diverges")
+    assert "as stated above" not in links(f"training diverges: {first} or {second}")
+    assert "step 45: ExplodingTensor: as stated above (15 times until step 59)" in links(f"It diverges: {first}")
+    both = links(f"It diverges: {first}; {second}")
+    assert both.count("as stated above") == 2
+    assert first not in both
+
+
 def test_a_healthy_run_is_shown_in_three_lines(healthy_verdict: Verdict) -> None:
     assert verdict_text(healthy_verdict) == (
         "no issues found\n\nvalidation accuracy 0.9812\n400 training steps in 1 min 15 s\n2 rules evaluated\n"
