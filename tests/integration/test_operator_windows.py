@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks
 from torch.optim.optimizer import _global_optimizer_post_hooks
-from torch.profiler import profile, schedule
+from torch.profiler import profile, record_function, schedule
 
 from watchglass import open_run
 from watchglass.capture import Hook
@@ -314,7 +314,7 @@ def test_kept_traces_lie_in_the_run_and_have_the_calls_of_the_window(tmp_path: P
 
 
 def test_the_training_thread_writes_no_trace_between_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two windows without a step between them; the recorder's thread has no time to read the first one."""
+    """The recorder's thread has no time to read the first of two windows."""
     looks = StepWindows._read
 
     def read(windows: StepWindows, **how: bool) -> None:
@@ -322,7 +322,7 @@ def test_the_training_thread_writes_no_trace_between_two_steps(tmp_path: Path, m
             looks(windows, **how)
 
     monkeypatch.setattr(StepWindows, "_read", read)
-    train(tmp_path / "run", "10:12,12:14", keep_traces=True)
+    train(tmp_path / "run", "10:12,13:15", keep_traces=True)
     run = open_run(tmp_path / "run")
     assert [bool(window.trace) for window in run.operators()] == [False, True]
     (fact,) = run.facts("trace_not_kept")
@@ -337,3 +337,26 @@ def test_traces_are_kept_up_to_a_size(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (window.trace, len(window) > 0) == ("", True)
     (fact,) = run.facts("trace_not_kept")
     assert "all traces of a worker together have at most 100 bytes" in fact.data["reason"]
+
+
+@pytest.mark.parametrize("every_step", [False, True])
+def test_no_window_begins_while_a_range_of_an_earlier_one_may_be_open(tmp_path: Path, *, every_step: bool) -> None:
+    """PyTorch would write the end of the range into memory that it has freed."""
+    opened: list[Any] = []
+
+    def between(step: int) -> None:
+        if every_step or step == 7:
+            while opened:
+                opened.pop().__exit__(None, None, None)
+            opened.append(record_function("epoch"))
+            opened[-1].__enter__()
+
+    train(tmp_path / "run", "6:9,12:14", between=between)
+    opened.pop().__exit__(None, None, None)
+    run = open_run(tmp_path / "run")
+    if every_step:
+        assert [window.steps for window in run.operators()] == [range(6, 9), range(12, 14)]
+    else:
+        assert [window.steps for window in run.operators()] == [range(6, 9)]
+        reason = "the script's range 'epoch' was open when an earlier window ended, and may still be"
+        assert refusals(run) == [(12, reason)]

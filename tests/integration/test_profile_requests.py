@@ -77,16 +77,16 @@ def test_the_next_steps_are_profiled_and_no_number_changes(tmp_path: Path) -> No
     assert (window.note, window.request) == ("", 0)
 
 
-def test_a_later_start_is_kept_and_windows_may_follow_one_another(tmp_path: Path) -> None:
+def test_a_later_start_is_kept_and_windows_lie_a_step_apart(tmp_path: Path) -> None:
     first, second = Asking(start=15), Asking(at=11, start=17)
 
     def between(hook: Hook, step: int) -> None:
         first(hook, step)
         second(hook, step)
 
-    train(tmp_path / "run", between, profiler={"profile_steps": "20:22"})
+    train(tmp_path / "run", between, profiler={"profile_steps": "21:23"})
     assert [(each.steps, each.request) for each in open_run(tmp_path / "run").operators()] == [
-        (range(15, 17), 0), (range(17, 19), 1), (range(20, 22), None),
+        (range(15, 17), 0), (range(18, 20), 1), (range(21, 23), None),
     ]  # fmt: skip
 
 

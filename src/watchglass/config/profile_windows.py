@@ -35,22 +35,26 @@ class ProfiledRange:
         return f"{self.start:g}s:{self.stop:g}s" if self.timed else f"{self.start}:{self.stop}"
 
 
-def profile_windows(texts: Iterable[str]) -> tuple[ProfiledRange, ...]:
+def profile_windows(texts: Iterable[str], *, adjoin: bool = True) -> tuple[ProfiledRange, ...]:
     """The windows: those of steps, ascending, then those of seconds.
 
     Args:
         texts: ``"START:STOP"`` each, for the training steps from START up to, without, STOP; or ``"60s:65s"``, for the
             steps that begin in that time since the first update.
+        adjoin: Whether one may begin at the step at which another one ends.
 
     Raises:
-        InvalidValueError: A text of another form, a window that begins at step 0, is empty or too long, or overlaps
-            another one of its unit.
+        InvalidValueError: A text of another form, a window that begins at step 0, is empty or too long, overlaps
+            another one of its unit, or adjoins it although it may not.
     """
     windows = sorted((_window(text) for text in texts), key=lambda window: (window.timed, window.start))
     for one, other in itertools.pairwise(windows):
         if one.timed == other.timed and _overlap(one, other):
             joined = ProfiledRange(one.start, max(one.stop, other.stop), one.timed)
             raise InvalidValueError(f"windows must not overlap but got {one} and {other}; use {joined}")
+        if not (adjoin or other.timed) and one.stop == other.start:
+            joined = ProfiledRange(one.start, other.stop)
+            raise InvalidValueError(f"windows must lie a step apart but got {one} and {other}; use {joined}")
     return tuple(windows)
 
 

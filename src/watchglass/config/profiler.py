@@ -47,9 +47,9 @@ class ProfilerConfig:
 
     def __post_init__(self) -> None:
         validate(self)
-        for name in ("profile_steps", "python_profile"):
+        for name, windows in (("profile_steps", "operator_windows"), ("python_profile", "python_windows")):
             try:
-                profile_windows(getattr(self, name))
+                getattr(self, windows)
             except InvalidValueError as error:
                 raise ParameterError("ProfilerConfig", name, str(error)) from None
         overlap = first_overlap(self.operator_windows, self.python_windows)
@@ -73,7 +73,7 @@ class ProfilerConfig:
     @property
     def operator_windows(self) -> tuple[ProfiledRange, ...]:
         """The windows of ``profile_steps``."""
-        return profile_windows(self.profile_steps)
+        return profile_windows(self.profile_steps, adjoin=False)
 
     @property
     def python_windows(self) -> tuple[ProfiledRange, ...]:

@@ -1,8 +1,8 @@
 """PyTorch's profiler in windows of training steps: the operators of a model.
 
-PyTorch has one profiler for each process, so that a second one would end the first. The events of a window must be
-freed while nothing is profiled: PyTorch 2.13 damages its memory otherwise, and the garbage collector may free them at
-any time. So they are freed as soon as they are summed up, and before the next window or a profiler of the script.
+PyTorch has one profiler for each process, so that a second one would end the first. A range that is open when a profile
+ends must have ended before the next profile begins: PyTorch 2.13 writes its end into the freed memory of the first one
+otherwise. Windows end in such a range, that of the optimizer's step, so they lie a step apart.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from watchglass.records import Fact, MemoryTotals, OperatorTotals, OperatorWindo
 
 if TYPE_CHECKING:
     from torch.profiler import profile
+
+#: The scope of ranges that ``record_function`` makes.
+_OF_SCRIPT = 7
 
 
 @dataclass
@@ -61,15 +64,20 @@ class OperatorProfiler(WindowProfiler):
 
     kind = "operators"
     name = "PyTorch's profiler"
+    apart = 1
 
     def __init__(self, hook: Hook, models: Models, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self._hook, self._models, self._optimizers = hook, models, optimizers
         self._traces = KeptTraces(hook)
+        # Name of a range that may be open since an earlier window; "" for none.
+        self._left_open = ""
 
     def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:  # noqa: D102
         return config.profiler.operator_windows
 
     def obstacle(self) -> str:  # noqa: D102
+        if self._left_open:
+            return f"the script's range {self._left_open!r} was open when an earlier window ended, and may still be"
         profiles = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
         return "the script uses PyTorch's profiler itself" if profiles else ""
 
@@ -108,7 +116,9 @@ class OperatorProfiler(WindowProfiler):
             trace = self._traces.keep(profile, frame.first_step, writes=writes)
         modules = tuple(ranges.operators(profile.events() or ())) if ranges is not None else ()
         results = profile.profiler.kineto_results if profile.profiler is not None else None
-        memory = (*recording.held, *temporary_memory(results.events() if results is not None else ()))
+        events = results.events() if results is not None else ()
+        self._left_open = self._left_open or _left_open(events)
+        memory = (*recording.held, *temporary_memory(events))
         window = OperatorWindow(
             frame.first_step, frame.end_step, tuple(operators), *frame[2:], trace, modules, memory
         )  # fmt: skip
@@ -134,6 +144,19 @@ def _totals(event: Any) -> OperatorTotals:
         int(event.self_device_memory_usage),
         event.device_type.name != "CPU",
     )
+
+
+def _left_open(events: Iterable[Any]) -> str:
+    """A range of the script that was open at the end and may last for more steps; "" for none.
+
+    One that also ended in the window is begun in each step, as that of the optimizer's step is.
+    """
+    ended, unended = set(), set()
+    for event in events:
+        if event.scope() == _OF_SCRIPT:
+            (ended if event.end_thread_id() else unended).add(event.name())
+    lasting = sorted(name for name in unended - ended if not name.startswith("Optimizer.step#"))
+    return lasting[0] if lasting else ""
 
 
 def _seconds(microseconds: float) -> float:

@@ -33,10 +33,12 @@ class WindowProfiler(ABC):
     Attributes:
         kind: What requests call it, see :class:`~watchglass.control.ProfileWindow`; also the source of its facts.
         name: Its name in sentences.
+        apart: Steps that lie between two of its windows, at least.
     """
 
     kind: ClassVar[str]
     name: ClassVar[str]
+    apart: ClassVar[int] = 0
 
     @abstractmethod
     def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:
@@ -148,6 +150,8 @@ class StepWindows:
         self._reading = threading.Lock()
         self._times_s: deque[float] = deque(maxlen=COMPARED_STEPS)
         self._boundary: tuple[int, int] | None = None
+        # The step before which no window begins.
+        self._earliest = 0
         # The first update, from which windows of seconds count.
         self._begun_ns = 0
         self._configured: tuple[ProfiledRange, ...] = ()
@@ -196,7 +200,7 @@ class StepWindows:
         step, now_ns = clock.next_train_step, monotonic_ns()
         self._begun_ns = self._begun_ns or now_ns
         self._reach(step, now_ns)
-        if self._open is None and self._due:
+        if self._open is None and self._due and step >= self._earliest:
             self._begin_next(step, now_ns)
         if self._open is None and not self._closed:
             self._leave()
@@ -245,11 +249,12 @@ class StepWindows:
         name = self._profiler.name
         try:
             obstacle = self._missed(window, step, now_ns) or self._overlapped(window, step, now_ns)
-            obstacle = obstacle or ("a CUDA graph is being captured" if captured() else self._profiler.obstacle())
+            if not obstacle:
+                self._read(writes=False)
+                obstacle = "a CUDA graph is being captured" if captured() else self._profiler.obstacle()
             if obstacle:
                 self._refuse(window, obstacle)
                 return
-            self._read(writes=False)
             began_ns = monotonic_ns()
             recording = self._profiler.start()
             if self._leave_script is None:
@@ -278,7 +283,8 @@ class StepWindows:
             steps = [each._open.steps] if each._open is not None else []
             if window.request is not None:
                 configured = (due.range for due in each._due if due.request is None)
-                steps += [due for due in configured if not due.timed and due.start < end]
+                after = end + (self._profiler.apart if each is self else 0)
+                steps += [due for due in configured if not due.timed and due.start < after]
             if steps:
                 return f"it would overlap the window {steps[0]} of {each._profiler.name}"
         return ""
@@ -286,6 +292,7 @@ class StepWindows:
     def _close(self, note: str = "") -> None:
         window, self._open = self._open, None
         assert window is not None
+        self._earliest = window.reached + self._profiler.apart
         began_ns = monotonic_ns()
         try:
             self._profiler.stop(window.recording)
