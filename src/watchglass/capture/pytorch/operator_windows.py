@@ -151,7 +151,8 @@ def _left_open(events: Iterable[Any]) -> str:
 
     One that also ended in the window is begun in each step, as that of the optimizer's step is.
     """
-    ended, unended = set(), set()
+    ended: set[str] = set()
+    unended: set[str] = set()
     for event in events:
         if event.scope() == _OF_SCRIPT:
             (ended if event.end_thread_id() else unended).add(event.name())
