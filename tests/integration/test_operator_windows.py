@@ -326,7 +326,7 @@ def test_the_training_thread_writes_no_trace_between_two_steps(tmp_path: Path, m
     run = open_run(tmp_path / "run")
     assert [bool(window.trace) for window in run.operators()] == [False, True]
     (fact,) = run.facts("trace_not_kept")
-    assert fact.data["reason"].endswith("the next profiler began before it was written")
+    assert fact.data["reason"].endswith("the next window began before it was written")
 
 
 def test_traces_are_kept_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ class KeptTraces:
         """Write the trace of a recording, if ``writes``; returns its path in the run, "" if it is not kept."""
         try:
             if not writes:
-                raise RuntimeError("the next profiler began before it was written")
+                raise RuntimeError("the next window began before it was written")
             return self._write(recording, first_step)
         except Exception as error:  # the window is recorded without it
             reason = f"{type(error).__name__}: {error}"

@@ -60,7 +60,7 @@ class WindowProfiler(ABC):
     def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> Fact:
         """What was recorded, as a fact.
 
-        On the recorder's thread, as a rule. Else ``writes`` is False while the training thread waits to go on.
+        On the recorder's thread, as a rule. Else ``writes`` is False: the training thread waits to begin a window.
 
         Args:
             recording: Of :meth:`start`.
@@ -202,7 +202,7 @@ class StepWindows:
         self._reach(step, now_ns)
         if self._open is None and self._due and step >= self._earliest:
             self._begin_next(step, now_ns)
-        if self._open is None and not self._closed:
+        if self._open is None:
             self._leave()
         self._boundary = (step, monotonic_ns())
 
@@ -240,7 +240,7 @@ class StepWindows:
         return self._at(steps, step, now_ns) >= steps.stop
 
     def _leave(self) -> None:
-        """No events are left: what the script profiles needs no attention."""
+        """No window is open: what the script profiles needs no attention."""
         leave, self._leave_script = self._leave_script, None
         if leave is not None:
             leave()
@@ -310,10 +310,8 @@ class StepWindows:
 
     def _script_profiles(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The script is about to profile itself."""
-        if threading.get_ident() == self._thread:
-            if self._open is not None:
-                self._close(f"the script began to use {self._profiler.name} itself")
-            self._read(writes=False)
+        if threading.get_ident() == self._thread and self._open is not None:
+            self._close(f"the script began to use {self._profiler.name} itself")
 
     def _run_ends(self) -> None:
         if self._open is not None:
