@@ -199,6 +199,105 @@ def blowing_up(loop: Loop, number: int) -> None:
     loop.step()
 
 
+def many(loop: Loop, number: int, *, left: bool = False) -> None:
+    """As in reinforcement learning: several calls of the model, and one backward through all of them."""
+    losses = [loop.loss(rows) for rows in range(2, 5 + number % 3)]
+    if left:
+        del losses[1]
+    loop.optimizer.zero_grad()
+    torch.stack(losses).sum().backward()
+    loop.optimizer.step()
+
+
+def many_with_one_left(loop: Loop, number: int) -> None:
+    many(loop, number, left=number % 11 == 10)
+
+
+def many_with_the_last_left(loop: Loop, number: int) -> None:
+    many(loop, number)
+    if number % 11 == 10:
+        loop.loss(4)
+
+
+def many_and_evaluating(loop: Loop, number: int) -> None:
+    losses = [loop.loss(2), loop.loss(3)]
+    if number == 28:
+        loop.evaluate()
+    losses.append(loop.loss(4))
+    loop.optimizer.zero_grad()
+    torch.stack(losses).sum().backward()
+    if number == 45:
+        loop.evaluate()
+    loop.optimizer.step()
+    if number % 20 == 19:
+        loop.evaluate()
+
+
+def many_and_stumbling(loop: Loop, number: int) -> None:
+    losses = [loop.loss(2), loop.loss(3)]
+    if number % 11 == 10:
+        loop.stumble()
+    losses.append(loop.loss(4))
+    loop.optimizer.zero_grad()
+    torch.stack(losses).sum().backward()
+    loop.optimizer.step()
+
+
+def many_and_accumulating_at_times(loop: Loop, number: int) -> None:
+    losses = [loop.loss(2), loop.loss(3)]
+    loop.optimizer.zero_grad()
+    torch.stack(losses).sum().backward()
+    if number % 11 == 10:
+        (loop.loss(4) + loop.loss(5)).backward()
+    loop.optimizer.step()
+
+
+def many_with_other_gradients(loop: Loop, number: int) -> None:
+    """A penalty on gradients goes through outputs, and so does a gradient that trains nothing."""
+    losses = [loop.loss(2), loop.loss(3)]
+    if number % 11 == 10:
+        torch.autograd.grad(loop.loss(4), list(loop.model.parameters()))
+    loop.optimizer.zero_grad()
+    torch.stack(losses).sum().backward(retain_graph=number % 13 == 12)
+    if number % 13 == 12:
+        losses[0].backward()
+    loop.optimizer.step()
+
+
+def many_and_blowing_up(loop: Loop, number: int) -> None:
+    if number == 45:
+        loop.inputs[3, 3] = math.nan
+    many(loop, number)
+
+
+def many_with_a_checkpoint(loop: Loop, number: int) -> None:
+    losses = [loop.loss(2), loop.loss(3)]
+    if number == 40:
+        output = checkpoint(loop.model, loop.inputs[:4], use_reentrant=False)
+        losses.append(F.cross_entropy(output, loop.labels[:4]))
+    loop.optimizer.zero_grad()
+    torch.stack(losses).sum().backward()
+    loop.optimizer.step()
+
+
+def one_among_many(loop: Loop, number: int) -> None:
+    (plain if number % 3 == 2 else many)(loop, number)
+
+
+def very_many(loop: Loop, number: int) -> None:
+    losses = [loop.loss(2) for _ in range(1100 if number in (40, 41) else 2)]
+    loop.optimizer.zero_grad()
+    torch.stack(losses).sum().backward()
+    loop.optimizer.step()
+
+
+MANY = [
+    many, many_with_one_left, many_with_the_last_left, many_and_evaluating, many_and_stumbling,
+    many_and_accumulating_at_times, many_with_other_gradients, many_and_blowing_up, many_with_a_checkpoint,
+    one_among_many, very_many,
+]  # fmt: skip
+
+
 def saving(loop: Loop, number: int) -> None:
     loop.optimizer.zero_grad()
     loop.backward()
@@ -265,7 +364,7 @@ def recorded(
         accumulating_and_clearing_at_times,
         going_back_at_times, scheduling, stumbling,
         with_a_closure_at_times, with_two_losses_at_times, blowing_up, saving,
-        saving_after_the_update, evaluating_and_saving,
+        saving_after_the_update, evaluating_and_saving, *MANY,
     ],
     ids=lambda happening: happening.__name__,
 )  # fmt: skip

@@ -117,8 +117,13 @@ class StepClock:
         if provisional in self._phase:
             self._phase.add(number)
 
-    def forward(self, *, grad: bool, training: bool, start_ns: int = 0, model: int = 0) -> Forward:
-        """An outermost forward of a model begins, or began at ``start_ns``; returns what to collect its records in."""
+    def forward(
+        self, *, grad: bool, training: bool, start_ns: int = 0, model: int = 0, begun: Forward | None = None
+    ) -> Forward:
+        """An outermost forward of a model begins, or began at ``start_ns``; returns what to collect its records in.
+
+        That is ``begun`` where a forward began before the clock is told of it.
+        """
         # Runs at every step, between what is due and what is not: every call in here counts.
         now = start_ns or self._now_ns()
         if self.evaluation is not None:
@@ -131,7 +136,7 @@ class StepClock:
         if step is not None and step.updated:
             self.close_train()
             step = None
-        forward = Forward(now, training, model, grad=grad)
+        forward = begun or Forward(now, training, model, grad=grad)
         if not grad:
             if step is not None and step.forwards and all(other.model != model for other in step.forwards):
                 forward.helps, forward.records = True, step.records

@@ -7,6 +7,9 @@ begins and as the optimizer has stepped. They only follow the pattern; all other
 first deviation (an evaluation, a second optimizer, a non-finite loss, a stop) ends the fast path: the full path gets
 the state of the step so far, as if it had been on from the start.
 
+In reinforcement learning one backward runs through many calls of the model. A call that it does not run through is an
+evaluation, so in such steps each output has a hook, as on the full path.
+
 Where the script updates the model itself, no callback reports it. Then the versions of a few parameters are noted as
 a backward ends, and compared as the model is called again: if they differ, the step was over.
 """
@@ -17,6 +20,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any, NamedTuple, Protocol
@@ -28,17 +32,22 @@ from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
 from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
 from watchglass.capture.pytorch.module_capture import first_tensor
-from watchglass.capture.pytorch.module_tree import inside
+from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
+from watchglass.capture.pytorch.module_tree import inside, is_compiled
+from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.random_state import NONE, Randomness
+from watchglass.capture.pytorch.tensor_hooks import hook_gradient
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.step_phases import AFTER_BACKWARD, BACKWARD, FORWARD, NO_PHASES
-from watchglass.record import CapturedRecords, OpenStep
+from watchglass.record import CapturedRecords, Forward, OpenStep
 from watchglass.store import ABSENT
 
 #: A fast path that ends within this number of steps followed the wrong pattern, which must be learned again.
 _SOON = 2
+#: Most calls of the model for one backward: the clock takes the oldest of many more for evaluations.
+_MOST_FORWARDS = 512
 #: Arguments of torch.autograd.backward before the tensors that it is for.
 _INPUTS = 5
 
@@ -46,6 +55,10 @@ _INPUTS = 5
 #: Phases of a step on the fast path. Plain numbers: looking up a member of an enumeration costs more than comparing it.
 _OFF, _BETWEEN, _FORWARD, _BACKWARD = range(4)
 _LEAST, _MOST = -math.inf, math.inf
+# By phase: whether the next call of the model is a part of the pattern.
+_ONE_EACH = (False, True, False, True)
+_SEVERAL_FOR_ONE = (False, True, True, False)
+_NO_MORE = (False, False, False, False)
 
 
 class FullPath(NamedTuple):
@@ -122,7 +135,16 @@ class FastPath:
         self._step = 0
         self._start_ns = 0
         self._backwards = 0
-        # Most of them in a step, and a parameter whose gradient is there from the first on.
+        # Whether one backward runs through several forwards: then each is observed, by a hook on what it returned.
+        self._several = False
+        self._follows = _ONE_EACH
+        self._forwards: list[Forward] = []
+        self._called: Forward | None = None
+        shielded = current.hook.guard.shielded
+        self._returned: Callable[..., Any] = shielded(self._after_forward, unless=compiling)
+        self._arrived: Callable[..., Any] = shielded(self._through)
+        self._forget_returns: Callable[[], None] = _gone
+        # Most backwards in a step, and a parameter whose gradient is there from the first on.
         self._most = 1
         self._parameter: Callable[[], Tensor | None] = _gone
         self._loss = self._total = 0.0
@@ -155,7 +177,7 @@ class FastPath:
             if at == _BACKWARD and self._by_script:
                 at = self._after_script_updates()
             # An evaluation need not be without gradients.
-            if at != _FORWARD and at != _OFF and self._continues(root):
+            if self._follows[at] and self._continues(root):
                 self._begin_forward(arguments, kwargs)
                 return None
             if at == _FORWARD and root in self._inside and is_grad_enabled():
@@ -183,6 +205,30 @@ class FastPath:
         self._versions = versions(arguments, kwargs)
         if self._random:
             self._states = self._draws.states()
+        if self._several:
+            self._called = forward = Forward(now_ns, self._training, self._model)
+            forward.weight = self._weight
+            self._forwards.append(forward)
+            if len(self._forwards) >= _MOST_FORWARDS:
+                self._follows = _NO_MORE
+
+    def _after_forward(self, root: nn.Module, arguments: Any, output: Any) -> None:
+        """The model has returned, where one backward runs through several of its calls."""
+        if get_ident() != self._thread:
+            return
+        forward, self._called = self._called, None
+        if forward is None or self._at != _FORWARD:
+            return
+        forward.marked = False
+        arrived = partial(self._arrived, forward)
+        for _, tensor in (("", output),) if isinstance(output, Tensor) else tensors_in(output):
+            if tensor.requires_grad:
+                hook_gradient(tensor, arrived)
+                forward.marked = True
+
+    def _through(self, forward: Forward, gradient: Tensor | None) -> None:
+        if self._running or self._current.in_backward:  # not by torch.autograd.grad, which trains nothing
+            forward.backpropagated = True
 
     def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A backward is about to run."""
@@ -236,6 +282,8 @@ class FastPath:
                 self._phases.begin(AFTER_BACKWARD)
             if self._by_script:
                 self._before_script_updates()
+            elif not all(forward.backpropagated or not forward.marked for forward in self._forwards):
+                self.leave()
 
     def before_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step. On the fast path observed only for the norm."""
@@ -314,6 +362,8 @@ class FastPath:
                 self._phases.hand_over(hook.current_records())
         hook.steady_step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
         self._backwards = 0
+        if self._several:
+            self._forwards, self._follows = [], _SEVERAL_FOR_ONE
         self._arguments = self._kwargs = None
         self._step = step = self._step + 1
         self._at = _BETWEEN
@@ -354,7 +404,7 @@ class FastPath:
             plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
             by_script: Whether ``optimizer`` stands for lines of the script.
         """
-        forwards, groups = step.forwards, optimizer.param_groups
+        forwards, groups, backwards = step.forwards, optimizer.param_groups, self._current.objectives.backwards
         root = self._current.models.only_root(step.mode_step - self._habit)
         same = (
             plain
@@ -367,8 +417,9 @@ class FastPath:
             and objective is not None
             and type(objective.value) is float
             and math.isfinite(objective.value)
-            # One loss for each backward and forward: nothing was cleared between them.
-            and len(objective.losses) == self._current.objectives.backwards == len(forwards)
+            # One loss for each backward, and forward: nothing was cleared between them.
+            and len(objective.losses) == backwards
+            and (len(forwards) == backwards or (backwards == 1 and not by_script))
             and all(loss.plain for loss in objective.losses)
             and all(forward.backpropagated for forward in forwards)
         )
@@ -376,10 +427,15 @@ class FastPath:
             self._alike = 0
             self._optimizer, self._root = weakref.ref(optimizer), _gone if root is None else weakref.ref(root)
             self._inside = weakref.WeakSet(() if root is None else inside(root))
-        self._most = max(self._most, len(forwards)) if self._alike else len(forwards)
+        self._most = max(self._most, backwards) if self._alike else backwards
+        self._several = len(forwards) > backwards or (self._several and self._alike > 0)
         self._alike += same
         if self._alike < self._habit:
             return False
+        if self._several and root is not None and is_compiled(root):
+            self._alike = 0
+            return False
+        self._follows = _SEVERAL_FOR_ONE if self._several else _ONE_EACH
         self._model, self._by_script = step.model, by_script
         state = forwards[-1].state
         known = isinstance(state, ForwardState)
@@ -413,6 +469,9 @@ class FastPath:
         self._current.forward = None
         for listener in self._current.events.resting:
             listener(True)
+        root = self._root()
+        if self._several and root is not None:
+            self._forget_returns = unsaved(root.register_forward_hook(Unsaved(self._returned)))
         self._look_around()
 
     def enter_with(self, root: nn.Module, arguments: Any, kwargs: Any) -> bool:
@@ -440,6 +499,8 @@ class FastPath:
         if steps < _SOON and self._step < self._end:
             self._alike = 0
         self.listen_to_updates(True)
+        self._forget_returns()
+        self._forget_returns = _gone
         for listener in self._current.events.resting:
             listener(False)
         self._hook.alternating.passed(self._model, steps)
@@ -450,33 +511,42 @@ class FastPath:
             self.script.read(self._read)
         self._read = None
         self._backwards = 0
+        self._forwards, self._called = [], None
         self._arguments = self._kwargs = None
 
     def _hand_over(self, at: int, superseded: bool) -> None:
         current, clock, root = self._current, self._hook.clock, self._root()
         training = root is None or root.training
-        weights = [self._total] if self._backwards else []
-        if at == _FORWARD:
-            weights.append(self._weight)
-        for index, weight in enumerate(weights):
+        forwards = self._forwards
+        if not self._several:
+            weights = [self._total] if self._backwards else []
+            if at == _FORWARD:
+                weights.append(self._weight)
+            forwards = [Forward(self._start_ns, training, self._model) for _ in weights]
+            for forward, weight in zip(forwards, weights, strict=True):
+                forward.weight = weight
+        # Those that backwards have run through.
+        through = forwards if self._several else forwards[:1]
+        for forward in through if self._backwards else ():
+            forward.backpropagated |= not (self._several and forward.marked)
+        for forward in forwards:
             before = clock.train
-            forward = current.forward = clock.forward(
-                grad=True, training=training, start_ns=self._start_ns, model=self._model
+            current.forward = clock.forward(
+                grad=True, training=training, start_ns=forward.start_ns, model=self._model, begun=forward
             )
             if clock.train is not None and clock.train is not before:
                 current.begin_step(clock.train)
-            forward.weight = weight
-            if index == 0 and self._backwards:
-                forward.backpropagated = True
+            if self._backwards and forward is through[-1]:
                 current.objectives.restore(self._optimizer(), self._loss, self._total, self._backwards)
                 if self._backwards >= self._most and (at == _FORWARD or superseded):
                     self.on_missed_update()
-        assert current.forward is not None
-        # Where no mark was set, any backward counts.
-        current.forward.marked = superseded or at != _FORWARD
+        last = forwards[-1]
+        if not self._several or self._called is last:
+            # Where no mark was set, any backward counts.
+            last.marked = superseded or at != _FORWARD
         if self._settings is not None and root is not None:
             # Without the output of the model: it must not live longer than in an unwatched run.
-            current.forward.state = state = ForwardState(
+            last.state = state = ForwardState(
                 root, self._arguments, self._kwargs, self._settings, self._versions, self._states, self._draws,
                 self._hook.limits.kept_forward_bytes,
             )  # fmt: skip

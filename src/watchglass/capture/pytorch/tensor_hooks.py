@@ -21,11 +21,16 @@ def observe_gradient(tensor: Tensor, guard: Guard, arrived: Callable[[Tensor | N
         guard: Keeps faults of ``arrived`` from autograd.
         arrived: Called on any thread, also by ``torch.autograd.grad``; returns nothing.
     """
+    return hook_gradient(tensor, guard.shielded(arrived))
+
+
+def hook_gradient(tensor: Tensor, shielded: Callable[..., None]) -> RemovableHandle:
+    """The same for a function that went through the guard, for where that is not to be made anew for each tensor."""
     # A view that was changed through another one gets its node when it is asked for it. In register_hook, PyTorch up to
     # 2.14 asks too late, and the process crashes: https://github.com/pytorch/pytorch/issues/196459.
     _ = tensor.grad_fn
     # Nothing is lost when a tensor with this hook is saved, and PyTorch is not to warn of it.
-    handle: RemovableHandle = tensor.register_hook(unserializable_hook(guard.shielded(arrived)))
+    handle: RemovableHandle = tensor.register_hook(unserializable_hook(shielded))
     return handle
 
 
