@@ -73,6 +73,7 @@ TORCH_PATCHABLE = (
     ("torch.serialization", ""),
     ("torch.profiler", "profile"),
     ("torch.autograd.profiler", "profile"),
+    ("torch.autograd.profiler", "record_function"),
 )
 
 

@@ -7,6 +7,7 @@ otherwise. Windows end in such a range, that of the optimizer's step, so they li
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,10 +28,7 @@ from watchglass.config import ProfiledRange, SessionConfig
 from watchglass.records import Fact, MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame
 
 if TYPE_CHECKING:
-    from torch.profiler import profile
-
-#: The scope of ranges that ``record_function`` makes.
-_OF_SCRIPT = 7
+    from torch.profiler import profile, record_function
 
 
 @dataclass
@@ -40,15 +38,18 @@ class _Recording:
     Attributes:
         profile: By PyTorch.
         ranges: Around modules; None where code is compiled, which hooks would compile once more.
+        ignore_script: Observes ranges of the script no longer.
         held: Memory at the end of the window.
     """
 
     profile: profile
     ranges: ModuleRanges | None
+    ignore_script: Callable[[], None]
     held: tuple[MemoryTotals, ...] = ()
 
     def end_ranges(self) -> None:
-        """Observe modules no longer."""
+        """Observe modules and ranges of the script no longer."""
+        self.ignore_script()
         if self.ranges is not None:
             self.ranges.end()
 
@@ -69,15 +70,15 @@ class OperatorProfiler(WindowProfiler):
     def __init__(self, hook: Hook, models: Models, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self._hook, self._models, self._optimizers = hook, models, optimizers
         self._traces = KeptTraces(hook)
-        # Name of a range that may be open since an earlier window; "" for none.
-        self._left_open = ""
+        # Ranges that were begun in windows; one that `with` begins is freed where it ends.
+        self._begun: weakref.WeakSet[record_function] = weakref.WeakSet()
 
     def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:  # noqa: D102
         return config.profiler.operator_windows
 
     def obstacle(self) -> str:  # noqa: D102
-        if self._left_open:
-            return f"the script's range {self._left_open!r} was open when an earlier window ended, and may still be"
+        for each in self._begun:
+            return f"the script's range {each.name!r}, which began in an earlier window, may be open"
         profiles = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
         return "the script uses PyTorch's profiler itself" if profiles else ""
 
@@ -90,6 +91,7 @@ class OperatorProfiler(WindowProfiler):
         recording = _Recording(
             profiler.profile(activities=activities, profile_memory=True),
             None if compiled_so_far() else ModuleRanges(self._models, self._hook.guard),
+            calls.RANGES.listen(self._hook.guard, before=lambda args, kwargs: self._begun.add(args[0])),
         )
         try:
             recording.profile.start()
@@ -116,9 +118,7 @@ class OperatorProfiler(WindowProfiler):
             trace = self._traces.keep(profile, frame.first_step, writes=writes)
         modules = tuple(ranges.operators(profile.events() or ())) if ranges is not None else ()
         results = profile.profiler.kineto_results if profile.profiler is not None else None
-        events = results.events() if results is not None else ()
-        self._left_open = self._left_open or _left_open(events)
-        memory = (*recording.held, *temporary_memory(events))
+        memory = (*recording.held, *temporary_memory(results.events() if results is not None else ()))
         window = OperatorWindow(
             frame.first_step, frame.end_step, tuple(operators), *frame[2:], trace, modules, memory
         )  # fmt: skip
@@ -144,20 +144,6 @@ def _totals(event: Any) -> OperatorTotals:
         int(event.self_device_memory_usage),
         event.device_type.name != "CPU",
     )
-
-
-def _left_open(events: Iterable[Any]) -> str:
-    """A range of the script that was open at the end and may last for more steps; "" for none.
-
-    One that also ended in the window is begun in each step, as that of the optimizer's step is.
-    """
-    ended: set[str] = set()
-    unended: set[str] = set()
-    for event in events:
-        if event.scope() == _OF_SCRIPT:
-            (ended if event.end_thread_id() else unended).add(event.name())
-    lasting = sorted(name for name in unended - ended if not name.startswith("Optimizer.step#"))
-    return lasting[0] if lasting else ""
 
 
 def _seconds(microseconds: float) -> float:

@@ -10,9 +10,8 @@ forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.fu
 ``scaled_dot_product_attention`` and ``multi_head_attention_forward``, in captured steps in which casts to float8 are
 observed ``to`` of ``Tensor``, in single steps in which a rule looks for reads of tensors ``item``, ``tolist``, ``cpu``,
 ``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and ``torch.cuda.synchronize``, while operators are
-profiled ``start`` and ``step`` of ``torch.profiler.profile`` and ``__enter__`` of
-``torch.autograd.profiler.profile``, and, while Python functions are, ``cProfile.Profile.enable`` and
-``sys.setprofile``.
+profiled ``start`` and ``step`` of ``torch.profiler.profile`` and, of ``torch.autograd.profiler``, ``__enter__`` of
+``profile`` and ``record_function``, and, while Python functions are, ``cProfile.Profile.enable`` and ``sys.setprofile``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
@@ -312,6 +311,10 @@ def _profilers() -> Iterable[tuple[Any, str]]:
     return ((recent, "start"), (recent, "step"), (older, "__enter__"))
 
 
+def _ranges() -> Iterable[tuple[Any, str]]:
+    return ((torch.autograd.profiler.record_function, "__enter__"),)
+
+
 def _python_profilers() -> Iterable[tuple[Any, str]]:
     from cProfile import Profile
 
@@ -387,7 +390,9 @@ def keep_wrapped(guard: Guard) -> Callable[[], None]:
 
 #: Of a profiler of the script itself, while operators are profiled.
 PROFILERS = PublicCall(_profilers, NestOfThread())
-#: The same of Python, while functions are profiled.
+#: Where a range of the script (``record_function``) begins, while operators are profiled.
+RANGES = PublicCall(_ranges, inner=True)
+#: Profilers of Python functions, while those are profiled.
 PYTHON_PROFILERS = PublicCall(_python_profilers, NestOfThread())
 #: By the class of the iterators of a loader.
 _OF_CLASSES: dict[tuple[type, str], PublicCall] = {}
