@@ -11,7 +11,8 @@ forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.fu
 observed ``to`` of ``Tensor``, in single steps in which a rule looks for reads of tensors ``item``, ``tolist``, ``cpu``,
 ``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and ``torch.cuda.synchronize``, while operators are
 profiled ``start`` and ``step`` of ``torch.profiler.profile`` and, of ``torch.autograd.profiler``, ``__enter__`` of
-``profile`` and ``record_function``, and, while Python functions are, ``cProfile.Profile.enable`` and ``sys.setprofile``.
+``profile`` and ``record_function``, and, while Python functions are profiled, ``cProfile.Profile.enable`` and
+``sys.setprofile``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
