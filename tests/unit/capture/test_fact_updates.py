@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import watchglass
 from facts_of import batch, classifier, facts, facts_by_step, watching
+from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.capture.update_samples import chosen, next_after
 
 Optimizer = torch.optim.Optimizer
@@ -190,3 +192,22 @@ def test_running_statistics_that_stay(run_path: Path) -> None:
             F.cross_entropy(model(batch(number)[0]), batch(number)[1]).backward()
             optimizer.step()
     assert [fact["modules"][0]["initial"] for fact in facts(run_path, "running_statistics")] == [True, True]
+
+
+def test_calls_of_a_teacher_count_as_no_evaluations(run_path: Path) -> None:
+    model, teacher = classifier(), classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watchglass.Hook(run=run_path, strict=True, facts=("running_statistics",)) as hook:
+        PyTorchAdapter(hook, discover=True)
+        for number in range(6):
+            inputs, labels = batch(number)
+            with torch.no_grad():
+                wanted = teacher(inputs).softmax(1)
+            output = model(inputs)
+            optimizer.zero_grad()
+            (F.cross_entropy(output, labels) + F.mse_loss(output.softmax(1), wanted)).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            model(batch()[0])
+    assert not facts(run_path, "running_statistics")[-1]["model_training"], "that of the first evaluation"

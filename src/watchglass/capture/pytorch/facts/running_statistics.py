@@ -50,7 +50,8 @@ class RunningStatistics:
 
     def evaluation_began(self, call: ForwardCall) -> None:
         """The first forward of an evaluation is about to run."""
-        if self._has_any(call.root) and self._due(Mode.EVAL):
+        # Models without a number only help to train others, or are not trained yet: nothing is recorded of them.
+        if call.forward.model >= 0 and self._has_any(call.root) and self._due(Mode.EVAL):
             self._record(call.forward.records, call.root, dict.fromkeys(_tracking(call.root)))
 
     def forward_ended(self, call: ForwardCall) -> None:
