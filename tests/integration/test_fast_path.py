@@ -574,49 +574,204 @@ def test_a_discovered_model_may_go_and_another_take_its_place(tmp_path: Path) ->
     assert len(open_run(tmp_path / "run").steps()) >= 2 * STEPS - 1, "the second is found by its first update"
 
 
-@pytest.mark.parametrize("first", [False, True])
-def test_a_teacher_that_is_called_inside_a_step_leaves_it_on_the_fast_path(tmp_path: Path, first: bool) -> None:
-    """Ahead of a step its call may also be an evaluation, which only the full path can tell apart."""
+class Distillation:
+    """A student, and a teacher that is averaged by hand."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.teacher, self.assistant = Loop().model, Loop().model
+        self.teacher.insert(1, nn.BatchNorm1d(8))
+        self.criterion = Criterion()
+        self.save: Callable[[str, float], None]
+
+    @torch.no_grad()
+    def soft(self, teacher: nn.Module | None = None) -> Tensor:
+        return (teacher or self.teacher)(self.loop.inputs).softmax(1)  # type: ignore[no-any-return]
+
+    def learn(self, wanted: Tensor | None) -> None:
+        loop = self.loop
+        output = loop.model(loop.inputs)
+        wanted = self.soft() if wanted is None else wanted
+        loop.optimizer.zero_grad()
+        (self.criterion(output, loop.labels) + F.mse_loss(output.softmax(1), wanted)).backward()
+        loop.optimizer.step()
+        with torch.no_grad():
+            for mean, parameter in zip(self.assistant.parameters(), loop.model.parameters(), strict=True):
+                mean.mul_(0.99).add_(parameter, alpha=0.01)
+
+    @torch.no_grad()
+    def evaluate(self, *models: nn.Module) -> None:
+        for model in models:
+            self.criterion(model(self.loop.inputs), self.loop.labels)
+
+
+class Criterion(nn.Module):
+    """A loss that a script has written as a module."""
+
+    def forward(self, output: Tensor, labels: Tensor) -> Tensor:
+        return -output.log_softmax(1).gather(1, labels[:, None]).mean()
+
+
+Between = Callable[[Distillation, int], None]
+
+
+def teacher_inside(it: Distillation, number: int) -> None:
+    it.learn(None)
+    if number % 30 == 29:
+        it.evaluate(it.teacher, it.loop.model)
+
+
+def teacher_ahead(it: Distillation, number: int) -> None:
+    it.learn(it.soft())
+    if number % 30 == 29:
+        it.evaluate(it.teacher, it.loop.model)
+
+
+def two_teachers(it: Distillation, number: int) -> None:
+    it.learn(0.5 * it.soft() + 0.5 * it.soft(it.assistant))
+    if number == 30:
+        it.learn(it.soft(it.assistant))
+    if number == 45:
+        it.soft()
+        it.evaluate(it.loop.model)
+
+
+def one_teacher_twice(it: Distillation, number: int) -> None:
+    it.learn(0.5 * it.soft() + 0.5 * it.soft())
+    if number == 30:
+        it.soft()
+        it.soft()
+        it.soft()
+
+
+def a_call_too_many(it: Distillation, number: int) -> None:
+    if number in (30, 31, 50):
+        it.soft()
+    it.learn(it.soft())
+
+
+def teacher_judged(it: Distillation, number: int) -> None:
+    """With the result of the call that would be a teacher's."""
+    wanted = it.soft()
+    if number in (30, 31):
+        F.cross_entropy(wanted, it.loop.labels)
+    if number == 45:
+        it.criterion(wanted, it.loop.labels)
+    it.learn(wanted)
+
+
+def teacher_judged_at_the_end(it: Distillation, number: int) -> None:
+    it.learn(it.soft())
+    if number == STEPS - 1:
+        F.cross_entropy(it.soft(), it.loop.labels)
+
+
+def only_called_at_the_end(it: Distillation, number: int) -> None:
+    it.learn(it.soft())
+    if number == STEPS - 1:
+        it.soft()
+
+
+def student_evaluated_after_the_teacher(it: Distillation, number: int) -> None:
+    wanted = it.soft()
+    if number in (30, 45):
+        it.evaluate(it.loop.model)
+    it.learn(wanted)
+
+
+def another_called_after_the_teacher(it: Distillation, number: int) -> None:
+    wanted = it.soft()
+    if number in (30, 45):
+        it.evaluate(it.assistant)
+    it.learn(wanted)
+
+
+def teacher_in_another_mode(it: Distillation, number: int) -> None:
+    it.teacher.train(number < 30)
+    it.learn(it.soft())
+
+
+def teacher_with_gradients(it: Distillation, number: int) -> None:
+    it.learn(it.teacher(it.loop.inputs).softmax(1).detach() if number == 30 else it.soft())
+
+
+def teacher_stumbling(it: Distillation, number: int) -> None:
+    if number == 30:
+        with pytest.raises(RuntimeError), torch.no_grad():
+            it.teacher(it.loop.inputs[:, :5])
+    it.learn(it.soft())
+
+
+def teacher_missing(it: Distillation, number: int) -> None:
+    it.learn(torch.full((16, 3), 1 / 3) if number in (30, 31, 45) else it.soft())
+
+
+def teacher_updated(it: Distillation, number: int) -> None:
+    wanted = it.soft()
+    if number == 30:
+        optimizer = torch.optim.SGD(it.teacher.parameters(), lr=0.01)
+        F.cross_entropy(it.teacher(it.loop.inputs), it.loop.labels).backward()
+        optimizer.step()
+    it.learn(wanted)
+
+
+def saving_after_the_teacher(it: Distillation, number: int) -> None:
+    wanted = it.soft()
+    if number in (30, 33, 45):
+        it.save("reward", number)
+    it.learn(wanted)
+
+
+def teacher_ahead_of_many(it: Distillation, number: int) -> None:
+    it.soft()
+    many(it.loop, number, left=number == 40)
+
+
+@pytest.mark.parametrize("interval", [1000, 13])
+@pytest.mark.parametrize(
+    "between",
+    [
+        teacher_inside, teacher_ahead, two_teachers, one_teacher_twice, a_call_too_many, teacher_judged,
+        teacher_judged_at_the_end, only_called_at_the_end, student_evaluated_after_the_teacher,
+        another_called_after_the_teacher, teacher_in_another_mode, teacher_with_gradients, teacher_stumbling,
+        teacher_missing, teacher_updated, saving_after_the_teacher, teacher_ahead_of_many,
+    ],
+    ids=lambda between: between.__name__,
+)  # fmt: skip
+def test_a_teacher_that_is_called_without_gradients_leaves_a_step_on_the_fast_path(
+    tmp_path: Path, between: Between, interval: int
+) -> None:
+    """Ahead of a step its call may also be an evaluation: what follows it shows that."""
 
     def recorded_of(path: Path, limits: CaptureLimits) -> tuple[Any, int]:
-        loop, taken = Loop(), 0
-        teacher = Loop().model
-        hook = watchglass.Hook(run=path, save_interval=1000, strict=True, limits=limits)
+        it, taken = Distillation(), 0
+        hook = watchglass.Hook(run=path, save_interval=interval, strict=True, limits=replace(limits, norm_interval=1))
         adapter = PyTorchAdapter(hook, discover=True)
-
-        def soft() -> Tensor:
-            with torch.no_grad():
-                return teacher(loop.inputs).softmax(1)  # type: ignore[no-any-return]
-
+        it.save = hook.save_scalar
         for number in range(STEPS):
-            wanted = soft() if first else None
-            output = loop.model(loop.inputs)
-            wanted = soft() if wanted is None else wanted
-            loop.optimizer.zero_grad()
-            (F.cross_entropy(output, loop.labels) + F.mse_loss(output.softmax(1), wanted)).backward()
-            loop.optimizer.step()
-            with torch.no_grad():
-                for mean, parameter in zip(teacher.parameters(), loop.model.parameters(), strict=True):
-                    mean.mul_(0.99).add_(parameter, alpha=0.01)
-            if number % 20 == 19:
-                with torch.no_grad():
-                    F.cross_entropy(teacher(loop.inputs), loop.labels)
-                    F.cross_entropy(loop.model(loop.inputs), loop.labels)
+            between(it, number)
             taken += adapter.fast_path.on
         hook.close()
         run = open_run(path)
         rows = {
             f"{mode.name} {name}": [each.tolist() for each in run.scalars(name, mode=mode)]
             for mode in (Mode.TRAIN, Mode.EVAL)
-            for name in ("loss", "learning_rate", "model_2/loss")
-            if name in run.tensor_names()
+            for name in run.tensor_names()
+            if name in run.tensor_names(role="loss") or name in run.tensor_names(role="metric")
         }
-        return (rows, run.steps(), run.steps(Mode.EVAL)), taken
+        facts = [
+            (fact.kind, fact.global_step, fact.data)
+            for fact in run.facts()
+            if fact.kind in ("running_statistics", "training_flags", "model", "tensor_reads", "capture_fault")
+        ]
+        places = [[run.global_step(step, mode) for step in run.steps(mode)] for mode in (Mode.TRAIN, Mode.EVAL)]
+        return (rows, places, facts), taken
 
     content, taken = recorded_of(tmp_path / "fast", DEFAULT_LIMITS)
-    assert taken == 0 if first else taken >= 8
-    assert content == recorded_of(tmp_path / "full", NO_FAST_PATH)[0]
-    assert content[1:] == (list(range(STEPS)), list(range(6)))
+    assert taken >= 8
+    expected, none = recorded_of(tmp_path / "full", NO_FAST_PATH)
+    assert none == 0
+    assert content == expected
 
 
 def test_what_another_thread_trains_is_not_ours(tmp_path: Path) -> None:

@@ -234,6 +234,8 @@ class OpenStep:
         end_ns: The same clock when it ended; 0 while it is open.
         optimizers: Numbers of the optimizers that have stepped in it.
         models: Which of several models it has updated.
+        helpers: Of a TRAIN step, the models that were called without gradients ahead of it to help with it; None for
+            one of whose call there are records.
         forwards: Its forwards, in order; empty once it is closed.
         records: What was captured at it.
     """
@@ -253,8 +255,15 @@ class OpenStep:
     end_ns: int = 0
     optimizers: set[int] = field(default_factory=set)
     models: set[int] = field(default_factory=set)
+    helpers: tuple[int | None, ...] = ()
     forwards: list[Forward] = field(default_factory=list)
     records: CapturedRecords = field(default_factory=CapturedRecords)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing was captured at it but times."""
+        records = self.records
+        return not (self.due or records.series or records.facts or records.scalars or records.saved)
 
     def unpause(self) -> None:
         """Capture it again, if that was paused."""

@@ -152,6 +152,7 @@ class StepClock:
             if not (last.backpropagated or last.training) and last.model == model:
                 # Evaluation without no_grad, seen early: keeps the list of undecided forwards short.
                 self._evaluated(step.forwards.pop(), before=step.mode_step)
+        step.helpers += tuple(other.model if other.is_plain else None for other in helped)
         for other in helped:
             if other.due:
                 other.records.forget_tensors()

@@ -71,7 +71,7 @@ class PyTorchAdapter:
         self._capture = ModuleCapture(hook, self._current.models, saving, self._current.events)
         self._readings = ParameterReader(hook, self._current.models, saving)
         self.fast_path = FastPath(self._current, self._readings)
-        self._calls = RootCalls(self._current, self._capture, self.fast_path)
+        self._calls = self.fast_path.calls = RootCalls(self._current, self._capture, self.fast_path)
         self._hidden = HiddenForwards(self._current, self._capture)
         self._backwards = Backwards(self._current)
         self._updates = UpdatePoint(self._current, self._readings, self._capture, self.fast_path, self._unknown)
@@ -116,12 +116,14 @@ class PyTorchAdapter:
         detach(calls.SCALER_SCALE.listen(hook.guard, after=acts(guarded(backwards.loss_scaled))))
         detach(calls.SCALER_STEP.listen(hook.guard, before=before_scaler_step, ended=after_scaler_step))
         for name, call in calls.LOSSES.items():
-            computed = guarded(unless_captured(functools.partial(backwards.loss_computed, name)))
+            judged = fast_path.judges(functools.partial(backwards.loss_computed, name))
+            computed = guarded(unless_captured(judged))
             detach(call.listen(hook.guard, after=computed))
         rest = functools.partial(calls.LOSS_HOOKS.rest, hook)
         rest(False)
         detach(lambda: rest(True))
         self._current.events.resting.append(rest)
+        fast_path.listen_to_losses = lambda on: rest(not on)
         # After the other wrappers of the same functions: the last one is restored first.
         Facts(hook, self._current.models, self._current.events)
         fast_path.full = FullPath(

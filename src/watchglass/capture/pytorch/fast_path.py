@@ -10,6 +10,10 @@ the state of the step so far, as if it had been on from the start.
 In reinforcement learning one backward runs through many calls of the model. A call that it does not run through is an
 evaluation, so in such steps each output has a hook, as on the full path.
 
+A teacher that is called without gradients ahead of each step helps to train the model, or is evaluated: what follows
+shows it. So these calls are held back until the model is called. Anything else that comes first (a loss function, the
+call of another model) gives them to the full path.
+
 Where the script updates the model itself, no callback reports it. Then the versions of a few parameters are noted as
 a backward ends, and compared as the model is called again: if they differ, the step was over.
 """
@@ -48,6 +52,8 @@ from watchglass.store import ABSENT
 _SOON = 2
 #: Most calls of the model for one backward: the clock takes the oldest of many more for evaluations.
 _MOST_FORWARDS = 512
+#: Most calls of other models without gradients ahead of a step.
+_MOST_AHEAD = 4
 #: Arguments of torch.autograd.backward before the tensors that it is for.
 _INPUTS = 5
 
@@ -59,6 +65,8 @@ _LEAST, _MOST = -math.inf, math.inf
 _ONE_EACH = (False, True, False, True)
 _SEVERAL_FOR_ONE = (False, True, True, False)
 _NO_MORE = (False, False, False, False)
+_AFTER_OTHERS = (False, False, False, True)
+_SEVERAL_AFTER_OTHERS = (False, False, True, False)
 
 
 class FullPath(NamedTuple):
@@ -69,6 +77,33 @@ class FullPath(NamedTuple):
     after_backward: Callable[[], Any]
     before_update: Callable[[Any, Any, Any], Any]
     after_update: Callable[[Any, Any, Any], Any]
+
+
+class CallAhead:
+    """A call without gradients ahead of a step, until it shows whether it helps the step or is an evaluation.
+
+    Attributes:
+        root: The outermost module.
+        arguments: Its positional arguments.
+        kwargs: Its keyword arguments.
+        start_ns: Monotonic clock when it began.
+        outputs: What it returned; None while it is under way, or after an exception.
+    """
+
+    __slots__ = ("arguments", "kwargs", "outputs", "root", "start_ns")
+
+    def __init__(self, root: nn.Module, arguments: Any, kwargs: Any, start_ns: int) -> None:
+        self.root, self.arguments, self.kwargs, self.start_ns = root, arguments, kwargs, start_ns
+        self.outputs: tuple[weakref.ref[Tensor], ...] | None = None
+
+
+class CallsAhead(Protocol):
+    """The full path of such calls."""
+
+    between: Callable[[bool], bool]
+
+    def give_back(self, call: CallAhead) -> None:
+        """A call that was held back is no part of a step on the fast path."""
 
 
 class ScriptChanges(Protocol):
@@ -100,17 +135,20 @@ class FastPath:
         self.full: FullPath
         #: Set before the first callback.
         self.script: ScriptChanges
+        self.calls: CallsAhead
         self.compiled_updates: CompiledUpdates
         #: Called on leaving after as many backwards as in a whole step, if no update was observed after them.
         self.on_missed_update: Callable[[], None] = lambda: None
         #: Starts or stops observing that an optimizer is about to step.
         self.listen_to_updates: Callable[[bool], None] = lambda on: None
+        #: Starts or stops observing loss functions.
+        self.listen_to_losses: Callable[[bool], None] = lambda on: None
         self._current = current
         self._hook = current.hook
         self._readings = readings
         self._thread = get_ident()
         self._phases = current.phases
-        current.hook.in_steady_step = lambda: self._at > _BETWEEN
+        current.hook.in_steady_step = lambda: self._at > _BETWEEN or bool(self._held)
         #: Backwards on threads that are not watched.
         self.elsewhere = 0
         self._at = _OFF
@@ -143,7 +181,13 @@ class FastPath:
         shielded = current.hook.guard.shielded
         self._returned: Callable[..., Any] = shielded(self._after_forward, unless=compiling)
         self._arrived: Callable[..., Any] = shielded(self._through)
-        self._forget_returns: Callable[[], None] = _gone
+        self._helped: Callable[..., Any] = shielded(self._after_helper, unless=compiling)
+        self._forget_returns: list[Callable[[], None]] = []
+        # Outermost modules that are called without gradients ahead of each step, with their mode; those since the last
+        # step; and on the fast path their calls so far.
+        self._ahead: tuple[tuple[weakref.ref[nn.Module], bool], ...] = ()
+        self._others: list[tuple[weakref.ref[nn.Module], bool, int]] = []
+        self._held: list[CallAhead] = []
         # Most backwards in a step, and a parameter whose gradient is there from the first on.
         self._most = 1
         self._parameter: Callable[[], Tensor | None] = _gone
@@ -163,6 +207,11 @@ class FastPath:
         """Whether steps take this path at present."""
         return self._at != _OFF
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether steps take this path now in which calls ahead of them are held back."""
+        return self._at != _OFF and bool(self._ahead)
+
     def before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> Any:
         """An outermost module is about to be called."""
         at = self._at
@@ -180,6 +229,9 @@ class FastPath:
             if self._follows[at] and self._continues(root):
                 self._begin_forward(arguments, kwargs)
                 return None
+            if at == _BETWEEN and self._is_ahead(root):
+                self._hold_back(root, arguments, kwargs)
+                return None
             if at == _FORWARD and root in self._inside and is_grad_enabled():
                 return None  # by the wrapper around it; an evaluation past the wrapper has no gradients
             if at == _FORWARD and not is_grad_enabled() and self._current.models.number(root) != self._model:
@@ -190,7 +242,46 @@ class FastPath:
     def _continues(self, root: nn.Module) -> bool:
         return root is self._root() and is_grad_enabled() and root.training is self._training
 
+    def _is_ahead(self, root: nn.Module) -> bool:
+        number = len(self._held)
+        if number >= len(self._ahead) or is_grad_enabled():
+            return False
+        expected, training = self._ahead[number]
+        called = not self._held or self._held[-1].outputs is not None
+        return called and root is expected() and root.training is training and self._current.models.number(root) < 0
+
+    def _hold_back(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
+        now_ns = monotonic_ns() if self._phases is None else self._phases.begin(FORWARD)
+        if self._held:
+            self.calls.between(False)
+        self._held.append(CallAhead(root, arguments, kwargs, now_ns))
+
+    def _after_helper(self, root: nn.Module, arguments: Any, output: Any) -> None:
+        """A model has returned that is called ahead of steps."""
+        if get_ident() != self._thread or self._at != _BETWEEN or not self._held:
+            return
+        call = self._held[-1]
+        if root is not call.root or call.outputs is not None:
+            return
+        call.outputs = tuple(weakref.ref(tensor) for _, tensor in tensors_in(output))
+        self.calls.between(True)
+        if len(self._held) == len(self._ahead):
+            self._follows = _SEVERAL_FOR_ONE if self._several else _ONE_EACH
+
+    def judges(self, full: Callable[..., Any]) -> Callable[..., Any]:
+        """``full`` for a callback about losses: of a call that was held back it makes an evaluation."""
+
+        def run(*arguments: Any) -> Any:
+            if self._held:
+                self.leave()
+            return full(*arguments)
+
+        return run
+
     def _begin_forward(self, arguments: Any, kwargs: Any) -> None:
+        if self._held:
+            self._held = []
+            self.calls.between(False)
         phases = self._phases
         now_ns = monotonic_ns() if phases is None else phases.begin(FORWARD)
         if self._at == _BETWEEN:
@@ -266,7 +357,7 @@ class FastPath:
                     return
         if at == _BACKWARD and self._by_script:
             at = self._after_script_updates()
-        if at == _BETWEEN:
+        if at == _BETWEEN and not self._held:
             return  # of something that is not watched
         self.leave()
         self.full.before_backward(tensors, gradients, chosen)
@@ -362,8 +453,8 @@ class FastPath:
                 self._phases.hand_over(hook.current_records())
         hook.steady_step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
         self._backwards = 0
-        if self._several:
-            self._forwards, self._follows = [], _SEVERAL_FOR_ONE
+        if self._several or self._ahead:
+            self._forwards, self._follows = [], self._pattern()
         self._arguments = self._kwargs = None
         self._step = step = self._step + 1
         self._at = _BETWEEN
@@ -423,19 +514,25 @@ class FastPath:
             and all(loss.plain for loss in objective.losses)
             and all(forward.backpropagated for forward in forwards)
         )
-        if not same or optimizer is not self._optimizer() or root is not self._root():
+        ahead = self._calls_ahead(step)
+        same = same and ahead is not None and not (ahead and by_script)
+        if not same or optimizer is not self._optimizer() or root is not self._root() or ahead != self._ahead:
             self._alike = 0
             self._optimizer, self._root = weakref.ref(optimizer), _gone if root is None else weakref.ref(root)
             self._inside = weakref.WeakSet(() if root is None else inside(root))
+            self._ahead = ahead or ()
         self._most = max(self._most, backwards) if self._alike else backwards
         self._several = len(forwards) > backwards or (self._several and self._alike > 0)
         self._alike += same
         if self._alike < self._habit:
             return False
-        if self._several and root is not None and is_compiled(root):
+        if self._ahead and step.due:
+            return False  # what is looked at in the step after a captured one ends with the first call ahead of it
+        observed = [each() for each, _ in self._ahead]
+        if any(each is None or is_compiled(each) for each in (*observed, *((root,) if self._several else ()))):
             self._alike = 0
             return False
-        self._follows = _SEVERAL_FOR_ONE if self._several else _ONE_EACH
+        self._follows = self._pattern()
         self._model, self._by_script = step.model, by_script
         state = forwards[-1].state
         known = isinstance(state, ForwardState)
@@ -446,10 +543,27 @@ class FastPath:
         self._training = root is not None and root.training
         return True
 
-    def evaluates(self, model: int) -> None:
-        """A model is called between steps. If another one is trained, only the full path can tell what for."""
-        if model != self._model:
-            self._alike = 0
+    def _pattern(self) -> tuple[bool, bool, bool, bool]:
+        """Which calls of the model are expected, as a step ends."""
+        if self._ahead:
+            return _SEVERAL_AFTER_OTHERS if self._several else _AFTER_OTHERS
+        return _SEVERAL_FOR_ONE if self._several else _ONE_EACH
+
+    def called_other(self, root: nn.Module, model: int) -> None:
+        """An outermost module is called without gradients between steps, of the model of this number."""
+        if model != self._model and len(self._others) <= _MOST_AHEAD:
+            self._others.append((weakref.ref(root), root.training, model))
+
+    def _calls_ahead(self, step: OpenStep) -> tuple[tuple[weakref.ref[nn.Module], bool], ...] | None:
+        """The calls ahead of a step, None where they are no pattern.
+
+        If another model than that of the pattern was evaluated, only the full path can tell what for.
+        """
+        others, self._others = self._others, []
+        numbers = tuple(model for _, _, model in others)
+        if numbers != step.helpers or len(others) > _MOST_AHEAD or any(model >= 0 for model in numbers):
+            return None
+        return tuple((root, training) for root, training, _ in others)
 
     def enter(self) -> None:
         """Take this path from the next step to the next captured one, if that is not the same."""
@@ -471,8 +585,16 @@ class FastPath:
             listener(True)
         root = self._root()
         if self._several and root is not None:
-            self._forget_returns = unsaved(root.register_forward_hook(Unsaved(self._returned)))
+            self._observe_returns(root, self._returned)
+        if self._ahead:
+            self.listen_to_losses(True)
+            for other in {each() for each, _ in self._ahead}:
+                if other is not None:
+                    self._observe_returns(other, self._helped)
         self._look_around()
+
+    def _observe_returns(self, root: nn.Module, returned: Callable[..., Any]) -> None:
+        self._forget_returns.append(unsaved(root.register_forward_hook(Unsaved(returned))))
 
     def enter_with(self, root: nn.Module, arguments: Any, kwargs: Any) -> bool:
         """Take this path from the call of ``root`` on that begins now; returns False where it does not."""
@@ -499,8 +621,8 @@ class FastPath:
         if steps < _SOON and self._step < self._end:
             self._alike = 0
         self.listen_to_updates(True)
-        self._forget_returns()
-        self._forget_returns = _gone
+        while self._forget_returns:
+            self._forget_returns.pop()()
         for listener in self._current.events.resting:
             listener(False)
         self._hook.alternating.passed(self._model, steps)
@@ -513,6 +635,9 @@ class FastPath:
         self._backwards = 0
         self._forwards, self._called = [], None
         self._arguments = self._kwargs = None
+        held, self._held = self._held, []
+        for call in held:
+            self.calls.give_back(call)
 
     def _hand_over(self, at: int, superseded: bool) -> None:
         current, clock, root = self._current, self._hook.clock, self._root()

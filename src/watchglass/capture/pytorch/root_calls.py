@@ -14,7 +14,7 @@ from watchglass.capture.planned_steps import planned_steps
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.fast_path import FastPath
+from watchglass.capture.pytorch.fast_path import CallAhead, FastPath
 from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
 from watchglass.capture.pytorch.handwritten_losses import HandwrittenLosses
 from watchglass.capture.pytorch.module_capture import ModuleCapture, first_tensor
@@ -56,7 +56,7 @@ class RootCalls:
         # Losses that the script wrote as modules, and functions that remove their hooks.
         self._criteria: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._ends: list[Callable[[], None]] = []
-        self._judged = current.hook.guarded(self._criterion_returned, unless=compiling)
+        self._judged = current.hook.guarded(fast_path.judges(self._criterion_returned), unless=compiling)
         self.ended = current.hook.guarded(self.after, unless=compiling)
         current.events.resting.append(self.rest)
         current.sources.on_found = self._was_evaluated
@@ -109,6 +109,7 @@ class RootCalls:
         if not on:
             for root in self._roots:
                 self._observe_ends(root)
+        if not on or self._fast_path.holds_back:
             for criterion in self._criteria:
                 self._ends.append(unsaved(criterion.register_forward_hook(Unsaved(self._judged))))
 
@@ -169,7 +170,17 @@ class RootCalls:
             current.phases.begin(FORWARD)
         self._open(root, arguments, kwargs, grad=grad)
 
-    def _open(self, root: nn.Module, arguments: Any, kwargs: Any, *, grad: bool) -> None:
+    def give_back(self, call: CallAhead) -> None:
+        """A call without gradients that the fast path has held back is no part of a step there."""
+        current = self._current
+        current.forward_depth, current.root, current.silent = 1, call.root, False
+        current.observes_others = self.between(False)
+        self._open(call.root, call.arguments, call.kwargs, grad=False, start_ns=call.start_ns)
+        if call.outputs is not None:
+            living = [tensor for output in call.outputs if (tensor := output()) is not None]
+            self.after(call.root, call.arguments, living)
+
+    def _open(self, root: nn.Module, arguments: Any, kwargs: Any, *, grad: bool, start_ns: int = 0) -> None:
         current, clock = self._current, self._current.hook.clock
         before = clock.train
         model = current.models.number(root)
@@ -177,13 +188,16 @@ class RootCalls:
             # Nothing is trained through a teacher that is frozen, whether or not gradients are on.
             grad = current.models.trainable(root) or any(t.requires_grad for _, t in tensors_in((arguments, kwargs)))
             model = current.models.settle(model) if grad else model
-        last, forward = current.forward, clock.forward(grad=grad, training=root.training, model=model)
+        last, forward = (
+            current.forward,
+            clock.forward(grad=grad, training=root.training, start_ns=start_ns, model=model),
+        )
         current.helping = forward.helps
         self._handwritten.called(root, evaluating=clock.evaluation is not None)
         if current.helping:
             return
         if not grad:
-            self._fast_path.evaluates(model)
+            self._fast_path.called_other(root, model)
         current.forward, current.outputs, current.called_another = forward, (), False
         current.own_losses.clear()
         if last is not None:
