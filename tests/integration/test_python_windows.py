@@ -35,6 +35,8 @@ def slow_part(x: Tensor) -> Tensor:
 
 class Burn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
+        for _ in range(20_000):  # its own time, so that it is among the functions of most time
+            pass
         return slow_part(x)
 
 
