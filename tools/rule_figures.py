@@ -129,7 +129,8 @@ def _of_time(sick: ExampleRun, first: Finding, runs: Sequence[Run]) -> list[_Pan
     nothing, when the steps ended.
     """
     rule = build_rule(sick.rule)
-    metrics = [name for need in rule.needs for name in need.metrics if name.startswith(_PERCENT)]
+    needed = [name for need in rule.needs if not need.optional for name in need.metrics]
+    metrics = [name for name in needed if name.startswith(_PERCENT)]
     if _ticks(sick.rule):
         return [_Panel("seconds without a step", _lines(runs, _silences), float(first.limit or math.nan), True)]
     if metrics:

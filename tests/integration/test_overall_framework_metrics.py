@@ -39,16 +39,6 @@ def test_phases_of_training_are_summarised_beside_evaluations(run_path: Path) ->
     )
 
 
-@pytest.mark.parametrize(
-    ("other_s", "words"),
-    [(0.4, "; 60 % are neither loader, model nor optimizer: --python-profile shows their functions"), (0.15, "")],
-)
-def test_the_code_of_the_script_is_named_where_it_takes_most(run_path: Path, other_s: float, words: str) -> None:
-    run = [phased(prepare_s=0.2, forward_s=0.4, other_s=other_s)] * 10
-    (finding,) = replay(build_run(run_path, run), [RuleSpec("OverallFrameworkMetrics")]).findings
-    assert finding.message.endswith(f"other {100 * other_s / (0.6 + other_s):.0f} %{words}")
-
-
 def test_steps_that_compile_are_counted_separately(run_path: Path) -> None:
     run = [phased(forward_s=40.0), *[phased(forward_s=0.03, backward_s=0.07)] * 20, phased(forward_s=5.0)]
     (finding,) = replay(build_run(run_path, run), [RuleSpec("OverallFrameworkMetrics")]).findings

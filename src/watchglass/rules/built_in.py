@@ -123,6 +123,7 @@ BUILT_IN = {
     "LowGPUUtilization": BuiltInRule("system.low_gpu_utilization", "system", _NO_GPU),
     "BatchSize": BuiltInRule("system.batch_size", "system", _NO_GPU),
     "UpdateBound": BuiltInRule("system.update_bound", "system"),
+    "ScriptBound": BuiltInRule("system.script_bound", "system"),
     "GradientNoise": BuiltInRule("system.gradient_noise", "system"),
     "LoadBalancing": BuiltInRule("system.load_balancing", "system", _NO_GPU),
     "GPUMemoryIncrease": BuiltInRule("system.gpu_memory_increase", "system", _NO_GPU),

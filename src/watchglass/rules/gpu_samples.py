@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -30,6 +31,27 @@ def of_used_gpus(window: Window, metric: str) -> MetricSeries:
         series, instances=tuple(series.instances[each] for each in columns), time_ns=series.time_ns[known],
         values=series.values[known][:, columns],
     )  # fmt: skip
+
+
+def with_busiest(busy: Sequence[float], windows: Iterable[Window]) -> list[float]:
+    """The sum over samples of the utilization of the run's busiest GPU, in percent, and their number.
+
+    Args:
+        busy: The same before these windows; ``[0.0, 0]`` at first.
+        windows: Windows with samples.
+    """
+    total, number = busy
+    for window in windows:
+        values = of_used_gpus(window, "gpu.utilization").values
+        values = values[np.isfinite(values).any(1)] if values.size else values
+        if len(values):
+            total, number = total + float(np.nanmax(values, axis=1).sum()), number + len(values)
+    return [total, number]
+
+
+def idle_share(busy: Sequence[float]) -> float | None:
+    """The share of time in which all GPUs of the run were idle, 0 to 1, by :func:`with_busiest`; None if unknown."""
+    return 1 - busy[0] / (100 * busy[1]) if busy[1] else None
 
 
 def at_once(*series: MetricSeries) -> list[NDArray[Any]]:

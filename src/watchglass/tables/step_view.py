@@ -216,6 +216,11 @@ class StepView:
         self.records.readable.check("ids")
         return len(self.records.statistics.ids)
 
+    @property
+    def has_capture(self) -> bool:
+        """Whether tensors were captured at this step, for rules that need none of them: phases have that work too."""
+        return self.records.end.captures > 0
+
     def scalar(self, name: str) -> float | None:
         """The value of a scalar at this step, or None when it was not recorded. May be NaN or infinite."""
         for info, value, _ in self.records.scalars:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import numpy as np
-
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity, count
-from watchglass.rules.gpu_samples import of_used_gpus
+from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
@@ -72,7 +70,7 @@ class InputBound(Rule):
     #: Sums of each loader over the judged training steps: batches, seconds to fetch, collate and transfer them; and the
     #: largest number of workers.
     batches: dict[str, list[float]] = state(dict)
-    #: Sum over samples of the utilization of the busiest GPU of the run, in percent, and their number.
+    #: See :func:`with_busiest`.
     busy: list[float] = state(lambda: [0.0, 0])
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
@@ -86,7 +84,7 @@ class InputBound(Rule):
             return
         self.reads = self.reads or any(each["data"] > 0 or each["copy"] > 0 for each in phases)
         self._add_batches(step)
-        self._add_busy(step)
+        self.busy = with_busiest(self.busy, step.streams)
         self.spent[0] += sum(each["data"] for each in phases)
         self.spent[1] += sum(each["copy"] for each in phases)
         self.spent[2] += sum(sum(each.values()) for each in phases)
@@ -118,7 +116,7 @@ class InputBound(Rule):
 
     def _copies(self, step: JointStep, windows: list[tuple[float, float]]) -> Iterable[Finding]:
         copied, whole = (sum(column) for column in zip(*windows, strict=True))
-        idle = 1 - self.busy[0] / (100 * self.busy[1]) if self.busy[1] else None
+        idle = idle_share(self.busy)
         # More is no time of copies, but a wait for the computation.
         avoidable = copied if idle is None else min(copied, idle * whole)
         least = min(100 * copy / max(time, 1e-9) for copy, time in windows)
@@ -188,13 +186,6 @@ class InputBound(Rule):
             for place, number in enumerate((each.batches, each.fetch_s, each.collate_s, each.transfer_s)):
                 sums[place] += number
             sums[4] = max(sums[4], each.loader_worker + 1)
-
-    def _add_busy(self, step: JointStep) -> None:
-        for window in step.streams:
-            values = of_used_gpus(window, "gpu.utilization").values
-            values = values[np.isfinite(values).any(1)] if values.size else values
-            if len(values):
-                self.busy = [self.busy[0] + float(np.nanmax(values, axis=1).sum()), self.busy[1] + len(values)]
 
     def _parts(self) -> dict[str, float]:
         """Mean seconds of the parts of a batch, of the loader with the most batches; empty where one is unknown."""

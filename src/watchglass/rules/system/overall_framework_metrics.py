@@ -11,8 +11,6 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
 
-#: Phases of the script's own code, and their share of a step, in percent, from which on the summary says how to see it.
-_OWN, _MOST = ("prepare", "other"), 50
 #: Powers of two above the median at which a step is far longer: 8 to 16 times.
 _OCTAVES = 3
 #: Largest share of such steps: what is more frequent is typical, too.
@@ -25,13 +23,12 @@ class OverallFrameworkMetrics(Rule):
     Looks at: the phases of the steps of each mode, over the whole run.
     Fires when: never for a fault. At the end it gives an `info`: the mean duration of steps, the share of each phase,
         and the share of evaluations in the time of all steps. Steps that took about ten times the median or more, as
-        those in which code is compiled, are counted separately if they are a tenth of all at most. Where at least half
-        of a step is neither loader, model nor optimizer, it names the option that shows the functions.
+        those in which code is compiled, are counted separately if they are a tenth of all at most.
     Usual causes: none, because it reports no fault.
     What to try: begin with the longest phase. Where that is `prepare` or `other`, `--python-profile` shows the
         functions in which the script spends it.
     Costs: nothing in addition to the phases of steps, which are recorded under a launcher.
-    Source: SageMaker Debugger documentation; house: 50 percent.
+    Source: SageMaker Debugger documentation.
     """
 
     needs = (Needs(phases=True, why="to summarise them"),)
@@ -68,9 +65,6 @@ class OverallFrameworkMetrics(Rule):
         others = 100 * (1 - sum(all_spent) / whole)
         if others >= 1:
             words += f"; evaluations took {others:.0f} % of the time of all steps"
-        own = sum(shares[name] for name in _OWN)
-        if own >= _MOST:
-            words += f"; {own:.0f} % are neither loader, model nor optimizer: --python-profile shows their functions"
         yield self.finding(
             view,
             severity=Severity.INFO,

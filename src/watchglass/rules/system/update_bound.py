@@ -7,6 +7,7 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity, count
+from watchglass.rules.host_phases import why_updates_are_unclear
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.update_batches import follow_batches, samples_of_update
@@ -88,15 +89,12 @@ class UpdateBound(Rule):
 
     def _unfit(self, step: JointStep) -> str:
         """Why the time of the update says nothing; "" if it does."""
-        model, optimizer = (step.first.latest_fact(kind) for kind in ("model", "optimizer"))
+        model = step.first.latest_fact("model")
         devices = model.data.get("devices") if model is not None else None
         if devices != ["cpu"]:
             return f"the model is on {' and '.join(devices)}" if devices else "the device of the model is not known"
-        if optimizer is None:
-            return "the script writes its updates itself, so other work may be a part of them"
-        if optimizer.data.get("type") == "LBFGS":
-            return "LBFGS computes forwards and backwards within its step"
-        return "" if self.samples and not self.unclear else "the number of samples of an update is not clear"
+        unclear = "" if self.samples and not self.unclear else "the number of samples of an update is not clear"
+        return why_updates_are_unclear(step.first) or unclear
 
     def _judged(self, step: JointStep) -> Iterable[Finding]:
         halves = [self.steps[: len(self.steps) // 2], self.steps[len(self.steps) // 2 :]]

@@ -1,0 +1,142 @@
+"""ScriptBound: most of each training step is neither loader nor model nor optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Severity, count
+from watchglass.rules.gpu_samples import idle_share, with_busiest
+from watchglass.rules.host_phases import why_updates_are_unclear
+from watchglass.rules.needs import Needs, Windows
+from watchglass.rules.rule import Rule, state
+from watchglass.stats import median
+from watchglass.tables import JointStep
+
+#: First steps, which start workers and fill caches, and those that are enough for a short run.
+_FIRST, _ENOUGH = 8, 16
+
+
+class ScriptBound(Rule):
+    """Most of each training step is spent outside of the loader, the model and the optimizer.
+
+    Looks at: the phases `prepare` and `other` of training steps without a capture, in the median over steps; the
+        utilization of the GPUs of the run.
+    Fires when: in each of the last two windows of `window` steps, these phases took at least `limit` percent and
+        `least` seconds of a step, on every rank. A run that is too short for two windows is judged at its end. For a
+        model on a GPU only so much counts as the GPUs were idle, because the script may wait for them in this time; if
+        no sample of a GPU shows that, the rule does not apply. The gain is an upper bound: steps without this time, and
+        all else as it was. Single long pauses do not count: StepOutlier finds them. What one rank does alone is found
+        by Straggler. The rule does not judge updates that a script writes itself, nor LBFGS, whose time is partly in
+        `other`.
+    Usual causes: samples that are read, decoded or augmented in the loop; metrics, logs or images of each step; a
+        simulator; a sleep or a request to a service.
+    What to try: the functions of some steps, by `--python-profile`; a `DataLoader` with worker processes; logs and
+        metrics once in many steps.
+    Costs: nothing in addition to facts of the default rules and the phases of steps, recorded under a launcher.
+    Source: house: 50 percent and 1 ms. In healthy programs of the scoreboard's development half, these phases take 27
+        percent at most, in one that plays a game between its steps.
+    """
+
+    needs = (
+        Needs(phases=True, why="to see how long the script does something else"),
+        Needs(facts=("model",), why="to know the device of the model"),
+        Needs(facts=("optimizer",), optional=True, why="to know whether phases show where an update ends"),
+        Needs(metrics=("gpu.utilization", "gpu.processes"), optional=True),
+    )
+    streams = Windows(kinds=("samples",), length_s=1)
+
+    limit: float = parameter(50.0, help="share of these phases in a step", unit="%", gt=0, lt=100)
+    least: float = parameter(1e-3, help="time of these phases in a step", unit="s", ge=0)
+    window: int = parameter(32, help="steps of a window", unit="steps", ge=_ENOUGH)
+
+    #: Training steps, and those that count.
+    seen: int = state(int)
+    counted: int = state(int)
+    #: Seconds by phase of the rank that spends least in these phases, for each step of the last two windows.
+    steps: list[list[float]] = state(list)
+    #: Whether any step waited for a loader.
+    reads: bool = state(bool)
+    #: See :func:`with_busiest`.
+    busy: list[float] = state(lambda: [0.0, 0])
+
+    def check_step(self, step: JointStep) -> Iterable[Finding]:
+        """A finding after two windows whose steps are mostly something else."""
+        phases = [view.phases for view in step.views if view.phases is not None]
+        if step.mode is not Mode.TRAIN or not phases:
+            return
+        self.seen += 1
+        if self.seen <= _FIRST:
+            return
+        self.busy = with_busiest(self.busy, step.streams)
+        self.reads = self.reads or any(each["data"] > 0 for each in phases)
+        # At a capture, a part of this time is that of watchglass.
+        if any(view.has_capture for view in step.views):
+            return
+        fewest = min(phases, key=lambda each: each["prepare"] + each["other"])
+        row = [fewest["prepare"], fewest["other"], sum(fewest.values()), min(fewest["forward"], fewest["backward"])]
+        self.steps = [*self.steps, row][-2 * self.window :]
+        self.counted += 1
+        if not self.counted % self.window and len(self.steps) == 2 * self.window:
+            yield from self._judged(step)
+
+    def finish(self, step: JointStep) -> Iterable[Finding]:
+        """The judgement of a short run."""
+        if _ENOUGH <= len(self.steps) < 2 * self.window:
+            yield from self._judged(step)
+
+    def applicable(self, step: JointStep) -> str:
+        """Not where phases show something else, or too few of them."""
+        if not self.seen:
+            return ""
+        if self.counted < _ENOUGH:
+            few = count(self.counted, "training step")
+            return f"the run has {few} without a capture, after the first {_FIRST}; {_ENOUGH} are needed"
+        return self._unfit(step)
+
+    def _unfit(self, step: JointStep) -> str:
+        """Why the phases say nothing about the script; "" if they do."""
+        model = step.first.latest_fact("model")
+        devices = model.data.get("devices") if model is not None else None
+        if not devices:
+            return "the device of the model is not known"
+        if devices != ["cpu"] and idle_share(self.busy) is None:
+            return f"the model is on {' and '.join(devices)}, and no sample shows how long its GPUs are idle"
+        if not median([calls for *_, calls in self.steps]):
+            return "the forward or the backward of the steps was not seen"
+        return why_updates_are_unclear(step.first)
+
+    def _judged(self, step: JointStep) -> Iterable[Finding]:
+        halves = [self.steps[: len(self.steps) // 2], self.steps[len(self.steps) // 2 :]]
+        spent = [[median(list(column)) for column in zip(*half, strict=True)] for half in halves]
+        idle = idle_share(self.busy)
+        own = [min(prepare + other, (1.0 if idle is None else idle) * whole) for prepare, other, whole, _ in spent]
+        enough = all(
+            100 * each >= self.limit * row[2] and self.least <= each < row[2]
+            for each, row in zip(own, spent, strict=True)
+        )
+        if not enough or self._unfit(step):
+            return
+        prepare, other, whole, _ = (sum(column) / 2 for column in zip(*spent, strict=True))
+        avoidable = sum(own) / 2
+        gain = whole / (whole - avoidable)
+        ranks = len({view.worker for view in step.views})
+        where = "between the arrival of a batch and the call of the model" if prepare > other else self._before()
+        yield self.finding(
+            step,
+            severity=Severity.WARNING,
+            subject="script",
+            value=100 * avoidable / whole,
+            limit=self.limit,
+            message=f"{1000 * (prepare + other):.3g} ms of each training step of {1000 * whole:.3g} ms "
+            f"({100 * (prepare + other) / whole:.0f} %) are spent outside of loader, model and optimizer"
+            f"{f', on each of {ranks} ranks' if ranks > 1 else ''}, mostly {where}"
+            f"{'' if idle is None else f', while the GPUs are idle {100 * idle:.0f} % of the time'}; without this time "
+            f"steps are at most {gain:.1f} times as fast",
+            symptoms=("script_takes_most",),
+            evidence={"gain": gain, "prepare_s": prepare, "other_s": other, "step_s": whole},
+        )
+
+    def _before(self) -> str:
+        loader = "" if self.reads else " (no DataLoader is read, so making batches is a part of it)"
+        return f"before {'the next batch' if self.reads else 'the model is called'}{loader}"
