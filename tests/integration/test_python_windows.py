@@ -271,6 +271,18 @@ def test_only_the_functions_of_most_time_are_kept_and_the_tree_without_the_other
     assert (len(read.functions), read.omitted, read.tree) == (500, 100, (tree[0], tree[3]))
 
 
+def test_functions_that_only_call_others_are_kept_and_so_is_their_tree() -> None:
+    busy = [FunctionTotals(f"f{n}", "", 0, 1, 0.001, 0.001) for n in range(600)]
+    callers = [FunctionTotals("main", "", 0, 1, 0.0, 0.6), FunctionTotals("forward", "", 0, 1, 0.0, 0.5)]
+    tree = (CallNode(600, 0, 0.6), CallNode(601, 1, 0.5), CallNode(7, 2, 0.001), CallNode(599, 1, 0.001))
+    read = PythonWindow.from_fact(PythonWindow("pyinstrument", 1, 2, (*busy, *callers), tree).to_fact())
+    assert read is not None
+    assert (len(read.functions), read.omitted) == (500, 102)
+    assert [each.self_s for each in read.functions] == [0.001] * 498 + [0.0] * 2, "longest first"
+    kept = [(read.functions[node.function].name, node.depth) for node in read.tree]
+    assert kept == [("main", 0), ("forward", 1), ("f7", 2)]
+
+
 def test_both_reports_and_show_have_the_functions(tmp_path: Path) -> None:
     from watchglass.view import function_rows, functions_sentence
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from watchglass.records.training import Fact
@@ -60,7 +61,7 @@ class PythonWindow:
         functions: By time without the functions that they call, longest first.
         tree: The calls, each caller before what it calls; empty where the profiler does not know them.
         cost: What it cost.
-        omitted: Number of further functions, which took the least time.
+        omitted: Number of further functions, which took the least time, with and without the functions that they call.
         note: Why it has fewer steps than requested, as a sentence; "" if it has all.
         request: Number of the request of the attempt that it answers; None if the configuration names it.
     """
@@ -79,10 +80,13 @@ class PythonWindow:
 
     def to_fact(self) -> Fact:
         """This as a fact of the run; its source is the profiler."""
-        kept = self.functions[:MOST_ROWS]
-        omitted = self.omitted + len(self.functions) - len(kept)
+        places = {function: place for place, function in enumerate(self._kept_functions())}
+        omitted = self.omitted + len(self.functions) - len(places)
         frame = WindowFrame(self.first_step, self.end_step, self.cost, omitted, self.note, self.request)
-        rows = {"functions": to_columns(kept, FunctionTotals), "tree": to_columns(self._kept_tree(), CallNode)}
+        rows = {
+            "functions": to_columns([self.functions[function] for function in places], FunctionTotals),
+            "tree": to_columns(self._kept_tree(places), CallNode),
+        }
         return Fact(self.KIND, -1, self.profiler, {**frame.to_data(), **rows})
 
     @classmethod
@@ -97,14 +101,24 @@ class PythonWindow:
             return None
         return cls(fact.source, frame.first_step, frame.end_step, functions, tree, *frame[2:])
 
-    def _kept_tree(self) -> tuple[CallNode, ...]:
+    def _kept_functions(self) -> list[int]:
+        """Indices of the functions of most time, with or without the functions that they call, in their order.
+
+        A function that only calls others has hardly any time without them: the root of the tree is one.
+        """
+        whole = sorted(range(len(self.functions)), key=lambda index: -self.functions[index].total_s)
+        best = {function: min(function, place) for place, function in enumerate(whole)}
+        return sorted(sorted(best, key=lambda function: (best[function], function))[:MOST_ROWS])
+
+    def _kept_tree(self, places: Mapping[int, int]) -> tuple[CallNode, ...]:
         """The nodes without those of omitted functions and what these call; at most twice the functions."""
         kept: list[CallNode] = []
         cut = None
         for node in self.tree:
             if cut is not None and node.depth > cut:
                 continue
-            cut = node.depth if node.function >= MOST_ROWS else None
-            if cut is None:
-                kept.append(node)
+            place = places.get(node.function)
+            cut = node.depth if place is None else None
+            if place is not None:
+                kept.append(replace(node, function=place))
         return tuple(kept[: 2 * MOST_ROWS])

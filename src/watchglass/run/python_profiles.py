@@ -27,7 +27,7 @@ class PythonProfile:
             seconds; ``calls`` is 0 with pyinstrument.
         tree: The calls, each caller before what it calls; empty with cProfile.
         cost: What the window cost the training run.
-        omitted: Number of further functions, which took the least time.
+        omitted: Number of further functions, which took the least time, with and without the functions that they call.
         note: Why the window has fewer steps than requested; "" if it has all.
         request: Number of the request that it answers, see :meth:`Run.profile`; None if the configuration names it.
     """
