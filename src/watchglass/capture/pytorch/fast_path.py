@@ -510,7 +510,7 @@ class FastPath:
             and math.isfinite(objective.value)
             # One loss for each backward, and forward: nothing was cleared between them.
             and len(objective.losses) == backwards
-            and (len(forwards) == backwards or (backwards == 1 and not by_script))
+            and (len(forwards) == backwards or (len(forwards) > backwards == 1 and not by_script))
             and all(loss.plain for loss in objective.losses)
             and all(forward.backpropagated for forward in forwards)
         )
