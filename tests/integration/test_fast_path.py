@@ -291,6 +291,64 @@ def very_many(loop: Loop, number: int) -> None:
     loop.optimizer.step()
 
 
+def several_for_one_at_times(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loss = loop.loss(12)
+    if number in (30, 45):
+        loss = loss + loop.loss(4)
+    if number == 45:
+        loss = loss + loop.loss(3)
+    loss.backward()
+    loop.optimizer.step()
+
+
+def evaluating_ahead_of_several(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    if number in (30, 45):
+        loop.loss(4)
+    loss = loop.loss(12)
+    if number == 45:
+        loss = loss + loop.loss(3)
+    loss.backward()
+    loop.optimizer.step()
+
+
+def evaluating_beside_a_penalty(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    if number in (30, 45):
+        loop.loss(4)
+    penalty = sum(parameter.square().sum() for parameter in loop.model.parameters())
+    (loop.loss(12) + 1e-4 * penalty).backward()
+    loop.optimizer.step()
+
+
+def accumulating_and_adding_at_times(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loop.backward(12)
+    loss = loop.loss(4)
+    if number in (30, 45):
+        loss = loss + loop.loss(3)
+    loss.backward()
+    loop.optimizer.step()
+
+
+def evaluating_ahead_of_the_backward(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loss = loop.loss(12)
+    if number in (30, 45):
+        loop.evaluate()
+    if number == 45:
+        loss = loss + loop.loss(3)
+    loss.backward()
+    loop.optimizer.step()
+
+
+#: With the number of evaluations of each.
+EVALUATIONS = {
+    several_for_one_at_times: 0, evaluating_ahead_of_several: 2, evaluating_beside_a_penalty: 2,
+    accumulating_and_adding_at_times: 0, evaluating_ahead_of_the_backward: 2,
+}  # fmt: skip
+SEVERAL = [*EVALUATIONS]
 MANY = [
     many, many_with_one_left, many_with_the_last_left, many_and_evaluating, many_and_stumbling,
     many_and_accumulating_at_times, many_with_other_gradients, many_and_blowing_up, many_with_a_checkpoint,
@@ -364,7 +422,7 @@ def recorded(
         accumulating_and_clearing_at_times,
         going_back_at_times, scheduling, stumbling,
         with_a_closure_at_times, with_two_losses_at_times, blowing_up, saving,
-        saving_after_the_update, evaluating_and_saving, *MANY,
+        saving_after_the_update, evaluating_and_saving, *MANY, *SEVERAL,
     ],
     ids=lambda happening: happening.__name__,
 )  # fmt: skip
@@ -382,7 +440,7 @@ def test_both_paths_record_the_same(tmp_path: Path, happening: Happening) -> Non
     [
         plain, evaluating, evaluating_inside, evaluating_with_gradients, accumulating,
         accumulating_and_clearing_at_times, going_back_at_times, stumbling, with_two_losses_at_times, blowing_up,
-        saving, saving_after_the_update, evaluating_and_saving,
+        saving, saving_after_the_update, evaluating_and_saving, *SEVERAL,
     ],
     ids=lambda happening: happening.__name__,
 )  # fmt: skip
@@ -391,11 +449,21 @@ def test_both_paths_record_the_same_of_updates_by_the_script(
 ) -> None:
     content, taken = recorded(tmp_path / "fast", happening, update=update)
     # Micro-batches whose parameters are replaced have nothing in common by which they can be followed.
-    assert taken >= 8 or (update is by_replacing and happening in (accumulating, accumulating_and_clearing_at_times))
+    assert taken >= 8 or (update is by_replacing and happening.__name__.startswith("accumulating"))
     expected, none = recorded(tmp_path / "full", happening, limits=NO_FAST_PATH, update=update)
     assert none == 0
     assert content == expected
     assert "learning_rate" not in open_run(tmp_path / "fast").tensor_names()
+
+
+@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, NO_FAST_PATH], ids=["fast", "full"])
+@pytest.mark.parametrize("happening", SEVERAL, ids=lambda happening: happening.__name__)
+def test_a_forward_is_an_evaluation_only_if_no_backward_runs_through_it(
+    tmp_path: Path, happening: Happening, limits: CaptureLimits
+) -> None:
+    content, _ = recorded(tmp_path / "run", happening, limits=limits)
+    assert len(content["EVAL steps"]) == EVALUATIONS[happening]
+    assert content["TRAIN steps"] == list(range(STEPS))
 
 
 def test_an_update_that_no_version_shows_is_found_where_all_before_it_did_show(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ _NUMBERED = re.compile(r"Backward\d*$")
 #: Beyond it a number is negative, as that of an axis, which autograd keeps without its sign.
 _UNSIGNED = 1 << 63
 _PARAMETER = "torch::autograd::AccumulateGrad"
+#: Key in the metadata of a node.
+_OUTPUT = "watchglass output"
 
 #: Kinds of operations.
 ARRANGES, ADDS, MULTIPLIES, MATRIX, LOOKS_UP, RECURS, ATTENDS, ACTIVATES, SOFTMAX, NORMALIZES, DROPS, POOLS, LOSS = (
@@ -30,6 +32,8 @@ ARRANGES, ADDS, MULTIPLIES, MATRIX, LOOKS_UP, RECURS, ATTENDS, ACTIVATES, SOFTMA
 PARAMETER, UNKNOWN = "parameter", "unknown"
 #: Kinds that may have weights.
 _WEIGHTED = (MATRIX, LOOKS_UP, RECURS)
+#: Those of layers, and of what is not known.
+_LAYERS = (*_WEIGHTED, NORMALIZES, UNKNOWN)
 
 #: By kind, names of autograd's nodes without "Backward" and number; after a colon the name that is recorded.
 _NODES = {
@@ -226,6 +230,37 @@ class Graph:
         # A parameter with a constant of its shape stays a parameter; with a batch it becomes as large as that.
         sizes = [_size(self.shape(each)) for each in below if each.at != CONSTANT]
         return _size(self.shape(Operand(index, 0))) > max(sizes, default=0)
+
+
+def note_output(tensor: Tensor) -> None:
+    """Let :func:`reaches` stop at this output of a model."""
+    node: Any = tensor.grad_fn
+    if node is not None:
+        # In the graph, and as long as that lives.
+        node.metadata[_OUTPUT] = True
+
+
+def reaches(tensor: Tensor, wanted: Callable[[Tensor], bool]) -> bool:
+    """Whether a backward from a tensor runs through a layer of wanted parameters beside the outputs that were noted.
+
+    A penalty on parameters is no layer.
+    """
+    # With each node, whether what it gives is an operand of a layer.
+    waiting: list[tuple[Any, bool]] = [(tensor.grad_fn, False)]
+    seen: set[tuple[Any, bool]] = set()
+    while waiting and len(seen) < _MOST_NODES:
+        node, used = waiting.pop()
+        if node is None or (node, used) in seen or _OUTPUT in node.metadata:
+            continue
+        seen.add((node, used))
+        if node.name() == _PARAMETER:
+            if used and wanted(node.variable):
+                return True
+            continue
+        kind, _ = operation_of(node)
+        used = kind in _LAYERS or (used and kind == ARRANGES)
+        waiting += [(child, used) for child, _ in node.next_functions]
+    return False
 
 
 def is_parameter(tensor: Tensor) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.pytorch import losses
+from watchglass.capture.pytorch.autograd_graph import reaches
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import BackwardCall, LossCall
 from watchglass.capture.pytorch.forward_state import ForwardState
@@ -156,6 +157,8 @@ class Backwards:
         self._trained_before = []
         self._chained = False
         self._everywhere = not chosen
+        if current.unseen:
+            self._look_for_unseen(roots)
         step = current.hook.clock.train
         open_step = None if step is None or step.updated else step
         weights = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(roots)
@@ -218,6 +221,17 @@ class Backwards:
         everywhere = self._everywhere and sys.exc_info()[0] is None
         current.objectives.end({forward.model for forward in through} if everywhere else ())
         self.on_end()
+
+    def _look_for_unseen(self, roots: Sequence[Any]) -> None:
+        """Whether this backward runs through forwards whose outputs have no mark: beside the outputs of others."""
+        unseen, model = self._current.unseen, self._current.unseen[-1].model
+        owners = [tree.owner for tree in self._current.models if tree.number == model]
+        # Not from the tree, which has not been read again if the script has replaced them.
+        parameters = {id(each) for owner in owners if owner is not None for each in owner.parameters()}
+        if any(isinstance(root, Tensor) and reaches(root, lambda each: id(each) in parameters) for root in roots):
+            for forward in unseen:
+                forward.marked = False
+            unseen.clear()
 
     def _notify_began(self, step: OpenStep, loss: Tensor, *, scaled: bool) -> None:
         forward = self._current.forward

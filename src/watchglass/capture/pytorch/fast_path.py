@@ -581,6 +581,7 @@ class FastPath:
         self._at = _BETWEEN
         # Its records belong to the recorder now; they must not be kept alive up to the next forward on the full path.
         self._current.forward = None
+        self._current.unseen.clear()
         for listener in self._current.events.resting:
             listener(True)
         root = self._root()
@@ -669,6 +670,8 @@ class FastPath:
         if not self._several or self._called is last:
             # Where no mark was set, any backward counts.
             last.marked = superseded or at != _FORWARD
+            if superseded and at == _FORWARD:
+                current.unseen.append(last)
         if self._settings is not None and root is not None:
             # Without the output of the model: it must not live longer than in an unwatched run.
             last.state = state = ForwardState(

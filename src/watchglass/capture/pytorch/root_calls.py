@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from watchglass.capture.planned_steps import planned_steps
+from watchglass.capture.pytorch.autograd_graph import note_output
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import ForwardCall
@@ -241,6 +242,8 @@ class RootCalls:
             if tensor is not None and tensor.requires_grad:
                 self._mark(forward, "", tensor)
                 return
+        if forward.training:
+            self._current.unseen.append(forward)
 
     def _mark(self, forward: Forward, path: str, tensor: torch.Tensor) -> None:
         """Note that a backward runs through a forward, and the gradient for this output."""
@@ -306,6 +309,8 @@ class RootCalls:
             self._evaluated(root, forward, output)  # should no backward run through it
             self._returned(output)
         forward.marked = False
+        for _, tensor in tensors if current.unseen else ():
+            note_output(tensor)
         several = current.several_models
         if current.output is None or current.chained < _HABIT or several:
             # A hook that autograd calls costs as much as all other bookkeeping of a small step.

@@ -37,6 +37,8 @@ class TrainingState:
         events: The events of the adapter's parts.
         sources: Which outputs of modules are losses.
         forward: The last outermost forward.
+        unseen: Forwards of the open step that others have followed, and whose outputs have no mark: they were on the
+            fast path, or their outputs were gone.
         inputs: Number of elements of the first tensor that it was given.
         forward_depth: Watched outermost modules that are being called, inside one another.
         helping: The outermost call that is under way is a part of a step of other models.
@@ -68,6 +70,7 @@ class TrainingState:
     events: Events = field(default_factory=Events)
     sources: LossOutputs = field(default_factory=LossOutputs)
     forward: Forward | None = None
+    unseen: list[Forward] = field(default_factory=list)
     inputs: int = 0
     forward_depth: int = 0
     helping: bool = False
@@ -155,6 +158,7 @@ class TrainingState:
 
     def _let_go(self) -> None:
         self.forward = None
+        self.unseen.clear()
         self.objectives = Objectives()
 
 

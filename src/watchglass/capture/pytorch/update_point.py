@@ -443,6 +443,7 @@ class UpdatePoint:
         for forward in step.forwards:
             forward.state = None
         current.quiet_steps += 1
+        current.unseen.clear()
         current.sources.forget()
 
 
