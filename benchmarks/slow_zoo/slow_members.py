@@ -1,4 +1,4 @@
-"""The twelve programs: what is slow in each, and which causes are right."""
+"""The programs: what is slow in each, and which causes are right."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ MEMBERS = (
     Member("item_in_the_loop", "`.item()` for each element of a batch", frozenset({"numbers_read_one_by_one"})),
     Member("preprocessing_in_the_main_process", "samples are computed in the process that trains",
            frozenset({"loader_without_workers"})),
+    Member("augmenting_in_the_loop", "samples are augmented in the training loop",
+           frozenset({"script_busy_in_each_step"})),
     Member("disk_bound", "each batch is read from the disk again",
            frozenset({"loader_without_workers", "loader_too_slow"})),
     Member("kept_graphs", "memory leak by kept graphs", frozenset({"graphs_kept"}), _SHORT),

@@ -30,7 +30,7 @@ _LONGEST_S = 300
 _PAGE = """\
 # Slow programs
 
-Twelve training programs with one bottleneck each, and a fast twin of each: whether the rules of the set `system` name
+Thirteen training programs with one bottleneck each, and a fast twin of each: whether the rules of the set `system` name
 the right bottleneck first, and nothing in the twin. Each program ran once under
 `watchglass run --rules default,system`, on {cores} cores, at commit `{commit}`. Findings of severity `info` do not
 count. The authors of the rules wrote these programs, so this page shows that each bottleneck is recognised; it measures
