@@ -495,11 +495,15 @@ class FastPath:
             plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
             by_script: Whether ``optimizer`` stands for lines of the script.
         """
+        if not plain:
+            # Of several optimizers, each step: what follows costs more.
+            self._alike = 0
+            self._others.clear()
+            return False
         forwards, groups, backwards = step.forwards, optimizer.param_groups, self._current.objectives.backwards
         root = self._current.models.only_root(step.mode_step - self._habit)
         same = (
-            plain
-            and not self._current.recomputed
+            not self._current.recomputed
             and self._current.quiet_steps >= self._habit
             and root is not None
             and len(step.optimizers) == 1
