@@ -76,7 +76,8 @@ class FlightRecorder:
         """:meth:`row` for a step, open or finished, from what was recorded of it so far."""
         loss_id, rate_id = self._ids
         mean, total, rate = ABSENT, 0.0, ABSENT
-        for records in (*(forward.records for forward in step.forwards), step.records):
+        captured = [forward.records for forward in step.forwards if forward.has_records]
+        for records in (*captured, step.records):
             for tensor_id, weight, value in records.scalars:
                 if type(value) is not float:
                     continue
