@@ -242,7 +242,8 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
             until_ns: All earlier rows are written with this batch, by the monotonic clock; now if None.
 
         Raises:
-            InvalidValueError: Rows are earlier than the end of the previous batch, or not before ``until_ns``.
+            InvalidValueError: Rows are earlier than the end of the previous batch, or not before ``until_ns``, or more
+                than a frame holds.
             StoreError: The store refused. The batch is buffered, see above.
         """
         tables = {kind: table_of(kind, found) for kind, found in rows.items() if found}

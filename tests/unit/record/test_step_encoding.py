@@ -249,3 +249,12 @@ def test_a_name_and_a_fact_that_no_frame_can_hold_are_reported_and_the_others_st
     assert [fact.data["facts"] for fact in tables.facts(4) if fact.kind == "dropped"] == [1]
     assert [fact.data["tensor_id"] for fact in tables.facts(-1) if fact.kind == "dropped"] == [1]
     assert 4 in tables.steps
+
+
+def test_more_units_than_a_frame_holds_are_written_in_several(monkeypatch):
+    monkeypatch.setattr("watchglass.store.encoding.rows.MAX_VALUES", 2)
+    steps = [whole(step, units=[(1, UnitKind.INACTIVE, np.array([step % 2 == 0, True]))]) for step in range(5)]
+    frames = encode_steps(steps, [], no_tensors)
+    assert kinds(frames).count(FrameKind.UNITS) == 3, "of two, one and two"
+    tables = read(frames)
+    assert [tables.units(step)[0][2].tolist() for step in range(5)] == [[step % 2 == 0, True] for step in range(5)]

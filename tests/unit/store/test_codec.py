@@ -2,6 +2,7 @@
 
 import math
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 from watchglass import store
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import (
+    NOTES,
     REDUCTIONS,
+    SAMPLES,
     SCALARS,
+    SIZES,
     STEPS,
     UNITS,
     Fact,
@@ -29,6 +33,7 @@ from watchglass.records import (
     TensorInfo,
 )
 from watchglass.stats import Histograms, histograms_of, of_array
+from watchglass.store.encoding.rows import MAX_FLAGS, MAX_VALUES
 
 
 def payload(frame):
@@ -342,6 +347,42 @@ def test_columns_that_claim_more_than_they_have_are_damaged_data():
     ):  # fmt: skip
         with pytest.raises(DamagedDataError):
             store.decode_rows(UNITS, changed)
+
+
+@pytest.mark.parametrize("kind", [UNITS, SAMPLES, NOTES])
+def test_more_texts_and_arrays_than_are_read_are_refused_before_they_are_read(kind):
+    each = sum(field.array or field.type == "text" for field in kind.fields)
+    row_bytes = sum(4 if field.array or field.type == "text" else SIZES[field.type] for field in kind.fields)
+    for rows, refused in ((MAX_VALUES // each, False), (MAX_VALUES // each + 1, True), ((64 << 20) // row_bytes, True)):
+        body = bytes(rows * row_bytes)
+        head = rows.to_bytes(4, "little") + len(body).to_bytes(4, "little")
+        data = head + zlib.compress(body)
+        if not refused:
+            assert len(store.decode_rows(kind, data)) == rows
+            continue
+        tracemalloc.start()
+        try:
+            with pytest.raises(DamagedDataError, match=f"at most {MAX_VALUES} texts and arrays"):
+                store.decode_rows(kind, data)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def test_more_booleans_than_are_read_are_refused():
+    count = MAX_FLAGS + 1
+    body = bytes(8 + 4 + 1) + count.to_bytes(4, "little") + bytes((count + 7) // 8)
+    data = (1).to_bytes(4, "little") + len(body).to_bytes(4, "little") + zlib.compress(body)
+    with pytest.raises(DamagedDataError, match=f"at most {MAX_FLAGS} are read"):
+        store.decode_rows(UNITS, data)
+
+
+def test_more_rows_than_are_read_are_no_frame(monkeypatch):
+    monkeypatch.setattr("watchglass.store.encoding.rows.MAX_VALUES", 3)
+    rows = store.table_of(UNITS, [(step, 4, 1, np.ones(2, bool)) for step in range(4)])
+    with pytest.raises(InvalidValueError, match="at most 3 texts and arrays but got 4; write the rows in several"):
+        store.encode_rows(UNITS, rows)
+    assert len(store.decode_rows(UNITS, payload(store.encode_rows(UNITS, rows[:3])))) == 3
 
 
 def test_an_unknown_mode_is_damaged_data():

@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.errors import DamagedDataError
+from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import Encoding, Field, RowKey, RowKind
 from watchglass.store.encoding.frames import MAX_PAYLOAD, encode_frame
 
+#: Most texts and arrays of a frame: each takes some hundred bytes in memory, however few it takes in the frame.
+MAX_VALUES = 1 << 18
+#: Most booleans in the arrays of a frame: each takes a byte in memory and a bit in the frame.
+MAX_FLAGS = MAX_PAYLOAD
 _TYPES = {
     "u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i64": "<i8", "f32": "<f4", "f64": "<f8", "bool": "?",
 }  # fmt: skip
@@ -43,11 +47,22 @@ def table_of(kind: RowKind, rows: Sequence[Sequence[Any]]) -> NDArray[Any]:
 
 
 def encode_rows(kind: RowKind, rows: NDArray[Any]) -> bytes:
-    """A frame of rows of a kind that is written as rows or as columns."""
+    """A frame of rows of a kind that is written as rows or as columns.
+
+    Raises:
+        InvalidValueError: They are more than a reader takes at once.
+    """
     rows = np.ascontiguousarray(rows, dtype_of(kind))
     if kind.encoding is Encoding.ROWS:
         return encode_frame(kind.number, rows.tobytes())
+    if problem := _too_many_values(kind, len(rows)):
+        raise InvalidValueError(f"{problem}; write the rows in several frames")
     body = b"".join(part for field in kind.fields for part in _packed(field, rows[field.name]))
+    if len(body) > MAX_PAYLOAD:
+        raise InvalidValueError(
+            f"columns of {kind.name} must have at most {MAX_PAYLOAD} bytes but got {len(body)}; "
+            "write the rows in several frames"
+        )
     head = len(rows).to_bytes(4, "little") + len(body).to_bytes(4, "little")
     # Rows by time are few and add up over weeks. Others are written by the process that trains, with the least effort.
     return encode_frame(kind.number, head + zlib.compress(body, 6 if kind.key is RowKey.TIME else 1))
@@ -65,6 +80,8 @@ def decode_rows(kind: RowKind, payload: bytes) -> NDArray[Any]:
             raise DamagedDataError(f"rows of {kind.name} take {dtype.itemsize} bytes each but {len(payload)} are there")
         return np.frombuffer(payload, dtype=dtype)
     count, size = int.from_bytes(payload[:4], "little"), int.from_bytes(payload[4:8], "little")
+    if problem := _too_many_values(kind, count):
+        raise DamagedDataError(problem)
     stream = zlib.decompressobj()
     try:
         body = stream.decompress(payload[8:], size + 1) if size <= MAX_PAYLOAD else b""
@@ -88,6 +105,14 @@ def rows_bytes(rows: NDArray[Any]) -> int:
     return rows.nbytes + sum(128 + len(each) * getattr(each, "itemsize", 1) for name in objects for each in rows[name])
 
 
+def _too_many_values(kind: RowKind, count: int) -> str:
+    """Why a frame cannot hold this number of rows; "" if it can."""
+    each = sum(field.array or field.type not in _TYPES for field in kind.fields)
+    if each * count <= MAX_VALUES:
+        return ""
+    return f"a frame of {kind.name} must have at most {MAX_VALUES} texts and arrays but got {each * count}"
+
+
 def _packed(field: Field, column: NDArray[Any]) -> Sequence[bytes]:
     if not field.array and field.type in _TYPES:
         return [column.tobytes()]
@@ -95,6 +120,11 @@ def _packed(field: Field, column: NDArray[Any]) -> Sequence[bytes]:
         parts = [np.asarray(each, _TYPES[field.type]) for each in column]
         flat = np.concatenate([np.zeros(0, _TYPES[field.type]), *parts])
         if field.type == "bool":
+            if len(flat) > MAX_FLAGS:
+                raise InvalidValueError(
+                    f"a frame must have at most {MAX_FLAGS} booleans in arrays but got {len(flat)}; "
+                    "write the rows in several frames"
+                )
             data = np.packbits(flat, bitorder="little").tobytes()
         else:
             same_length = len(flat) > 0 and len({len(each) for each in parts}) == 1
@@ -140,6 +170,8 @@ class _Columns:
         if not field.array:
             values = bytes(self._numbers("u1", total))
         elif field.type == "bool":
+            if total > MAX_FLAGS:
+                raise DamagedDataError(f"arrays have {total} booleans; at most {MAX_FLAGS} are read")
             values = np.unpackbits(self._numbers("u1", (total + 7) // 8), count=total, bitorder="little").view(bool)
         else:
             dtype = _TYPES[field.type]
