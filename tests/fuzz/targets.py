@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fuzz import hostile, seeds
+from fuzz.arrays import encoded_arrays, stored_samples
 from fuzz.choices import Choices
 from fuzz.compacted import generations, parquet, run_compacted, run_exported
 from fuzz.whole_runs import run_among_many, run_api, run_command, run_harvest, run_replayed, run_report
@@ -281,7 +282,7 @@ TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
         frames, json_frames, fixed_rows, statistics, made_statistics, tables, raw_tensors, manifests, claims,
-        configuration, terminal_text, stops, parquet, generations, run_compacted, run_exported, run_api, run_replayed,
-        run_harvest, run_command, run_report, run_among_many,
+        configuration, terminal_text, stops, encoded_arrays, stored_samples, parquet, generations, run_compacted,
+        run_exported, run_api, run_replayed, run_harvest, run_command, run_report, run_among_many,
     )
 }  # fmt: skip

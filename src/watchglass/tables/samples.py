@@ -18,6 +18,8 @@ from watchglass.tables.payloads import Payloads
 from watchglass.tables.problems import Problems
 
 _LATEST = (1 << 63) - 1
+#: Longest layout that is read, in characters: a machine with a thousand cores has some ten thousand.
+_MOST_CHARACTERS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -68,19 +70,20 @@ class MetricSeries:
         return np.asarray(np.where(known, self.values, 0).sum(1) / known.sum(1))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def read_layout(text: str) -> Mapping[str, MetricPlace]:
     """The metrics of a layout by name, in their order; none where it is not one."""
     found: dict[str, MetricPlace] = {}
     first = 0
     try:
-        for name, unit, *rest in json.loads(text):
+        metrics = json.loads(text) if len(text) <= _MOST_CHARACTERS else []
+        for name, unit, *rest in metrics:
             instances = tuple(map(str, rest[0])) if rest else ("",)
             found[str(name)] = MetricPlace(str(unit), instances, first)
             first += len(instances)
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, KeyError, RecursionError):
         return {}
-    return found
+    return found if len(found) == len(metrics) else {}  # a name that stands twice would have two places
 
 
 def layouts_of(rows: NDArray[Any]) -> dict[str, NDArray[np.intp]]:

@@ -11,7 +11,9 @@ import pytest
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import SAMPLES
 from watchglass.run import open_run, usage_of
-from watchglass.store import FrameKind, LocalStore, encode_frame, layout
+from watchglass.run.samples import long_form
+from watchglass.store import FrameKind, LocalStore, encode_frame, layout, table_of
+from watchglass.tables import metrics_in, series_of
 from watchglass.testing import Batch, RunBuilder, Step, build_run
 from watchglass.view import usage_sentence
 
@@ -146,3 +148,21 @@ def test_a_damaged_frame_is_a_problem_once_it_is_read(tmp_path: Path) -> None:
     run = open_run(path)
     assert run.samples("cpu.utilization").values.tolist() == [1]
     assert len(run.problems) == 1
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        '[["a", "%"], ["b", "%"], ["a", "%"]]',
+        "[" * 100_000,
+        '[["a"]]',
+        "7",
+        '[["a", "%"], ["b", "%"]' + " " * (1 << 18) + "]",
+    ],
+)
+def test_samples_whose_layout_makes_no_sense_are_left_out(layout: str) -> None:
+    sound = '[["cpu.utilization", "%"]]'
+    rows = table_of(SAMPLES, [(1, layout, np.zeros(2, "f4")), (2, sound, np.ones(1, "f4"))])
+    assert list(metrics_in(rows)) == ["cpu.utilization"]
+    assert series_of(rows, "cpu.utilization").values.tolist() == [[1.0]]
+    assert [column[0] for column in long_form(rows)] == [2, "cpu.utilization", "", "%", 1.0]
