@@ -18,15 +18,25 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from watchglass.run import ListedRun
 
-def show(run: RunPath, tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False) -> None:
+
+#: Runs of a folder that are listed, the newest: about as many as a terminal shows at once.
+_MOST_RUNS = 50
+
+
+def show(
+    run: RunPath,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Of a folder, list every run, not only the newest 50.")] = False,
+) -> None:
     """Show the content of a run: attempts, workers, steps, tensors, last values, findings of the rules.
 
-    For a folder of runs: list the runs.
+    For a folder of runs: list the newest runs.
     """
     from watchglass.cli.recovery import mention_unrecovered, recover
     from watchglass.cli.run_contents import head_of, sections_of
-    from watchglass.run import open_run, open_runs
+    from watchglass.run import Runs, open_run, open_runs
 
     console = stdout_console()
     recover(run)
@@ -36,10 +46,13 @@ def show(run: RunPath, tensors: Annotated[bool, typer.Option("--tensors", help="
     except NotARunError as error:
         try:
             with working("looking for runs"):
-                found = open_runs(run).to_arrow().to_pylist()
+                found = open_runs(run)
+                listed = found.listed if every else found.listed[-_MOST_RUNS:]
+                rows = Runs(found.location, listed).to_arrow().to_pylist()
         except MissingFileError:
             raise error from None
-        _print_runs(console, run, found)
+        _print_runs(console, f"{run}: {count(len(found), 'run')}", rows)
+        _print_others(console, run, found.listed[: len(found) - len(listed)])
         return
     print_table(console, run, head_of(opened), labels="dim")
     for section in sections_of(opened, run, every=tensors):
@@ -52,10 +65,19 @@ def show(run: RunPath, tensors: Annotated[bool, typer.Option("--tensors", help="
         print_warning(str(problem))
 
 
-def _print_runs(console: Console, folder: str, runs: list[dict[str, Any]]) -> None:
+def _print_others(console: Console, folder: str, runs: list[ListedRun]) -> None:
+    if not runs:
+        return
+    unreadable = sum(bool(each.problem) for each in runs)
+    note = f", {unreadable} of them unreadable" if unreadable else ""
+    line = f"… and {len(runs)} more{note}; every run: watchglass show {folder} --all"
+    console.print(f"  {view.printable(line)}", markup=False, soft_wrap=True)
+
+
+def _print_runs(console: Console, heading: str, runs: list[dict[str, Any]]) -> None:
     print_table(
         console,
-        f"{folder}: {count(len(runs), 'run')}",
+        heading,
         map(_row, runs),
         titles=("run", "begun", "state", "steps", "time", "loss", "validation", "models", "findings"),
         numbers=("steps", "loss", "validation", "models"),

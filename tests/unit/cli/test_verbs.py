@@ -17,7 +17,7 @@ from watchglass.config import RuleSpec
 from watchglass.rules import parse_rules, rule_names
 from watchglass.run import open_run
 from watchglass.store import LocalStore, write_launch_end
-from watchglass.testing import RunBuilder, Step
+from watchglass.testing import RunBuilder, Step, build_run
 
 
 def test_show_says_what_is_there(watchglass: Watchglass, broken: Path) -> None:
@@ -33,6 +33,25 @@ def test_show_names_an_unfinished_run(watchglass: Watchglass, killed: Path) -> N
     assert "failed: its process ended" in said.out
     assert "the cost of watching is unknown: the process ended without a report" in said.out
     assert "yet" not in said.out.split("Capture")[1].split("Rules")[0]
+
+
+def test_show_lists_the_newest_runs_of_a_folder_and_counts_the_others(
+    watchglass: Watchglass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("watchglass.cli.show._MOST_RUNS", 2)
+    for name in ("oldest", "older", "newer", "newest"):
+        build_run(tmp_path / "runs" / name, [Step({"loss": 1.0})])
+    (tmp_path / "runs/older/run.json").write_text("nonsense")
+    said = watchglass("show", tmp_path / "runs")
+    lines = said.out.splitlines()
+    assert said.status == 0
+    assert lines[0].endswith("runs: 4 runs")
+    assert [line.split()[0] for line in lines[2:4]] == ["newer", "newest"]
+    assert lines[4:] == [f"  … and 2 more, 1 of them unreadable; every run: watchglass show {tmp_path / 'runs'} --all"]
+    every = [line.split()[0] for line in watchglass("show", tmp_path / "runs", "--all").out.splitlines()[2:]]
+    assert [word for word in every if word in ("oldest", "older", "newer", "newest", "…")] == [
+        "older", "oldest", "newer", "newest",
+    ]  # fmt: skip
 
 
 def test_show_says_which_signal_ended_a_process_that_left_no_reason(watchglass: Watchglass, killed: Path) -> None:
