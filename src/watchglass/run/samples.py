@@ -13,7 +13,7 @@ from watchglass.config import suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.run.clocks import wall_times
 from watchglass.run.table import Table, needed
-from watchglass.tables import MetricSeries, StreamPart, layouts_of, metrics_in, read_layout, series_of
+from watchglass.tables import MetricSeries, StreamPart, as_float64, layouts_of, metrics_in, read_layout, series_of
 
 if TYPE_CHECKING:
     import pandas
@@ -169,7 +169,7 @@ def long_form(rows: NDArray[Any]) -> tuple[NDArray[np.int64], list[str], list[st
     times, places, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
     names: list[tuple[str, str, str]] = []
     for text, at in layouts_of(rows).items():
-        whole = np.stack(rows["values"][at].tolist()).astype(np.float64)
+        whole = as_float64(rows["values"][at].tolist())
         first = len(names)
         names += [(name, one, place.unit) for name, place in read_layout(text).items() for one in place.instances]
         times.append(np.repeat(rows["time_ns"][at].astype(np.int64), whole.shape[1]))

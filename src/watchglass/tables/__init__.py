@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from watchglass.tables.samples import (
         MetricPlace as MetricPlace,
         MetricSeries as MetricSeries,
+        as_float64 as as_float64,
         layouts_of as layouts_of,
         metrics_in as metrics_in,
         read_layout as read_layout,

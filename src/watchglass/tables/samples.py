@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -67,7 +67,8 @@ class MetricSeries:
         if not len(self.values):
             return np.empty(0)
         known = np.isfinite(self.values)
-        return np.asarray(np.where(known, self.values, 0).sum(1) / known.sum(1))
+        with np.errstate(invalid="ignore"):  # a time at which all values are infinite has no mean
+            return np.asarray(np.where(known, self.values, 0).sum(1) / known.sum(1))
 
 
 @lru_cache(maxsize=16)
@@ -104,6 +105,12 @@ def metrics_in(rows: NDArray[Any]) -> dict[str, MetricPlace]:
     return found
 
 
+def as_float64(values: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+    """The values of rows of one length, float64[rows, values]; without the warning that some NaN give."""
+    with np.errstate(invalid="ignore"):
+        return np.stack(values).astype(np.float64)
+
+
 def series_of(rows: NDArray[Any], name: str) -> MetricSeries:
     """The series of a metric in rows of :data:`~watchglass.records.SAMPLES`; one without rows where none has it."""
     parts: list[tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.float64]]] = []
@@ -113,8 +120,8 @@ def series_of(rows: NDArray[Any], name: str) -> MetricSeries:
         if place is not None:
             unit = unit or place.unit
             instances |= dict.fromkeys(place.instances)
-            columns = [np.asarray(each[place.first : place.stop], np.float64) for each in rows["values"][places]]
-            parts.append((rows["time_ns"][places].astype(np.int64), place.instances, np.stack(columns)))
+            columns = as_float64([each[place.first : place.stop] for each in rows["values"][places]])
+            parts.append((rows["time_ns"][places].astype(np.int64), place.instances, columns))
     column = {instance: number for number, instance in enumerate(instances)}
     times = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
     values = np.full((len(times), len(column)), np.nan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from watchglass.testing import Batch, RunBuilder, Step, build_run
 from watchglass.view import usage_sentence
 
 GIB = 1 << 30
+SOUND = '[["cpu.utilization", "%"]]'
 
 
 @pytest.fixture
@@ -161,8 +163,20 @@ def test_a_damaged_frame_is_a_problem_once_it_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_samples_whose_layout_makes_no_sense_are_left_out(layout: str) -> None:
-    sound = '[["cpu.utilization", "%"]]'
-    rows = table_of(SAMPLES, [(1, layout, np.zeros(2, "f4")), (2, sound, np.ones(1, "f4"))])
+    rows = table_of(SAMPLES, [(1, layout, np.zeros(2, "f4")), (2, SOUND, np.ones(1, "f4"))])
     assert list(metrics_in(rows)) == ["cpu.utilization"]
     assert series_of(rows, "cpu.utilization").values.tolist() == [[1.0]]
     assert [column[0] for column in long_form(rows)] == [2, "cpu.utilization", "", "%", 1.0]
+
+
+def test_no_number_makes_reading_warn() -> None:
+    signalling = np.frombuffer(b"\x01\x00\x80\x7f", "<f4")
+    rows = table_of(
+        SAMPLES, [(1, SOUND, signalling), (2, SOUND, np.array([np.inf], "f4")), (3, SOUND, np.ones(1, "f4"))]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        series = series_of(rows, "cpu.utilization")
+        assert series.time_ns.tolist() == [2, 3]
+        assert np.array_equal(series.mean_of_instances, [np.nan, 1.0], equal_nan=True)
+        assert long_form(rows)[4].tolist() == [np.inf, 1.0]
