@@ -373,7 +373,7 @@ class FastPath:
                 self._phases.begin(AFTER_BACKWARD)
             if self._by_script:
                 self._before_script_updates()
-            elif not all(forward.backpropagated or not forward.marked for forward in self._forwards):
+            elif self._several and any(each.marked and not each.backpropagated for each in self._forwards):
                 self.leave()
 
     def before_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
