@@ -626,6 +626,33 @@ def test_a_training_run_that_is_over_leaves_nothing_behind(tmp_path: Path, inter
     assert gone() is None, "the adapter goes with it"
 
 
+class WithParameter(nn.Module):
+    """Returns a parameter as it is, as policies return the logarithm of their standard deviation."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.spread = layers, nn.Parameter(torch.zeros(3))
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layers(inputs), self.spread
+
+
+@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, NO_FAST_PATH], ids=["fast", "full"])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_parameter_that_a_model_returns_keeps_no_hooks(tmp_path: Path, limits: CaptureLimits, calls: int) -> None:
+    model, inputs = WithParameter(Loop().model), torch.randn(16, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watching_within(limits, model, tmp_path / "run", save_interval=1000):
+        for _ in range(STEPS):
+            returned = [model(inputs) for _ in range(calls)]
+            optimizer.zero_grad()
+            sum((output * spread.exp()).square().mean() for output, spread in returned).backward()
+            optimizer.step()
+    assert not model.spread._backward_hooks
+    run = open_run(tmp_path / "run")
+    assert (len(run.steps()), len(run.steps(Mode.EVAL))) == (STEPS, 0)
+
+
 def test_a_discovered_model_may_go_and_another_take_its_place(tmp_path: Path) -> None:
     hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
     PyTorchAdapter(hook, discover=True)

@@ -313,7 +313,7 @@ class FastPath:
         forward.marked = False
         arrived = partial(self._arrived, forward)
         for _, tensor in (("", output),) if isinstance(output, Tensor) else tensors_in(output):
-            if tensor.requires_grad:
+            if tensor.grad_fn is not None:  # a parameter would keep the hook
                 hook_gradient(tensor, arrived)
                 forward.marked = True
 

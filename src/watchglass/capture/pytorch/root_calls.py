@@ -239,7 +239,7 @@ class RootCalls:
         forward.marked = True
         for left in (self._current.loss, self._current.output):
             tensor = left() if left is not None else None
-            if tensor is not None and tensor.requires_grad:
+            if tensor is not None and tensor.grad_fn is not None:
                 self._mark(forward, "", tensor)
                 return
         if forward.training:
@@ -315,7 +315,8 @@ class RootCalls:
         if current.output is None or current.chained < _HABIT or several:
             # A hook that autograd calls costs as much as all other bookkeeping of a small step.
             for path, tensor in tensors:
-                if tensor.requires_grad:
+                # A parameter that is returned as it is would keep the hooks of all steps.
+                if tensor.grad_fn is not None:
                     self._mark(forward, path, tensor)
                     forward.marked = True
                     if several:
