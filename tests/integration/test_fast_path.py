@@ -573,6 +573,24 @@ def test_the_gradient_norm_is_the_same(tmp_path: Path, happening: Happening, upd
     assert len(norms[0][0]) == STEPS - (update is not None)
 
 
+def test_the_gradient_norm_of_several_optimizers_is_whole(tmp_path: Path) -> None:
+    """Whether it is affordable is decided anew after each: in the middle of a step the rest must not be left out."""
+    loop = Loop()
+    optimizers = [torch.optim.SGD([parameter], lr=0.05) for parameter in loop.model.parameters()]
+    limits, expected = replace(DEFAULT_LIMITS, norm_share=1e-9, norm_interval=16), []
+    with watching_within(limits, loop.model, tmp_path / "run", save_interval=1000):
+        for _ in range(STEPS):
+            loop.model.zero_grad()
+            loop.backward()
+            parts = [each.grad.norm() for each in loop.model.parameters() if each.grad is not None]
+            expected.append(float(torch.stack(parts).norm()))
+            for optimizer in optimizers:
+                optimizer.step()
+    steps, norms = open_run(tmp_path / "run").scalars("gradient_norm")
+    assert 3 < len(steps) < STEPS
+    np.testing.assert_allclose(norms, np.array(expected)[steps], rtol=1e-5)
+
+
 def test_a_hook_that_closes_in_the_middle_of_a_step_keeps_what_it_saw(tmp_path: Path) -> None:
     loop = Loop()
     with watchglass.watch(loop.model, run=tmp_path / "run", save_interval=1000, strict=True):

@@ -18,10 +18,14 @@ class NormInterval:
         self._plan, self._share, self._longest = plan, share, longest
         self._interval = 1
         self._cost_ns = 0.0
+        # The step last asked for: all optimizers of a step get the same answer, as their norms become one.
+        self._step, self._is_due = -1, False
 
     def due(self, train_step: int) -> bool:
         """Whether the norm is affordable at this step."""
-        return train_step % self._interval == 0
+        if train_step != self._step:
+            self._step, self._is_due = train_step, train_step % self._interval == 0
+        return self._is_due
 
     def next_due(self, train_step: int) -> int:
         """The first step from this one on at which the norm is affordable."""
