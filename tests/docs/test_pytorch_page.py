@@ -54,7 +54,7 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
         "facts": ("tensor_reads",),
         "save_interval": 1,
         "collections": ("attention",),
-        "profiler": {"enabled": True, "profile_steps": "1:2", "python_profile": "1:2"},
+        "profiler": {"enabled": True, "profile_steps": "1:2", "python_profile": "2:3"},
     }
     with Hook(tmp_path / "run", **settings) as hook:
         PyTorchAdapter(hook, discover=True)

@@ -200,15 +200,17 @@ class Sampler:
     def _layout_of(self, metrics: tuple[Metric, ...]) -> tuple[str, NDArray[np.bool_], NDArray[np.intp]]:
         """The text of a layout, which of its values keep all bits, and where each is; computed where metrics change.
 
-        A metric of several sources (GPUs of two vendors) has the instances of all of them.
+        A metric of several sources (GPUs of two vendors) has the instances of all of them. Without instances it is that
+        of the last source.
         """
         if self._layout is None or self._layout[0] != metrics:
-            joined: dict[tuple[str, int], tuple[Metric, list[str], list[int]]] = {}
+            joined: dict[str, tuple[Metric, list[str], list[int]]] = {}
             place = 0
             for metric in metrics:
-                _, instances, places = joined.setdefault(
-                    (metric.name, -1 if metric.instances else place), (metric, [], [])
-                )  # fmt: skip
+                known = joined.get(metric.name)
+                if known is None or not (known[1] and metric.instances):
+                    known = joined[metric.name] = metric, [], []
+                _, instances, places = known
                 instances += metric.instances
                 places += range(place, place := place + max(1, len(metric.instances)))
             names = [[m.name, m.unit, whose] if whose else [m.name, m.unit] for m, whose, _ in joined.values()]
