@@ -122,7 +122,7 @@ class StepClock:
     ) -> Forward:
         """An outermost forward of a model begins, or began at ``start_ns``; returns what to collect its records in.
 
-        That is ``begun`` where a forward began before the clock is told of it.
+        If the forward began before this call, ``begun`` collects them.
         """
         # Runs at every step, between what is due and what is not: every call in here counts.
         now = start_ns or self._now_ns()

@@ -207,7 +207,7 @@ class StepWindows:
         self._boundary = (step, monotonic_ns())
 
     def _reach(self, step: int, now_ns: int) -> None:
-        """The boundary before a step is reached, of which it may have heard: a window may end here."""
+        """Count the time of the step before this boundary, and end a window that is over. Again, it changes nothing."""
         if self._boundary is not None and step > self._boundary[0]:
             seconds = (now_ns - self._boundary[1]) / 1e9 / (step - self._boundary[0])
             (self._times_s if self._open is None else self._open.inside_s).append(seconds)
@@ -249,12 +249,11 @@ class StepWindows:
         name = self._profiler.name
         try:
             obstacle = self._missed(window, step, now_ns) or self._overlapped(window, step, now_ns)
-            if not obstacle:
-                self._read(writes=False)
-                obstacle = "a CUDA graph is being captured" if captured() else self._profiler.obstacle()
+            obstacle = obstacle or ("a CUDA graph is being captured" if captured() else self._profiler.obstacle())
             if obstacle:
                 self._refuse(window, obstacle)
                 return
+            self._read(writes=False)
             began_ns = monotonic_ns()
             recording = self._profiler.start()
             if self._leave_script is None:

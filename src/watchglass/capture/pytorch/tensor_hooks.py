@@ -25,7 +25,7 @@ def observe_gradient(tensor: Tensor, guard: Guard, arrived: Callable[[Tensor | N
 
 
 def hook_gradient(tensor: Tensor, shielded: Callable[..., None]) -> RemovableHandle:
-    """The same for a function that went through the guard, for where that is not to be made anew for each tensor."""
+    """The same for a function that the guard has wrapped: callers with many tensors wrap it once."""
     # A view that was changed through another one gets its node when it is asked for it. In register_hook, PyTorch up to
     # 2.14 asks too late, and the process crashes: https://github.com/pytorch/pytorch/issues/196459.
     _ = tensor.grad_fn
