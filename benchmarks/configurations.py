@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import watchglass
-from watchglass.config import RuleSpec
+from watchglass.config import ProfilerConfig, RuleSpec
 from watchglass.rules import capture_for, rule_names
 
 #: What "statistics of all weights, gradients and module outputs" is in collections, and for `limits.captured`.
@@ -19,6 +19,9 @@ TIMES_LIMIT = 4.0
 
 #: Share of the training's time that the default configuration may use, as a ratio, and how often records are written.
 BUDGET_RATIO, FLUSH_INTERVAL_S = 0.01, 0.5
+
+#: How often the machine is sampled by default. The time of three runs passes for each step of the watched run.
+SAMPLE_INTERVAL_S = ProfilerConfig().sample_interval_s
 
 #: Where nothing else is due, the total gradient norm still is, but not more often than at every 64th step.
 NORM_INTERVAL = 64
@@ -134,8 +137,20 @@ CONFIGURATIONS = (
         _T0,
         name="profiling",
         says="the same with system metrics and phases of steps",
-        settings={**_T0.settings, "profiler": True},
+        settings={**_T0.settings, "profiler": ProfilerConfig(enabled=True, sample_interval_s=3 * SAMPLE_INTERVAL_S)},
         targets={"mlp": 1.01, "transformer": 1.01},
+    ),
+    replace(
+        _T0,
+        name="module-times",
+        says="the same with the times of modules",
+        settings={
+            **_T0.settings,
+            "profiler": ProfilerConfig(enabled=True, sample_interval_s=3 * SAMPLE_INTERVAL_S, module_times=True),
+        },
+        targets={"mlp": 1.03, "transformer": 1.03},
+        # Modules are timed in some steps, and these count.
+        trim=0.0,
     ),
     Configuration(
         "raw-10",
