@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count
+from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import step_windows
 from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -15,8 +17,6 @@ from watchglass.tables import JointStep
 #: What the largest part of a batch is.
 _PARTS = {"mean_fetch_s": "to fetch samples from the data set", "mean_collate_s": "in collate_fn",
           "mean_transfer_s": "to transfer it to the script"}  # fmt: skip
-#: First steps, which start workers and fill caches.
-_FIRST = 8
 #: Steps that are enough at the end of a short run.
 _ENOUGH = 16
 #: Time to make a batch that is no longer than what a worker process needs to send it (house).
@@ -51,20 +51,16 @@ class InputBound(Rule):
         Needs(metrics=("cpu.limit", "gpu.utilization", "gpu.processes"), optional=True),
     )
     streams = Windows(kinds=("samples",), length_s=1)
+    state_version = 2
 
     moderate: float = parameter(5.0, help="wait that is an info", unit="%", gt=0, le=100)
     high: float = parameter(20.0, help="wait that is a warning", unit="%", gt=0, le=100)
     window: int = parameter(32, help="steps of a window", unit="steps", ge=1)
 
-    #: Steps that were seen, and how many of them the present window has; number of whole windows.
-    seen: int = state(int)
-    inside: int = state(int)
-    windows: int = state(int)
+    #: See :mod:`step_windows`; seconds of wait, of copies, and of all phases, of all ranks.
+    windows: dict[str, Any] = state(step_windows.empty)
     #: Whether any step waited or copied at all.
     reads: bool = state(bool)
-    #: Seconds of wait, of copies, and of all phases, in the present window and in the one before.
-    spent: list[float] = state(lambda: [0.0, 0.0, 0.0])
-    before: list[float] = state(list)
     #: Number of workers and of batches of each loader.
     loaders: dict[str, list[int]] = state(dict)
     #: Sums of each loader over the judged training steps: batches, seconds to fetch, collate and transfer them; and the
@@ -79,40 +75,37 @@ class InputBound(Rule):
         phases = [view.phases for view in step.views if view.phases is not None]
         if step.mode is not Mode.TRAIN or not phases:
             return
-        self.seen += 1
-        if self.seen <= _FIRST:
+        if not step_windows.note_step(self.windows):
             return
         self.reads = self.reads or any(each["data"] > 0 or each["copy"] > 0 for each in phases)
         self._add_batches(step)
         self.busy = with_busiest(self.busy, step.streams)
-        self.spent[0] += sum(each["data"] for each in phases)
-        self.spent[1] += sum(each["copy"] for each in phases)
-        self.spent[2] += sum(sum(each.values()) for each in phases)
-        self.inside += 1
-        if self.inside < self.window:
-            return
-        last, self.before, self.spent, self.inside = self.before, self.spent, [0.0, 0.0, 0.0], 0
-        self.windows += 1
-        if self.windows > 1:
-            yield from self._judged(step, last, self.before)
+        parts = [sum(each["data"] for each in phases), sum(each["copy"] for each in phases)]
+        row = [*parts, sum(sum(each.values()) for each in phases)]
+        yield from self._judged(step, step_windows.add(self.windows, row, self.window))
 
     def finish(self, step: JointStep) -> Iterable[Finding]:
         """The judgement of a short run."""
-        whole = [self.before] if self.windows == 1 else []
-        rest = [self.spent] if self.inside >= min(_ENOUGH, self.window) else []
-        if self.windows < 2 and (whole or rest):
-            yield from self._judged(step, *whole, *rest)
+        rows = step_windows.of_short_run(self.windows, self.window, self._enough)
+        parts = (rows[: self.window], rows[self.window :])
+        yield from self._judged(step, [part for part in parts if len(part) >= self._enough])
 
     def applicable(self, step: JointStep) -> str:
         """Not for runs that are too short, or that read no loader and copy nothing."""
-        enough = min(_ENOUGH, self.window)
-        if self.seen and not self.windows and self.inside < enough:
-            return f"the run has {count(self.seen, 'training step')}; {_FIRST + enough} are needed"
-        return "no training step read a DataLoader or copied to a device" if self.seen and not self.reads else ""
+        unread = self.windows["seen"] and not self.reads
+        few = step_windows.too_few(self.windows, self._enough)
+        return few or ("no training step read a DataLoader or copied to a device" if unread else "")
 
-    def _judged(self, step: JointStep, *windows: list[float]) -> Iterable[Finding]:
-        yield from self._waits(step, [(wait, whole) for wait, _, whole in windows])
-        yield from self._copies(step, [(copy, whole) for _, copy, whole in windows])
+    @property
+    def _enough(self) -> int:
+        return min(_ENOUGH, self.window)
+
+    def _judged(self, step: JointStep, windows: list[list[step_windows.Row]]) -> Iterable[Finding]:
+        if not windows:
+            return
+        sums = [[sum(column) for column in zip(*rows, strict=True)] for rows in windows]
+        yield from self._waits(step, [(wait, whole) for wait, _, whole in sums])
+        yield from self._copies(step, [(copy, whole) for _, copy, whole in sums])
 
     def _copies(self, step: JointStep, windows: list[tuple[float, float]]) -> Iterable[Finding]:
         copied, whole = (sum(column) for column in zip(*windows, strict=True))

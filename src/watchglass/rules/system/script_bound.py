@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity, count
+from watchglass.rules import step_windows
 from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.host_phases import why_updates_are_unclear
 from watchglass.rules.needs import Needs, Windows
@@ -13,8 +15,8 @@ from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
 from watchglass.tables import JointStep
 
-#: First steps, which start workers and fill caches, and those that are enough for a short run.
-_FIRST, _ENOUGH = 8, 16
+#: Steps that are enough for a short run.
+_ENOUGH = 16
 
 
 class ScriptBound(Rule):
@@ -45,16 +47,15 @@ class ScriptBound(Rule):
         Needs(metrics=("gpu.utilization", "gpu.processes"), optional=True),
     )
     streams = Windows(kinds=("samples",), length_s=1)
+    state_version = 2
 
     limit: float = parameter(50.0, help="share of these phases in a step", unit="%", gt=0, lt=100)
     least: float = parameter(1e-3, help="time of these phases in a step", unit="s", ge=0)
     window: int = parameter(32, help="steps of a window", unit="steps", ge=_ENOUGH)
 
-    #: Training steps, and those that count.
-    seen: int = state(int)
-    counted: int = state(int)
-    #: Seconds by phase of the rank that spends least in these phases, for each step of the last two windows.
-    steps: list[list[float]] = state(list)
+    #: See :mod:`step_windows`; seconds by phase of the rank that spends least in these phases, at steps without a
+    #: capture.
+    windows: dict[str, Any] = state(step_windows.empty)
     #: Whether any step waited for a loader.
     reads: bool = state(bool)
     #: See :func:`with_busiest`.
@@ -65,8 +66,7 @@ class ScriptBound(Rule):
         phases = [view.phases for view in step.views if view.phases is not None]
         if step.mode is not Mode.TRAIN or not phases:
             return
-        self.seen += 1
-        if self.seen <= _FIRST:
+        if not step_windows.note_step(self.windows):
             return
         self.busy = with_busiest(self.busy, step.streams)
         self.reads = self.reads or any(each["data"] > 0 for each in phases)
@@ -75,23 +75,21 @@ class ScriptBound(Rule):
             return
         fewest = min(phases, key=lambda each: each["prepare"] + each["other"])
         row = [fewest["prepare"], fewest["other"], sum(fewest.values()), min(fewest["forward"], fewest["backward"])]
-        self.steps = [*self.steps, row][-2 * self.window :]
-        self.counted += 1
-        if not self.counted % self.window and len(self.steps) == 2 * self.window:
-            yield from self._judged(step)
+        yield from self._judged(step, step_windows.add(self.windows, row, self.window))
 
     def finish(self, step: JointStep) -> Iterable[Finding]:
         """The judgement of a short run."""
-        if _ENOUGH <= len(self.steps) < 2 * self.window:
-            yield from self._judged(step)
+        rows = step_windows.of_short_run(self.windows, self.window, _ENOUGH)
+        yield from self._judged(step, step_windows.halves(rows))
 
     def applicable(self, step: JointStep) -> str:
         """Not where phases show something else, or too few of them."""
-        if not self.seen:
+        if not self.windows["seen"]:
             return ""
-        if self.counted < _ENOUGH:
-            few = count(self.counted, "training step")
-            return f"the run has {few} without a capture, after the first {_FIRST}; {_ENOUGH} are needed"
+        if self.windows["counted"] < _ENOUGH:
+            few = count(self.windows["counted"], "training step")
+            first = step_windows.FIRST
+            return f"the run has {few} without a capture, after the first {first}; {_ENOUGH} are needed"
         return self._unfit(step)
 
     def _unfit(self, step: JointStep) -> str:
@@ -102,13 +100,14 @@ class ScriptBound(Rule):
             return "the device of the model is not known"
         if devices != ["cpu"] and idle_share(self.busy) is None:
             return f"the model is on {' and '.join(devices)}, and no sample shows how long its GPUs are idle"
-        if not median([calls for *_, calls in self.steps]):
+        if not median([calls for *_, calls in self.windows["rows"]]):
             return "the forward or the backward of the steps was not seen"
         return why_updates_are_unclear(step.first)
 
-    def _judged(self, step: JointStep) -> Iterable[Finding]:
-        halves = [self.steps[: len(self.steps) // 2], self.steps[len(self.steps) // 2 :]]
-        spent = [[median(list(column)) for column in zip(*half, strict=True)] for half in halves]
+    def _judged(self, step: JointStep, windows: list[list[step_windows.Row]]) -> Iterable[Finding]:
+        if not windows:
+            return
+        spent = [[median(list(column)) for column in zip(*rows, strict=True)] for rows in windows]
         idle = idle_share(self.busy)
         own = [min(prepare + other, (1.0 if idle is None else idle) * whole) for prepare, other, whole, _ in spent]
         enough = all(

@@ -7,6 +7,7 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity, count
+from watchglass.rules import step_windows
 from watchglass.rules.host_phases import why_updates_are_unclear
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -14,8 +15,8 @@ from watchglass.rules.update_batches import follow_batches, samples_of_update
 from watchglass.stats import median
 from watchglass.tables import JointStep
 
-#: First steps, which allocate the state of the optimizer and fill caches, and those that are enough for a short run.
-_FIRST, _ENOUGH = 8, 32
+#: Steps that are enough for a short run.
+_ENOUGH = 32
 
 
 class UpdateBound(Rule):
@@ -43,14 +44,14 @@ class UpdateBound(Rule):
         Needs(facts=("calls",), optional=True, why="to know how many batches an update has"),
         Needs(facts=("data_loader",), optional=True, why="to know the size of batches"),
     )
+    state_version = 2
 
     limit: float = parameter(50.0, help="share of the update in a step", unit="%", gt=0, lt=100)
     most_samples: int = parameter(32, help="samples of an update that are few", unit="samples", ge=1)
     window: int = parameter(64, help="steps of a window", unit="steps", ge=_ENOUGH)
 
-    seen: int = state(int)
-    #: Seconds of the update and of the whole, for each step of the last two windows.
-    steps: list[list[float]] = state(list)
+    #: See :mod:`step_windows`; seconds of the update and of the whole, of all ranks.
+    windows: dict[str, Any] = state(step_windows.empty)
     #: See :func:`follow_batches`; the most samples of an update, and the number of updates whose samples are unclear.
     known: dict[str, Any] = state(dict)
     samples: int = state(int)
@@ -66,26 +67,21 @@ class UpdateBound(Rule):
         if first.facts("batch"):
             samples = samples_of_update(first, self.known)
             self.samples, self.unclear = max(self.samples, samples or 0), self.unclear + (samples is None)
-        self.seen += 1
-        if self.seen <= _FIRST:
+        if not step_windows.note_step(self.windows):
             return
-        now = [sum(each["update"] for each in phases), sum(sum(each.values()) for each in phases)]
-        self.steps = [*self.steps, now][-2 * self.window :]
-        if not (self.seen - _FIRST) % self.window and len(self.steps) == 2 * self.window:
-            yield from self._judged(step)
+        row = [sum(each["update"] for each in phases), sum(sum(each.values()) for each in phases)]
+        yield from self._judged(step, step_windows.add(self.windows, row, self.window))
 
     def finish(self, step: JointStep) -> Iterable[Finding]:
         """The judgement of a short run."""
-        if _ENOUGH <= len(self.steps) < 2 * self.window:
-            yield from self._judged(step)
+        rows = step_windows.of_short_run(self.windows, self.window, _ENOUGH)
+        yield from self._judged(step, step_windows.halves(rows))
 
     def applicable(self, step: JointStep) -> str:
         """Not where the time of updates includes other work, or where the size of the batch is not clear."""
-        if not self.seen:
+        if not self.windows["seen"]:
             return ""
-        if self.seen < _FIRST + _ENOUGH:
-            return f"the run has {count(self.seen, 'training step')}; {_FIRST + _ENOUGH} are needed"
-        return self._unfit(step)
+        return step_windows.too_few(self.windows, _ENOUGH) or self._unfit(step)
 
     def _unfit(self, step: JointStep) -> str:
         """Why the time of the update says nothing; "" if it does."""
@@ -96,13 +92,14 @@ class UpdateBound(Rule):
         unclear = "" if self.samples and not self.unclear else "the number of samples of an update is not clear"
         return why_updates_are_unclear(step.first) or unclear
 
-    def _judged(self, step: JointStep) -> Iterable[Finding]:
-        halves = [self.steps[: len(self.steps) // 2], self.steps[len(self.steps) // 2 :]]
+    def _judged(self, step: JointStep, windows: list[list[step_windows.Row]]) -> Iterable[Finding]:
+        if not windows:
+            return
         # A median: at captured steps, the work of watchglass is a part of the update.
-        share = min(median([update / max(whole, 1e-9) for update, whole in half]) for half in halves)
+        share = min(median([update / max(whole, 1e-9) for update, whole in rows]) for rows in windows)
         if 100 * share < self.limit or share >= 1 or self.samples > self.most_samples or self._unfit(step):
             return
-        ms = 1000 * median([whole for _, whole in self.steps]) / len(step.views)
+        ms = 1000 * median([whole for rows in windows for _, whole in rows]) / len(step.views)
         yield self.finding(
             step,
             severity=Severity.WARNING,
