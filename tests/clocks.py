@@ -8,6 +8,8 @@ import time
 class Now:
     """The time for what is tested; it stands unless a test moves it. Wall time begins at the real one.
 
+    As ``phase_clock`` of a hook that records phases, it is the time of the steps, however busy the machine is.
+
     Attributes:
         s: Seconds, as ``time.monotonic()`` gives them.
     """
@@ -23,7 +25,7 @@ class Now:
         return self.s
 
     def monotonic_ns(self) -> int:
-        return int(self.s * 1e9)
+        return round(self.s * 1e9)
 
     def time_ns(self) -> int:
         return self._wall_ns + int((self.s - self._begin_s) * 1e9)

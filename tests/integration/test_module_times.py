@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from clocks import Now
 from devices.fake_device import FakeDevice, OnDevice, move
 from torch_hooks import hooks_on_all_modules
 from watchglass import open_run
@@ -27,16 +28,11 @@ from watchglass.run import ModuleTimes
 STEPS = 60
 
 
-class LoadClock:
-    """A clock in nanoseconds that only loads move."""
-
-    now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
+class LoadClock(Now):
+    """A clock that only loads move."""
 
     def burn(self, milliseconds: float) -> None:
-        self.now_ns += int(milliseconds * 1e6)
+        self.advance(milliseconds / 1000)
 
 
 class BurnsBackward(torch.autograd.Function):
@@ -84,7 +80,7 @@ class Residual(nn.Module):
 def watched(path: Path, model: nn.Module, clock: LoadClock | None = None, **settings: Any) -> Hook:
     hook = Hook(path, **{"profiler": {"module_times": True}, "save_interval": 16, "strict": True, **settings})
     if clock is not None:
-        hook.phase_clock = clock
+        hook.phase_clock = clock.monotonic_ns
     attach(hook, framework("torch"), model)
     return hook
 
@@ -277,7 +273,7 @@ class Event:
 
     def record(self, stream: Stream) -> None:
         assert stream is self.device.stream
-        self.at_ns = self.device.clock()
+        self.at_ns = self.device.clock.monotonic_ns()
 
     def synchronize(self) -> None:
         self.device.waiting.append(threading.get_ident())

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import watchglass
+from clocks import Now
 from watchglass import Mode, open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
@@ -103,9 +104,21 @@ class BurnsBackward(torch.autograd.Function):
         return gradient, None
 
 
-def watched(path: Path, hook: type[Hook] = Hook) -> Hook:
+class FakeClock(Now):
+    """Time that only loads take."""
+
+    def burn(self) -> None:
+        self.advance(BURN_S)
+
+    def sleep(self) -> None:
+        self.advance(SLEEP_S)
+
+
+def watched(path: Path, clock: FakeClock | None = None, hook: type[Hook] = Hook) -> Hook:
     """A hook that records phases; without the sampler's process, which ``watch`` would start."""
     made = hook(path, profiler=True, save_interval=16, strict=True)
+    if clock is not None:
+        made.phase_clock = clock.monotonic_ns
     PyTorchAdapter(made, discover=True)
     return made
 
@@ -128,7 +141,7 @@ def trained(
     path: Path, model: nn.Module, batches: Iterable[Tensor], between: Any = lambda: None, hook: type[Hook] = Hook
 ) -> Run:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    watching = watched(path, hook)
+    watching = watched(path, hook=hook)
     for inputs in batches:
         step(model, optimizer, inputs)
         between()
@@ -190,24 +203,9 @@ def test_most_steps_were_on_the_fast_path(tmp_path: Path) -> None:
     assert len(counted) > STEPS / 2
 
 
-class FakeClock:
-    """Time that only loads take."""
-
-    now_ns = 0
-
-    def burn(self) -> None:
-        self.now_ns += int(BURN_S * 1e9)
-
-    def sleep(self) -> None:
-        self.now_ns += int(SLEEP_S * 1e9)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    made = FakeClock()
-    for place in ("hook", "pytorch.pauses"):
-        monkeypatch.setattr(f"watchglass.capture.{place}.monotonic_ns", lambda: made.now_ns)
-    return made
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 def assert_spent(phases: Phases, **seconds: float) -> None:
@@ -219,7 +217,7 @@ def assert_spent(phases: Phases, **seconds: float) -> None:
 def test_each_load_is_found_in_its_phase(tmp_path: Path, clock: FakeClock) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(tmp_path / "run")
+    hook = watched(tmp_path / "run", clock)
     for inputs in DataLoader(Slow(clock, STEPS)):
         clock.burn()  # on the batch
         optimizer.zero_grad()
@@ -238,7 +236,7 @@ def test_each_load_is_found_in_its_phase(tmp_path: Path, clock: FakeClock) -> No
 def test_micro_batches_add_up_and_time_between_them_is_no_update(tmp_path: Path, clock: FakeClock) -> None:
     model = Burning(clock)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(tmp_path / "run")
+    hook = watched(tmp_path / "run", clock)
     for number, inputs in enumerate(DataLoader(Slow(None, 2 * STEPS))):
         model(inputs).sum().backward()
         clock.sleep()
@@ -254,7 +252,7 @@ def test_micro_batches_add_up_and_time_between_them_is_no_update(tmp_path: Path,
 def test_evaluations_are_apart(tmp_path: Path, clock: FakeClock) -> None:
     model = Burning(clock)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(tmp_path / "run")
+    hook = watched(tmp_path / "run", clock)
     for _ in range(3):
         for inputs in DataLoader(Slow(None, 8)):
             step(model, optimizer, inputs)
@@ -274,7 +272,7 @@ def test_evaluations_are_apart(tmp_path: Path, clock: FakeClock) -> None:
 def test_the_time_between_two_optimizers_of_a_step_is_in_the_step(tmp_path: Path, clock: FakeClock) -> None:
     model = Burning(clock)
     first, second = (torch.optim.SGD([each], 0.1) for each in model.parameters())
-    hook = watched(tmp_path / "run")
+    hook = watched(tmp_path / "run", clock)
     for inputs in DataLoader(Slow(None, 8)):
         model(inputs).sum().backward()
         first.step()
@@ -289,7 +287,7 @@ def test_the_time_between_two_optimizers_of_a_step_is_in_the_step(tmp_path: Path
 def test_what_another_thread_loads_makes_nobody_wait(tmp_path: Path, clock: FakeClock) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(tmp_path / "run")
+    hook = watched(tmp_path / "run", clock)
     loaded: list[Tensor] = []
 
     def load() -> None:
@@ -338,7 +336,7 @@ def test_garbage_collections_and_saves_are_noted_with_their_step(tmp_path: Path,
     """Of the training thread, in steps with and without a capture; shorter ones than a millisecond are left out."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(tmp_path / "run")
+    hook = watched(tmp_path / "run", clock)
     gc.freeze()  # what other tests have left takes long to examine after each step
     for number, inputs in enumerate(DataLoader(Slow(None, STEPS))):
         if number in (3, 36):

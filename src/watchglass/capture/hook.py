@@ -88,7 +88,7 @@ class Hook:
         self.active = True
         #: Returns this process's rank in its group, None if it trains alone. Called at the first training step.
         self.rank: Callable[[], int | None] = environment.group_rank
-        #: Monotonic clock of the phases and modules of steps, in nanoseconds.
+        #: Monotonic clock of steps whose phases are recorded, and of their pauses and modules, in nanoseconds.
         self.phase_clock: Callable[[], int] = monotonic_ns
         self._restart_phases: Callable[[], None] = lambda: None
         #: Called where deferred work must be finished, see :meth:`settle`.
@@ -177,7 +177,7 @@ class Hook:
         """Record the phases of steps that ``source`` marks, if the configuration says so; for one source."""
         if self.config.records_phases:
             phases = StepPhases(self.phase_clock)
-            self.clock.end_phases = phases.end_in
+            self.clock.now_ns, self.clock.end_phases = phases.now_ns, phases.end_in
             self._restart_phases = phases.restart
             source.attach(self, phases)
 

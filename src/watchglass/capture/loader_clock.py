@@ -98,7 +98,7 @@ class BatchMaker:
     def fetch_begins(self) -> None:
         """A sample is requested; of a batch the first one counts."""
         if not self.fetch_ns and get_ident() == self._thread:
-            self.fetch_ns = monotonic_ns()
+            self.fetch_ns = self._now_ns()
 
     def fetch_fails(self) -> None:
         """The data set has raised: there is no batch."""

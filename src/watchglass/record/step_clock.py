@@ -57,7 +57,8 @@ class StepClock:
     ) -> None:
         self._emit = emit
         self._due = due
-        self._now_ns = now_ns
+        #: The clock.
+        self.now_ns = now_ns
         self._next_global = 0
         # By mode, as numbers: at every step, access to members of an enumeration and their hash would be slow.
         self._next = [0] * len(Mode)
@@ -125,7 +126,7 @@ class StepClock:
         If the forward began before this call, ``begun`` collects them.
         """
         # Runs at every step, between what is due and what is not: every call in here counts.
-        now = start_ns or self._now_ns()
+        now = start_ns or self.now_ns()
         if self.evaluation is not None:
             if self.evaluation.by_hand:
                 forward = Forward(now, training, model, grad=grad)
@@ -184,7 +185,7 @@ class StepClock:
         self._phase.clear()
         if self.train is not None and optimizer in self.train.optimizers:
             self.close_train()
-        step = self.train or self._open_train(self._now_ns())
+        step = self.train or self._open_train(self.now_ns())
         step.optimizers.add(optimizer)
         step.unpause()
         return step
@@ -201,9 +202,9 @@ class StepClock:
         if mode is Mode.TRAIN or (self.train is not None and self.train.updated):
             self.close_train()
         if mode is Mode.TRAIN:
-            return self._open_train(self._now_ns())
+            return self._open_train(self.now_ns())
         # A TRAIN step that has not updated yet continues after an evaluation inside it.
-        self.evaluation = self._open(mode, self._now_ns(), self.next_train_step - 1)
+        self.evaluation = self._open(mode, self.now_ns(), self.next_train_step - 1)
         self.evaluation.by_hand = True
         return self.evaluation
 
@@ -267,7 +268,7 @@ class StepClock:
 
     def _end(self, step: OpenStep) -> None:
         if self.end_phases is None:
-            step.end_ns = self._now_ns()
+            step.end_ns = self.now_ns()
         else:
             # One time for both: the phases of a step add up to its whole time.
             step.end_ns = self.end_phases(step.records)
@@ -314,7 +315,7 @@ class StepClock:
         step, self.evaluation = self.evaluation, None
         if step is None:
             return
-        step.end_ns = step.end_ns or self._now_ns()
+        step.end_ns = step.end_ns or self.now_ns()
         self._held.append(step)
         if len(self._held) >= _MANY:
             self._phase.add(step.model)

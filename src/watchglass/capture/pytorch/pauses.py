@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from threading import get_ident
-from time import monotonic_ns
 from typing import Any
 
 from watchglass.capture.hook import Hook
@@ -23,7 +22,7 @@ class Pauses:
 
     Args:
         hook: Its end is the end of this.
-        phases: Gets the pauses, which are a part of its times.
+        phases: Gets the pauses, which are a part of its times, by its clock.
     """
 
     def __init__(self, hook: Hook, phases: StepPhases) -> None:
@@ -46,12 +45,12 @@ class Pauses:
 
     def _begin(self, pause: Pause) -> None:
         if get_ident() == self._thread:
-            self._since_ns[pause] = monotonic_ns()
+            self._since_ns[pause] = self._phases.now_ns()
 
     def _end(self, pause: Pause) -> None:
         if get_ident() != self._thread:
             return
-        now_ns = monotonic_ns()
+        now_ns = self._phases.now_ns()
         spent_ns = now_ns - self._since_ns.pop(pause, now_ns)
         if spent_ns >= _SHORT_NS and self._phases.begun and len(self._phases.pauses) < _MOST:
             self._phases.pauses.append((int(pause), spent_ns))
