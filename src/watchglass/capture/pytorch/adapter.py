@@ -71,7 +71,7 @@ class PyTorchAdapter:
         self._capture = ModuleCapture(hook, self._current.models, saving, self._current.events)
         self._readings = ParameterReader(hook, self._current.models, saving)
         self.fast_path = FastPath(self._current, self._readings)
-        self._calls = self.fast_path.calls = RootCalls(self._current, self._capture, self.fast_path)
+        self._calls = self.fast_path.ahead.full = RootCalls(self._current, self._capture, self.fast_path)
         self._hidden = HiddenForwards(self._current, self._capture)
         self._backwards = Backwards(self._current)
         self._updates = UpdatePoint(self._current, self._readings, self._capture, self.fast_path, self._unknown)

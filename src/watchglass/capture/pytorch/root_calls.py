@@ -12,10 +12,11 @@ from torch import nn
 
 from watchglass.capture.planned_steps import planned_steps
 from watchglass.capture.pytorch.autograd_graph import note_output
+from watchglass.capture.pytorch.calls_ahead import CallAhead
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.fast_path import CallAhead, FastPath
+from watchglass.capture.pytorch.fast_path import FastPath
 from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
 from watchglass.capture.pytorch.handwritten_losses import HandwrittenLosses
 from watchglass.capture.pytorch.module_capture import ModuleCapture, first_tensor
@@ -110,7 +111,7 @@ class RootCalls:
         if not on:
             for root in self._roots:
                 self._observe_ends(root)
-        if not on or self._fast_path.holds_back:
+        if not on or self._fast_path.ahead.observed:
             for criterion in self._criteria:
                 self._ends.append(unsaved(criterion.register_forward_hook(Unsaved(self._judged))))
 
@@ -197,8 +198,8 @@ class RootCalls:
         self._handwritten.called(root, evaluating=clock.evaluation is not None)
         if current.helping:
             return
-        if not grad:
-            self._fast_path.called_other(root, model)
+        if not grad and model != self._fast_path.pattern.model:
+            self._fast_path.ahead.called(root, model)
         current.forward, current.outputs, current.called_another = forward, (), False
         current.own_losses.clear()
         if last is not None:

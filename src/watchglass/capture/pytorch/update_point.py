@@ -176,7 +176,7 @@ class UpdatePoint:
         for listener in current.events.each_update_ended:
             listener(step, optimizer)
         plain = self._plain and len(self._optimizers) == 1
-        learned = self._fast_path.learn(step, optimizer, self._objective(), plain=plain)
+        learned = self._fast_path.pattern.learn(step, optimizer, self._objective(), plain=plain)
         current.objectives.updated(optimizer)
         self._end(step)
         if learned:
@@ -249,7 +249,7 @@ class UpdatePoint:
             self._readings.describe(step, script, model)
         self._weights_read = self._late_gradients = None
         plain = plain and not self._optimizers
-        learned = self._fast_path.learn(step, script, self._objective(), plain=plain, by_script=True)
+        learned = self._fast_path.pattern.learn(step, script, self._objective(), plain=plain, by_script=True)
         current.objectives.updated(script)
         self._end(step)
         return learned
