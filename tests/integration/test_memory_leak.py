@@ -114,6 +114,7 @@ def test_the_message_has_rate_and_time_left(run_path: Path) -> None:
         "and did not level off; at this rate the limit of 16.00 GB is reached in 2 hours"
     )
     assert finding.evidence["bytes_per_second"] == pytest.approx(100 * MB / 60, rel=1e-3)
+    assert finding.ends_in_s == pytest.approx(146 * 60, rel=1e-3)
 
 
 @pytest.mark.parametrize(

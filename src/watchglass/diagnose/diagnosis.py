@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from watchglass.records import Diagnosis, Finding, Mode, RankedCause, Severity
@@ -23,7 +23,9 @@ _Trained = tuple[int, int | None]
 #: Attempt and global step.
 _Moment = tuple[int, int]
 #: See :func:`importance`.
-_Importance = tuple[bool, float, _Moment]
+_Importance = tuple[bool, float, float, _Moment]
+#: What ends a run in at most so many seconds comes before what makes it slow (house): a day, in which somebody looks.
+_SOON_S = 86_400.0
 
 #: Rules whose findings are about time, memory or the machine, also those of severity info, which name no symptoms.
 _OF_MACHINE = frozenset(RULE_SETS["system"].rules)
@@ -31,7 +33,9 @@ _OF_MACHINE = frozenset(RULE_SETS["system"].rules)
 _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "prediction"}
 
 
-def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) -> tuple[Diagnosis, ...]:
+def diagnose(
+    findings: Iterable[Finding], knowledge: Knowledge | None = None, *, survived: Container[str] = ()
+) -> tuple[Diagnosis, ...]:
     """The diagnoses of findings, worst first, then those with a proven cause, then in the order of :func:`importance`.
 
     Findings of severity info alone make no separate diagnosis. The cause that the symptoms of open findings support
@@ -47,31 +51,37 @@ def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) ->
     Args:
         findings: In any order.
         knowledge: The knowledge for this run (see :meth:`Knowledge.where`); the built-in knowledge if None.
+        survived: Ids of findings of what ends a run, that did not end this one.
     """
-    return _Diagnosing(knowledge or built_in_knowledge()).diagnose(findings)
+    return _Diagnosing(knowledge or built_in_knowledge(), survived).diagnose(findings)
 
 
-def importance(findings: Sequence[Finding], knowledge: Knowledge) -> _Importance:
+def importance(findings: Sequence[Finding], knowledge: Knowledge, survived: Container[str] = ()) -> _Importance:
     """Sort key among what is as severe: what is wrong with values comes first, because no speed repairs it.
 
-    Of what is about time, memory or the machine, the largest stated gain comes first and no stated gain last. Of
-    equals, the earliest comes first.
+    Of what is about time, memory or the machine, what ends the run comes before what makes it slow: what has stopped it
+    already, then what ends it within a day, the soonest first. Then comes the largest stated gain, and last what states
+    none. Of equals, the earliest comes first.
 
     Args:
         findings: One or more with one cause, in any order.
         knowledge: Tells which symptoms are about the machine.
+        survived: Ids of findings of what ends a run, that did not end this one: it went on, or ended as it should.
     """
     machine = all(each.rule in _OF_MACHINE or knowledge.of_machine(each.symptoms) for each in findings)
     gain = max((each.gain or 0.0 for each in findings), default=0.0) if machine else 0.0
+    ends = [each.ends_in_s for each in findings if machine and each.id not in survived]
+    soonest = min((each for each in ends if each is not None and each <= _SOON_S), default=math.inf)
     # Steps of different modes have numbers that do not compare.
-    return machine, -gain, min(map(_when, findings))
+    return machine, soonest, -gain, min(map(_when, findings))
 
 
 class _Diagnosing:
     """One diagnosis after the other, with one knowledge."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: Knowledge, survived: Container[str]) -> None:
         self._knowledge = knowledge
+        self._survived = survived
         self._known_support: dict[tuple[str, ...], dict[str, float]] = {}
 
     def diagnose(self, findings: Iterable[Finding]) -> tuple[Diagnosis, ...]:
@@ -101,10 +111,10 @@ class _Diagnosing:
             led_to = [finding for finding in rest if self._follows(finding, begun, likeliest)]
             rest = _without(rest, led_to)
             diagnosis = self._diagnosis(group, [*led_to, *_after(group, broken, after)])
-            found.append((importance(group, self._knowledge), diagnosis))
+            found.append((importance(group, self._knowledge, self._survived), diagnosis))
         for group in self._by_subject(rest, broken):
             diagnosis = self._diagnosis(group, _after(group, broken, after))
-            found.append((importance(group, self._knowledge), diagnosis))
+            found.append((importance(group, self._knowledge, self._survived), diagnosis))
         proven = self._proven(ordered)
         found.sort(key=lambda each: (-each[1].severity.rank, _unproven(each[1], proven), each[0]))
         return tuple(diagnosis for _, diagnosis in found)

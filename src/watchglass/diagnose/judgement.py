@@ -69,14 +69,18 @@ def verdict(
     models = run.models
     ending = ending_of(run)
     unjudged = why_unjudged(run, statuses)
+    completed = ending.over and ending.failure is None and not stopped
+    survived = frozenset(each.id for each in findings if completed or _went_on(run, each))
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None
     return Verdict(
         run=run.location,
         status=_status(run, findings, ending, unjudged, steps, stopped=stopped, missing=missing),
         diagnoses=with_crash(
-            diagnose(findings, knowledge.where(unfit, quiet)), None if stopped else ending.failure, steps
+            diagnose(findings, knowledge.where(unfit, quiet), survived=survived),
+            None if stopped else ending.failure,
+            steps,
         ),
-        findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, importance([f], knowledge)))),
+        findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, importance([f], knowledge, survived)))),
         statuses=statuses,
         metrics=_metrics(models[0]) if len(models) == 1 else {},
         models=judged(models, findings) if len(models) > 1 else (),
@@ -97,6 +101,17 @@ def verdict(
         unjudged=unjudged,
         attempt=run.attempt,
     )
+
+
+def _went_on(run: Run, finding: Finding) -> bool:
+    """Whether a run has gone on after what stood still, or would end it: by steps, or by another attempt.
+
+    One further step is none: a rank may end it while it waits for the one that stands still.
+    """
+    if finding.attempt < run.attempt or finding.ends_in_s != 0:
+        return finding.attempt < run.attempt
+    numbers = run.worker(finding.worker if finding.worker in run.workers else None).numbers(finding.mode)
+    return len(numbers) > 0 and numbers.last > finding.last_step + 1
 
 
 def _with_causes(finding: Finding, knowledge: Knowledge) -> Finding:

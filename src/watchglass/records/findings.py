@@ -94,7 +94,19 @@ class Finding:
     @property
     def gain(self) -> float | None:
         """How many times as fast steps are at most without what it found, as its evidence states; None for nothing."""
-        stated = self.evidence.get("gain")
+        return self._stated("gain")
+
+    @property
+    def ends_in_s(self) -> float | None:
+        """In how many seconds what it found ends the run, as its evidence states, at least 0: 0 where the run stands.
+
+        None for what ends no run, or where that is not known. It counts from the step at which it was first seen.
+        """
+        stated = self._stated("ends_in_s")
+        return stated if stated is not None and stated >= 0 else None
+
+    def _stated(self, name: str) -> float | None:
+        stated = self.evidence.get(name)
         if not isinstance(stated, (int, float)) or isinstance(stated, bool) or math.isnan(stated):
             return None
         return float(stated)

@@ -207,6 +207,48 @@ def test_a_gain_that_is_no_number_is_none(gain: object) -> None:
     assert diagnose([slow, finding("InputBound", 72, ("waits_for_data",), evidence={"gain": 1.1})])[0].step == 72
 
 
+def leak(step: int, ends_in_s: object) -> Finding:
+    return finding("MemoryLeak", step, ("memory_grows",), evidence={"ends_in_s": ends_in_s})
+
+
+SLOW = finding("InputBound", 71, ("waits_without_workers",), evidence={"gain": 1.7})
+
+
+def order(*findings: Finding, survived: tuple[str, ...] = ()) -> list[str]:
+    return [each.findings[0].partition("@")[0] for each in diagnose(findings, survived=survived)]
+
+
+@pytest.mark.parametrize(
+    ("ends_in_s", "first"),
+    [(1800.0, True), (86_400, True), (86_401.0, False), (3 * 7 * 86_400.0, False), (None, False), (-1.0, False),
+     (float("nan"), False), (True, False), ("soon", False)],
+)  # fmt: skip
+def test_what_ends_the_run_within_a_day_comes_before_what_makes_it_slow(ends_in_s: object, first: bool) -> None:
+    assert order(SLOW, leak(90, ends_in_s)) == (["MemoryLeak", "InputBound"] if first else ["InputBound", "MemoryLeak"])
+
+
+def test_what_has_stopped_the_run_comes_first_then_the_soonest_end() -> None:
+    stands = finding("Hang", 99, ("no_step_completed",), evidence={"ends_in_s": 0.0})
+    later = replace(leak(12, 9_000.0), evidence={**leak(12, 9_000.0).evidence, "symptoms": ["graphs_held"]})
+    assert order(SLOW, later, leak(90, 1_800.0), stands) == ["Hang", "MemoryLeak", "MemoryLeak", "InputBound"]
+    assert [each.step for each in diagnose([SLOW, later, leak(90, 1_800.0), stands])] == [99, 90, 12, 71]
+
+
+def test_an_end_that_did_not_come_no_longer_counts() -> None:
+    assert order(SLOW, leak(90, 1_800.0), survived=("MemoryLeak@90",)) == ["InputBound", "MemoryLeak"]
+    # One rank of two goes on.
+    other = replace(leak(90, 1_800.0), id="other", worker="worker_1")
+    assert order(SLOW, leak(90, 1_800.0), other, survived=("other",)) == ["MemoryLeak", "InputBound"]
+
+
+def test_an_end_of_the_run_repairs_no_values() -> None:
+    dead = finding("DeadRelu", 200, ("dead_units",))
+    assert order(leak(9, 60.0), dead) == ["DeadRelu", "MemoryLeak"]
+    # Among findings about values an end does not count, as no gain does.
+    rises = finding("Overfit", 300, ("validation_rises",), evidence={"ends_in_s": 60.0})
+    assert order(rises, dead) == ["DeadRelu", "Overfit"]
+
+
 def test_no_gain_comes_before_what_is_wrong_with_values() -> None:
     slow = finding("Straggler", 9, ("rank_is_late_between_steps",), evidence={"gain": 10.0})
     values = finding("DeadRelu", 200, ("dead_units",), evidence={"gain": 0.1})

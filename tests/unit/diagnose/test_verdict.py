@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phased_steps import phased
+from watchglass.config import RuleSpec
 from watchglass.diagnose import verdict
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate import replay
 from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
 from watchglass.run import open_run
-from watchglass.testing import RunBuilder, Step, build_run
+from watchglass.store import JournalWriter
+from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
 
 LAYER = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
 HEALTHY = [
@@ -256,3 +259,74 @@ def test_the_cost_of_one_worker_of_several_is_said_to_be_of_that_one(run_path: P
 def test_the_cost_of_the_only_worker_needs_no_name(run_path: Path) -> None:
     build_run(run_path, [Step(scalars={"loss": 1.0})])
     assert "worker" not in verdict(open_run(run_path)).capture
+
+
+def waiting(count: int) -> list[Step]:
+    return [phased(data_s=0.1, forward_s=0.1)] * count
+
+
+def first_rule(path: Path, *rules: str) -> str:
+    found = verdict(open_run(path), replay(path, [RuleSpec(rule) for rule in ("InputBound", *rules)]))
+    ids = {finding.id: finding.rule for finding in found.findings}
+    assert {ids[diagnosis.findings[0]] for diagnosis in found.diagnoses} == {"InputBound", *rules}
+    assert ids[found.diagnoses[0].findings[0]] == found.findings[0].rule
+    return found.findings[0].rule
+
+
+@pytest.mark.parametrize(
+    ("later", "status", "first"),
+    [
+        (0, None, "Hang"),
+        (0, "failed", "Hang"),
+        (0, "stopped", "Hang"),
+        (1, None, "Hang"),  # a rank that does not stand still ended its step
+        (2, None, "InputBound"),
+        (9, "failed", "InputBound"),
+        (0, "finished", "InputBound"),
+    ],
+)
+def test_a_run_that_stands_comes_first_unless_it_went_on(
+    run_path: Path, later: int, status: str | None, first: str
+) -> None:
+    build_run(run_path, [*waiting(80), Silence(seconds=190), *waiting(later)], status=status)
+    assert first_rule(run_path, "Hang") == first
+
+
+def test_a_run_that_stands_now_comes_first(run_path: Path) -> None:
+    with RunBuilder(run_path, workers=2) as builder:
+        for step in waiting(80):
+            builder.step(step, flush=False)
+        builder.flush()
+        builder.silence(Silence(seconds=190))
+        with JournalWriter(builder.store) as writer:
+            writer.write(builder.ticks)
+        assert first_rule(run_path, "Hang") == "Hang"
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "first"),
+    [
+        (4e9, None, "MemoryLeak"),  # for less than an hour
+        (4e9, "failed", "MemoryLeak"),
+        (4e12, None, "InputBound"),  # for weeks
+        (4e9, "finished", "InputBound"),
+    ],
+)
+def test_a_leak_comes_first_if_the_run_ends_by_it_soon(
+    run_path: Path, limit: float, status: str | None, first: str
+) -> None:
+    run: list[Step | Batch] = []
+    for minute in range(9):
+        memory = {"processes.memory": [1e9 + 1e8 * minute] * 12, "memory.limit": [limit] * 12}
+        run += [*[phased(data_s=2.5, forward_s=2.5)] * 12, Batch(metrics=memory)]
+    build_run(run_path, run, status=status)
+    assert first_rule(run_path, "MemoryLeak") == first
+
+
+def test_what_ended_an_earlier_attempt_does_not_count_in_the_next(run_path: Path) -> None:
+    build_run(run_path, [*waiting(80), Silence(seconds=190)], status=None)
+    assert first_rule(run_path, "Hang") == "Hang"
+    with RunBuilder(run_path, resumed={"start_step": 80, "source": "optimizer"}) as builder:
+        for step in waiting(4):
+            builder.step(step)
+        assert first_rule(run_path, "Hang") == "InputBound"

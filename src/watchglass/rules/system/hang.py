@@ -75,8 +75,11 @@ class Hang(Rule):
             limit=silence.limit_s,
             message=f"{silence.message}; {_standing(places) or 'no stack could be read'}",
             symptoms=("no_step_completed",),
-            evidence={"places": places, "stacks": {worker: _lines(self.stacks[worker]) for worker in list(places)[:8]}},
-        )
+            evidence={
+                "ends_in_s": 0.0, "places": places,
+                "stacks": {worker: _lines(self.stacks[worker]) for worker in list(places)[:8]},
+            },
+        )  # fmt: skip
 
 
 def _frames(data: Any) -> list[Any]:

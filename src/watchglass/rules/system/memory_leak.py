@@ -130,6 +130,8 @@ class MemoryLeak(Rule):
         evidence = {"bytes_per_second": growth / took_s, "growth_bytes": growth}
         limit = self.limit.get(key, 0.0)
         left_s = (limit - last[2]) * took_s / growth
+        if left_s > 0:
+            evidence["ends_in_s"] = left_s
         until = f"; at this rate the limit of {_bytes(limit)} is reached in {_time(left_s)}" if left_s > 0 else ""
         each = f", {_bytes(of_step)} for each training step" if of_step else ""
         process = _grown(first[3], last[3], growth)
