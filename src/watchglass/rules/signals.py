@@ -94,7 +94,8 @@ def without_layers(view: StepView) -> str:
     fact = view.latest_fact("model")
     if fact is None or fact.data.get("module_kinds") != {}:
         return ""
-    return f"a model of type {', '.join(map(str, fact.data.get('roots', ()))) or 'unknown'} has no layers"
+    types = ", ".join(map(str, fact.data.get("roots", ())))
+    return f"a model of type {types} has no layers" if types else "no model with layers was seen"
 
 
 def no_attention(view: StepView) -> str:

@@ -16,6 +16,9 @@ import watchglass
 from train_twice import ALL, STEPS, Stack, Watch, batch, l2, trained_twice
 from watchglass import Mode, open_run
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.evaluate import replay
+from watchglass.records import Status
+from watchglass.rules import capture_for, default_rules
 
 RATE = 0.05
 Update = Callable[[nn.Module], None]
@@ -68,6 +71,24 @@ def test_a_loop_that_changes_how_it_updates_counts_one_step_less(tmp_path: Path)
             F.cross_entropy(model(inputs), labels).backward()
             (in_place if number < 20 else by_data)(model)
     assert len(open_run(tmp_path).scalars("loss")[0]) == 39
+
+
+@pytest.mark.parametrize("steps", [12, 100])
+def test_rules_on_optimizers_and_schedulers_do_not_apply(tmp_path: Path, steps: int) -> None:
+    model = Stack()
+    with watchglass.watch(model, run=tmp_path, strict=True, **{**capture_for(default_rules()), "save_interval": 1}):
+        for number in range(steps):
+            inputs, labels = batch(number % len(ALL))
+            model.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            in_place(model)
+    statuses = {each.rule: each for each in replay(tmp_path, default_rules()).statuses}
+    assert [each for each in statuses.values() if each.status is Status.STARVED] == []
+    reasons = [(statuses[name].status, statuses[name].reason) for name in ("LearningRateZero", "SchedulerMisuse")]
+    assert reasons == [
+        (Status.NOT_APPLICABLE, "no optimizer with a learning rate was seen (needed to follow the learning rate)"),
+        (Status.NOT_APPLICABLE, "no learning-rate scheduler was seen"),
+    ]
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.__name__)

@@ -297,12 +297,17 @@ def test_workers_that_keep_no_tensors_say_so(run_path: Path) -> None:
 
 @pytest.mark.parametrize("collections", [["weights"], ["losses"]])
 @pytest.mark.parametrize("needs", [Needs(role=Role.WEIGHT), Needs(units=(UnitKind.INACTIVE,))])
-def test_what_trees_do_not_have_is_no_matter_of_collections(
-    run_path: Path, needs: Needs, collections: list[str]
+@pytest.mark.parametrize(
+    ("roots", "reason"),
+    # The second one is of a script that trains single tensors.
+    [(["gbtree"], "a model of type gbtree has no layers"), ([], "no model with layers was seen")],
+)
+def test_what_models_without_layers_do_not_have_is_no_matter_of_collections(
+    run_path: Path, needs: Needs, collections: list[str], roots: list[str], reason: str
 ) -> None:
-    trees = {"model": {"roots": ["gbtree"], "module_kinds": {}}}
-    views = views_of(build_run(run_path, steps(1, plan(collections=collections)), facts=trees))
-    assert seen(needs, views) == [f"{needs.describe()} cannot be captured: a model of type gbtree has no layers"]
+    facts = {"model": {"roots": roots, "module_kinds": {}}}
+    views = views_of(build_run(run_path, steps(1, plan(collections=collections)), facts=facts))
+    assert seen(needs, views) == [f"{needs.describe()} cannot be captured: {reason}"]
 
 
 def test_what_trees_have_is_expected(run_path: Path) -> None:
