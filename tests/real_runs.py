@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import watchglass
+from clocks import Now
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.config import RuleSpec
@@ -112,8 +113,10 @@ class RealRuns(ABC):
     twin_status: ClassVar[Status] = Status.NO_ISSUES_FOUND
     #: Why its needs are not all that it reads, so that nothing tests it; "" if they are.
     reads_more: ClassVar[str] = ""
-    #: Whether phases of steps are recorded, as under a launcher.
+    #: Whether phases of steps are recorded, as under a launcher; by :attr:`clock`.
     profiler: ClassVar[bool] = False
+    #: The time of the phases of a recording, which only :meth:`train` moves.
+    clock: Now
 
     def __init_subclass__(cls) -> None:
         if cls.reads_more:
@@ -125,6 +128,7 @@ class RealRuns(ABC):
 
     def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
         """Record a run with these settings of capture, by :meth:`train` in this process."""
+        self.clock = Now()
         with ExitStack() as hooks:
 
             def watch(model: nn.Module) -> None:
@@ -132,7 +136,9 @@ class RealRuns(ABC):
                     hooks.enter_context(watchglass.watch(model, run=run, strict=True, **capture))
                     return
                 # Without the sampler's process, which `watch` would start.
-                PyTorchAdapter(hooks.enter_context(Hook(run, strict=True, profiler=True, **capture)), discover=True)
+                hook = hooks.enter_context(Hook(run, strict=True, profiler=True, **capture))
+                hook.phase_clock = self.clock.monotonic_ns
+                PyTorchAdapter(hook, discover=True)
 
             torch.manual_seed(0)
             self.train(watch, sick=sick)

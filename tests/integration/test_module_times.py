@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clocks import Now
 from devices.fake_device import FakeDevice, OnDevice, move
+from timed_layers import BurnsBackward
 from torch_hooks import hooks_on_all_modules
 from watchglass import open_run
 from watchglass.capture import Hook, attach, framework
@@ -33,18 +34,6 @@ class LoadClock(Now):
 
     def burn(self, milliseconds: float) -> None:
         self.advance(milliseconds / 1000)
-
-
-class BurnsBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, burn: Callable[[], None]) -> Tensor:
-        ctx.burn = burn
-        return value * 1
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        ctx.burn()
-        return gradient, None
 
 
 class Burning(nn.Module):

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import watchglass
 from clocks import Now
+from timed_layers import BurnsBackward
 from watchglass import Mode, open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
@@ -90,18 +91,6 @@ class Burning(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         self.clock.burn()
         return self.linear(inputs)
-
-
-class BurnsBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, clock: FakeClock) -> Tensor:
-        ctx.clock = clock
-        return value * 1
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        ctx.clock.burn()
-        return gradient, None
 
 
 class FakeClock(Now):
@@ -221,7 +210,7 @@ def test_each_load_is_found_in_its_phase(tmp_path: Path, clock: FakeClock) -> No
     for inputs in DataLoader(Slow(clock, STEPS)):
         clock.burn()  # on the batch
         optimizer.zero_grad()
-        output = BurnsBackward.apply(model(inputs), clock)
+        output = BurnsBackward.apply(model(inputs), clock.burn)
         clock.burn()  # on the loss
         F.cross_entropy(output, torch.zeros(len(inputs), dtype=torch.long)).backward()
         clock.burn()  # as clipping does

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from phased_steps import loader, phased
 from real_runs import RealRuns, Watch, batch, classifier, update
+from timed_layers import Takes
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Finding, Mode, Severity, Status
@@ -172,15 +173,14 @@ def test_a_run_that_cannot_be_judged_is_not_healthy(run_path: Path, run: list[St
 class Sleeping(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Batches, each of which takes a while to load."""
 
-    def __init__(self, count: int, seconds: float) -> None:
-        self.batches, self.seconds = [batch() for _ in range(count)], seconds
+    def __init__(self, count: int, load: Callable[[], object]) -> None:
+        self.batches, self.load = [batch() for _ in range(count)], load
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.seconds:  # to sleep for no time yields the processor
-            time.sleep(self.seconds)
+        self.load()
         return self.batches[index]
 
 
@@ -191,10 +191,11 @@ class TestInputBoundInRealRuns(RealRuns):
     reads_more = "no two runs take the same times"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        model = classifier()
+        model = classifier().append(Takes(self.clock, 0.005))
         optimizer = torch.optim.SGD(model.parameters(), 0.5)
         watch(model)
-        for inputs, labels in DataLoader(Sleeping(25, 0.05 if sick else 0.0), batch_size=None):
+        load = partial(self.clock.advance, 0.05 if sick else 0.0002)
+        for inputs, labels in DataLoader(Sleeping(25, load), batch_size=None):
             update(model, optimizer, inputs, labels)
 
 

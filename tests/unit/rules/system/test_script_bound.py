@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 from phased_steps import phased
 from real_runs import RealRuns, Watch, batch, classifier, update
+from timed_layers import Takes
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Fact, Finding, Mode, Severity, Status
@@ -152,10 +152,10 @@ class TestScriptBoundInRealRuns(RealRuns):
         super().record(run, {**capture, "save_interval": 8}, sick=sick)
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        model = classifier()
+        model = classifier().append(Takes(self.clock, 0.001))
         optimizer = torch.optim.SGD(model.parameters(), 0.05)
         watch(model)
         for _ in range(60):
             update(model, optimizer, *batch())
             if sick:
-                time.sleep(0.01)  # a log of a service that answers late
+                self.clock.advance(0.01)  # a log of a service that answers late

@@ -12,6 +12,7 @@ from torch import nn
 
 from phased_steps import phased
 from real_runs import RealRuns, Watch, update
+from timed_layers import Takes
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Fact, Finding, Mode, Severity, Status
@@ -125,10 +126,13 @@ class TestUpdateBoundInRealRuns(RealRuns):
     reads_more = "no two runs take the same times"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        # A large vocabulary, of which a batch reads some rows and Adam updates all.
-        model = nn.Sequential(nn.EmbeddingBag(20_000, 32), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
+        # A vocabulary, of which a batch reads some rows and Adam updates all.
+        samples = 2 if sick else 64
+        layers = [nn.EmbeddingBag(200, 32), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4)]
+        model = nn.Sequential(*layers, Takes(self.clock, 0.0001 * samples))
         optimizer = torch.optim.Adam(model.parameters(), 3e-3)
         watch(model)
+        optimizer.register_step_pre_hook(lambda *_: self.clock.advance(0.005))
         for _ in range(50):
-            labels = torch.randint(0, 4, (2 if sick else 64,))
-            update(model, optimizer, labels[:, None] + 4 * torch.randint(0, 50, (len(labels), 8)), labels)
+            labels = torch.randint(0, 4, (samples,))
+            update(model, optimizer, labels[:, None] + 4 * torch.randint(0, 50, (samples, 8)), labels)
