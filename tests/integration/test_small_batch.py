@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import watchglass
+from clocks import Now
+from timed_layers import Takes
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.config import RuleSpec
@@ -22,6 +24,8 @@ pytestmark = pytest.mark.slow
 
 RULES = [RuleSpec("UpdateBound"), RuleSpec("GradientNoise")]
 WORDS, CLASSES = 20_000, 4
+#: What a sample takes in the forward, and half of what it takes in the backward; and what an update takes.
+SAMPLE_S, UPDATE_S = 0.0001, 0.01
 
 
 def texts(samples: int, *, wrong: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,9 +38,13 @@ def texts(samples: int, *, wrong: float) -> tuple[torch.Tensor, torch.Tensor]:
 def judged(run: Path, samples: int, *, wrong: float, steps: int = 240) -> list[Diagnosis]:
     """The diagnoses of a classifier of texts, whose vocabulary Adam updates as a whole."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.EmbeddingBag(WORDS, 32), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+    clock = Now()
+    layers = [nn.EmbeddingBag(WORDS, 32), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, CLASSES)]
+    model = nn.Sequential(*layers, Takes(clock, SAMPLE_S * samples))
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    optimizer.register_step_pre_hook(lambda *_: clock.advance(UPDATE_S))
     with Hook(run, strict=True, profiler=True, **{**capture_for(RULES), "save_interval": 4}) as hook:
+        hook.phase_clock = clock.monotonic_ns
         PyTorchAdapter(hook, discover=True)
         for _ in range(steps):
             words, classes = texts(samples, wrong=wrong)
