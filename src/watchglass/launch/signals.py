@@ -2,8 +2,11 @@
 
 Launcher and script share a process group, so that the script is in the foreground of the terminal as if run by python.
 Ctrl-C therefore reaches both, and the launcher must not pass it on. ``kill PID`` reaches the launcher alone, which must
-pass it on. For blocked signals, ``sigtimedwait`` gives the source (``siginfo.si_code``). Between two waits a signal may
+pass it on. For blocked signals, ``sigwaitinfo`` gives the source (``siginfo.si_code``). Between two waits a signal may
 go to a thread of a library that does not block it. Handlers catch those signals, without their source.
+
+A timer ends a wait, by SIGALRM, and not the timeout of ``sigtimedwait``: after a stop (Ctrl-Z) that is longer than the
+timeout, CPython returns as a signal what happens to lie in memory. It could be one that ends the script.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class SignalWatch:
         exact: Ask the system for the source of a signal, where it is known.
     """
 
-    def __init__(self, group_sender: int | None = None, *, exact: bool = hasattr(signal, "sigtimedwait")) -> None:
+    def __init__(self, group_sender: int | None = None, *, exact: bool = hasattr(signal, "sigwaitinfo")) -> None:
         self._group_sender = group_sender
         # Ignored signals (SIGHUP under nohup, SIGINT in a background job) stay ignored, also for the script.
         self._numbers = {
@@ -55,6 +58,7 @@ class SignalWatch:
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN
         }
         self._exact = exact
+        self._awaited = self._numbers | ({signal.SIGCHLD, signal.SIGALRM} if exact else set())
         self._mask: set[int] = set()
         self._handlers: dict[int, Any] = {}
         self._arrived: deque[int] = deque()
@@ -63,12 +67,14 @@ class SignalWatch:
         for number in self._numbers:
             self._handlers[number] = signal.signal(number, self._note)
         if self._exact:
-            self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers | {signal.SIGCHLD}))
+            if signal.getsignal(signal.SIGALRM) is not signal.SIG_IGN:  # that is the script's, too
+                self._handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: None)
+            self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
         if self._exact:
-            while signal.sigtimedwait(self._numbers | {signal.SIGCHLD}, 0) is not None:
+            while signal.sigtimedwait(self._awaited, 0) is not None:
                 continue  # drop signals that arrived after the last wait
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for number, handler in self._handlers.items():
@@ -81,8 +87,12 @@ class SignalWatch:
         if not self._exact:  # macOS
             select.select([], [], [], min(timeout_s, 0.05))
             return self._noted()
-        info = signal.sigtimedwait(self._numbers | {signal.SIGCHLD}, timeout_s)
-        if info is None or info.si_signo == signal.SIGCHLD:
+        # Again and again: the first SIGALRM may come before the wait, and go to another thread.
+        timeout_s = max(timeout_s, 0.001)
+        before = signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s)
+        info = signal.sigwaitinfo(self._awaited)
+        signal.setitimer(signal.ITIMER_REAL, *before)
+        if info.si_signo not in self._numbers:
             return self._noted()
         from_kernel = info.si_code > 0  # from the terminal, to its foreground process group
         return Arrival(info.si_signo, shared=from_kernel or info.si_pid == self._group_sender)

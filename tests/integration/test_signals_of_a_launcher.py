@@ -1,0 +1,77 @@
+"""What a launcher takes for a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from waiting import until
+from watchglass.launch.signals import SignalWatch
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system does not tell who signals")
+
+WAITS = """
+import signal
+from watchglass.launch.signals import SignalWatch
+
+with SignalWatch() as signals:
+    print("waits", flush=True)
+    numbers = [signals.wait(1000).number]
+    while numbers[-1] != signal.SIGTERM:
+        if (arrival := signals.wait(0.5)) is not None:
+            numbers.append(arrival.number)
+print(*map(int, numbers))
+"""
+
+
+def stopped(*numbers: int) -> list[int]:
+    """The signals that arrive in a process between SIGUSR1, after which it is stopped, and SIGTERM.
+
+    Args:
+        numbers: Sent while it is stopped, for longer than it waits; below SIGTERM, since the lowest arrives first.
+    """
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        time.sleep(1)
+        for number in numbers:
+            process.send_signal(number)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate()
+    assert process.returncode == 0
+    first, *found, last = map(int, out.split())
+    assert (first, last) == (signal.SIGUSR1, signal.SIGTERM)
+    return found
+
+
+def test_a_stop_that_is_longer_than_a_wait_is_no_signal() -> None:
+    assert stopped() == []
+
+
+def test_a_signal_during_a_stop_arrives_after_it() -> None:
+    assert stopped(signal.SIGHUP) == [signal.SIGHUP]
+
+
+def test_a_wait_ends_at_its_timeout_and_at_a_signal_with_its_source() -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    with SignalWatch(group_sender=os.getpid()) as signals:
+        assert signals.wait(0.01) is None
+        assert signals.wait(0) is None
+        os.kill(os.getpid(), signal.SIGUSR1)
+        arrival = signals.wait(1000)
+        assert arrival is not None
+        assert (arrival.number, arrival.shared) == (signal.SIGUSR1, True)
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.SIGALRM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
