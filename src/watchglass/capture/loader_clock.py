@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import get_ident
-from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from watchglass.capture.wrappers_importlib_bootstrap import noting
@@ -45,16 +44,11 @@ class BatchMaker:
         slots: Batches of a worker that it holds.
         worker_info: Returns what PyTorch tells a worker process about itself: ``id`` and ``dataset``.
         iterable: Whether the data set is iterated, and not indexed.
-        now_ns: Monotonic clock.
+        now_ns: Monotonic clock, which a worker process can get by pickle.
     """
 
     def __init__(
-        self,
-        memory: Any,
-        slots: int,
-        worker_info: Callable[[], Any],
-        iterable: bool,
-        now_ns: Callable[[], int] = monotonic_ns,
+        self, memory: Any, slots: int, worker_info: Callable[[], Any], iterable: bool, now_ns: Callable[[], int]
     ) -> None:
         self._memory, self._slots, self._worker_info, self._iterable = memory, slots, worker_info, iterable
         self._now_ns = now_ns
@@ -67,7 +61,7 @@ class BatchMaker:
         self.last: tuple[int, int, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BatchMaker, (self._memory, self._slots, self._worker_info, self._iterable)
+        return BatchMaker, (self._memory, self._slots, self._worker_info, self._iterable, self._now_ns)
 
     def enter_worker(self) -> None:
         """This is a worker process, whose loader is about to ask for the first samples."""

@@ -147,8 +147,8 @@ class LoaderTimes:
         # So many batches wait at most for the script, if all other workers are exhausted.
         slots = (loader.prefetch_factor or 2) * workers + 2
         memory = torch.zeros(workers * slots * 4, dtype=torch.int64, device="cpu").share_memory_() if workers else None
-        clock = {} if workers else {"now_ns": self._hook.phase_clock}
-        maker = BatchMaker(memory, slots, get_worker_info, isinstance(loader.dataset, IterableDataset), **clock)
+        iterable = isinstance(loader.dataset, IterableDataset)
+        maker = BatchMaker(memory, slots, get_worker_info, iterable, self._hook.phase_clock)
         return BatchReader(maker, memory, workers, slots, in_order=bool(getattr(loader, "in_order", True)))
 
     def _number(self, loader: Any) -> int:
