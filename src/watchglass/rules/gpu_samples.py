@@ -43,9 +43,10 @@ def with_busiest(busy: Sequence[float], windows: Iterable[Window]) -> list[float
     total, number = busy
     for window in windows:
         values = of_used_gpus(window, "gpu.utilization").values
-        values = values[np.isfinite(values).any(1)] if values.size else values
+        known = np.isfinite(values)
+        values = np.where(known, values, -np.inf)[known.any(1)]
         if len(values):
-            total, number = total + float(np.nanmax(values, axis=1).sum()), number + len(values)
+            total, number = total + float(values.max(1).sum()), number + len(values)
     return [total, number]
 
 

@@ -71,7 +71,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Usage:
-    """How much of one machine a run used.
+    """How much of one machine a run used; samples that are NaN or infinite do not count.
 
     Attributes:
         stream: The stream of the machine.
@@ -144,19 +144,19 @@ def usage_of(run: Run) -> list[Usage]:
         rows = np.concatenate([part.samples.rows(every=every) for part in parts]) if parts else np.empty(0)
         if not len(rows):
             continue
-        cpu = series_of(rows, "cpu.utilization").mean_of_instances
-        memory = series_of(rows, "processes.memory").values
+        cpu = _finite(series_of(rows, "cpu.utilization").mean_of_instances)
+        memory = _finite(series_of(rows, "processes.memory").values)
         gpu, taken = series_of(rows, "gpu.utilization"), series_of(rows, "gpu.processes")
-        used = {name for name, column in zip(taken.instances, taken.values.T, strict=True) if np.nanmax(column) > 0}
+        used = {name for name, column in zip(taken.instances, taken.values.T, strict=True) if (column > 0).any()}
         columns = [place for place, name in enumerate(gpu.instances) if name in used or not used]
-        chosen = gpu.values[:, columns]
+        chosen = _finite(gpu.values[:, columns])
         found.append(
             Usage(
                 stream,
                 float(np.mean(cpu)) if len(cpu) else np.nan,
                 float(np.percentile(cpu, 95)) if len(cpu) else np.nan,
-                float(np.nanmax(memory)) if len(memory) else np.nan,
-                float(np.nanmean(chosen)) if np.isfinite(chosen).any() else np.nan,
+                float(np.max(memory)) if len(memory) else np.nan,
+                float(np.mean(chosen)) if len(chosen) else np.nan,
                 len(columns),
                 every == 1,
             )
@@ -181,6 +181,10 @@ def long_form(rows: NDArray[Any]) -> tuple[NDArray[np.int64], list[str], list[st
     chosen = [names[each] for each in place[order].tolist()]
     metric, instance, unit = (list(column) for column in zip(*chosen, strict=True)) if chosen else ([], [], [])
     return time_ns[order], metric, instance, unit, value[order]
+
+
+def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[np.isfinite(values)]
 
 
 def _streams(run: Run, stream: str | None) -> list[str]:
@@ -225,7 +229,7 @@ def _overview(run: Run) -> Any:
         merged = np.concatenate(tables) if tables else np.empty(0)
         for name in metrics_in(merged) if len(merged) else ():
             series = series_of(merged, name)
-            known = series.values[np.isfinite(series.values)]
+            known = _finite(series.values)
             numbers = (known.mean(), np.percentile(known, 95), known.max()) if len(known) else (None, None, None)
             row = (stream, name, series.unit, len(series.instances), len(series.time_ns), *numbers)
             for column, value in zip(rows.values(), row, strict=True):

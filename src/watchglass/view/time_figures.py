@@ -122,11 +122,11 @@ def machine_figure(run: Run, stream: str, findings: Sequence[Finding] = ()) -> g
             samples = run.samples(metric, stream=stream)
         except UnknownNameError:  # no GPU, or a counter that the system does not have
             continue
-        values = np.asarray(samples.values)
-        known = np.isfinite(values).reshape(len(samples), -1)
+        values = np.asarray(samples.values).reshape(len(samples), -1)
+        known = np.isfinite(values)
         taken = np.flatnonzero(known.any(axis=1))
         if len(taken) > 1:
-            mean = np.nanmean(values.reshape(len(samples), -1)[taken], axis=1)
+            mean = np.where(known, values, 0.0)[taken].sum(1) / known[taken].sum(1)
             found.append((name, colour, samples.time[taken], mean))
     if not found:
         return None

@@ -131,6 +131,22 @@ def test_the_usage_of_a_machine_is_in_few_words(tmp_path: Path) -> None:
     assert usage_of(open_run(build_run(tmp_path / "none", [Step({"loss": 1.0})]))) == []
 
 
+def test_samples_that_are_no_numbers_do_not_count_in_the_usage(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    metrics = {
+        "cpu.utilization": [[nan, 40.0], [inf, -inf], [60.0, 60.0]], "processes.memory": [inf, nan, 3.0 * GIB],
+        "gpu.utilization": [[80.0, inf, 5.0], [-inf, 90.0, 5.0], [nan, inf, 5.0]],
+        "gpu.processes": [[1, 1, nan], [nan, 2, nan], [inf, nan, nan]],
+    }  # fmt: skip
+    (usage,) = usage_of(open_run(build_run(tmp_path / "run", [Batch(metrics=metrics)])))
+    assert usage_sentence(usage) == (
+        "processor 50 % on average, 95th percentile 59 %; processes of the run at most 3.2 GB; 2 GPUs 85 % on average"
+    )
+    unknown = {name: [[inf] * 3] * 2 for name in metrics}
+    (usage,) = usage_of(open_run(build_run(tmp_path / "unknown", [Batch(metrics=unknown)])))
+    assert usage_sentence(usage) == "no samples of processor and memory"
+
+
 def test_layouts_that_are_none_and_rows_of_another_length_are_left_out(tmp_path: Path) -> None:
     rows = [
         (0.0, '[["cpu.utilization","%"]]', [1.0]), (1.0, "nonsense", [2.0]), (2.0, '[["cpu.utilization","%"]]', [3, 4]),

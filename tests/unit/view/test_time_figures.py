@@ -109,6 +109,14 @@ def test_the_load_of_a_machine_is_drawn_over_time_with_findings_at_their_steps(p
     assert mark.x0 == pytest.approx(30.0, abs=0.11)  # the 300th step of a tenth of a second
 
 
+def test_samples_that_are_no_numbers_are_not_drawn(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    metrics = {"gpu.utilization": [[40.0, inf], [inf, nan], [-inf, 20.0], [10.0, 20.0]]}
+    run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}), Batch(metrics=metrics)]))
+    (trace,) = machine_figure(run, "system").data
+    assert list(trace.y) == [40.0, 20.0, 15.0]
+
+
 def test_tables_name_the_longest_step_and_the_units(path: str) -> None:
     run = open_run(path)
     train, evaluation = duration_rows(run)

@@ -228,6 +228,13 @@ def test_the_gain_of_copies_is_no_more_than_the_gpu_is_idle(run_path: Path) -> N
     assert finding.evidence["gain"] == pytest.approx(1 / 0.75, rel=1e-4)
 
 
+def test_samples_of_a_gpu_that_are_no_numbers_say_nothing_about_its_load(run_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    odd = Batch(metrics={"gpu.utilization": [[nan, 75.0], [inf, -inf], [75.0, inf], [-inf, 75.0]]}, seconds=2)
+    (finding,) = found(run_path, [odd, *copying(0.4)])
+    assert finding.evidence["idle"] == pytest.approx(0.25)
+
+
 def test_copies_beside_a_device_that_is_not_sampled_are_an_info(run_path: Path) -> None:
     (finding,) = found(run_path, copying(0.1))
     assert finding.severity is Severity.INFO
