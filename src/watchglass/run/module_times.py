@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Mode, StepModules, count, series_name
+from watchglass.records import Mode, StepModules, count
 from watchglass.run.table import needed
 from watchglass.run.worker import Worker
 
@@ -21,10 +21,10 @@ _Key = tuple[int, str]
 
 @dataclass(frozen=True)
 class ModuleTime:
-    """The mean time of one module in a training step, in seconds.
+    """The mean time of one module in a training step that calls its model, in seconds.
 
     Attributes:
-        module: Its path; "" for the model, and with its name in front for a further model, ``"model_2/fc1"``.
+        module: Its path; "" for the first model, ``"model_2"`` and ``"model_2.fc1"`` in a further one.
         type: Its type.
         calls: Its calls per step.
         self_forward_s: Its forwards, without those of its submodules.
@@ -54,7 +54,8 @@ class ModuleTimes:
     Attributes:
         worker: Name of the worker.
         steps: The timed TRAIN steps, int64[n], ascending.
-        rows: Modules with their means over these steps, m in the order of their first calls.
+        rows: Modules with their means over those of these steps that called their model, m in the order of their first
+            calls.
         forward: Time of the forwards in each step without those of submodules, in seconds, float64[n, m]; 0 in a step
             that did not call the module.
         backward: The same of the backwards.
@@ -70,6 +71,13 @@ class ModuleTimes:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Share of each module in the time of all modules in these steps, 0 to 1, float64[m]; NaN without any time."""
+        spent = (self.forward + self.backward).sum(0)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(spent / spent.sum())
 
     def __getitem__(self, module: str) -> ModuleTime:
         """The means of the module with this path.
@@ -117,7 +125,10 @@ def module_times_of(worker: Worker) -> ModuleTimes:
             forward[row, at] += each.forward_s
             backward[row, at] += each.backward_s
             calls[row, at] += each.calls
-    means = [values.mean(0) if found else np.zeros(0) for values in (calls, forward, backward)]
+    # A model of a GAN, or of a fold, is called in some of the steps only.
+    called = {of: sum(any(each.model == of for each in timed.modules) for _, timed in found) for of, _ in types}
+    steps_of = np.array([called[of] for of, _ in types])
+    means = [values.sum(0) / steps_of for values in (calls, forward, backward)]
     on_device = bool(found) and found[-1][1].on_device
     rows = tuple(_with_submodules(key, types[key], column, means) for key in types)
     return ModuleTimes(worker.name, np.array([step for step, _ in found], np.int64), rows, forward, backward, on_device)
@@ -132,6 +143,6 @@ def _with_submodules(
     own = column[key]
     below = [at for (of, other), at in column.items() if at == own or (of == model and other.startswith(inside))]
     return ModuleTime(
-        series_name(path, model), module_type, float(calls[own]), float(forward[own]), float(backward[own]),
+        path, module_type, float(calls[own]), float(forward[own]), float(backward[own]),
         float(forward[below].sum()), float(backward[below].sum()),
     )  # fmt: skip

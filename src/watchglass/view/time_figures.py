@@ -290,8 +290,7 @@ def module_operator_rows(operators: Operators) -> list[tuple[str, ...]]:
 
 
 def _module(row: ModuleOperator) -> str:
-    path = row.module or "(the model)"
-    return f"model_{row.model + 1}/{path}" if row.model else path
+    return row.module or "(the model)"
 
 
 def memory_rows(operators: Operators) -> list[tuple[str, str, str]]:
@@ -303,17 +302,16 @@ def module_rows(times: ModuleTimes) -> list[tuple[str, ...]]:
     """Modules as text, at most 20, those with the most time first.
 
     Columns: path, type, calls per step, forward and backward per step without submodules, their share in the time of
-    all modules, forward and backward with submodules.
+    all modules, forward and backward with submodules. A step is one that calls the model.
     """
-    whole = sum(row.self_s for row in times.rows)
-    rows = sorted(times.rows, key=lambda row: -row.self_s)[:_MAX_OPERATORS]
+    rows = sorted(zip(times.shares.tolist(), times.rows, strict=True), key=lambda each: -each[0])[:_MAX_OPERATORS]
     return [
         (
             row.module or "(the model)", row.type, f"{row.calls:,.4g}", _exact(row.self_forward_s),
-            _exact(row.self_backward_s), percent(row.self_s / whole) if whole > 0 else "", _exact(row.forward_s),
+            _exact(row.self_backward_s), "" if math.isnan(share) else percent(share), _exact(row.forward_s),
             _exact(row.backward_s),
         )
-        for row in rows
+        for share, row in rows
     ]  # fmt: skip
 
 

@@ -120,12 +120,9 @@ def modules_sentence(times: ModuleTimes) -> str:
 
     Shares are of the time in all modules, each without its submodules.
     """
-    whole = sum(row.self_s for row in times.rows)
-    rows = sorted(times.rows, key=lambda row: -row.self_s)[:_NAMED]
+    rows = sorted(zip(times.shares.tolist(), times.rows, strict=True), key=lambda each: -each[0])[:_NAMED]
     words = [
-        f"{percent(row.self_s / whole)} {row.module or 'the model itself'} ({row.type})"
-        for row in rows
-        if row.self_s > 0
+        f"{percent(share)} {row.module or 'the model itself'} ({row.type})" for share, row in rows if share > 0
     ]
     where = ", on the device" if times.on_device else ""
     return f"{count(len(times.steps), 'step')}, forward and backward{where}: {', '.join(words) or 'no time'}"

@@ -38,8 +38,8 @@ def run(tmp_path: Path) -> Run:
         NET,
         ("fc", "Block", 0, 2, 0.004, 0.006),
         ("fc.in", "Linear", 0, 2, 0.03, 0.04),
-        ("", "Other", 1, 1, 0.1, 0.2),
-        ("a", "Linear", 1, 1, 0.3, 0.4),
+        ("model_2", "Other", 1, 1, 0.1, 0.2),
+        ("model_2.a", "Linear", 1, 1, 0.3, 0.4),
     )
     return built(tmp_path, first, second)
 
@@ -47,14 +47,18 @@ def run(tmp_path: Path) -> Run:
 def test_means_and_sums_with_submodules(run: Run) -> None:
     times = run.module_times()
     assert times.steps.tolist() == [1, 3]
-    assert [row.module for row in times.rows] == ["", "fc", "fc.in", "fc2", "model_2/", "model_2/a"]
+    assert [row.module for row in times.rows] == ["", "fc", "fc.in", "fc2", "model_2", "model_2.a"]
     block = times["fc"]
     assert (block.type, block.calls) == ("Block", 2)
     assert (block.self_forward_s, block.self_backward_s) == (pytest.approx(0.003), pytest.approx(0.005))
     assert (block.forward_s, block.backward_s) == (pytest.approx(0.023), pytest.approx(0.035))
     assert times[""].forward_s == pytest.approx(0.024)
-    # In one of the two steps.
-    assert (times["model_2/"].self_forward_s, times["model_2/"].forward_s) == (pytest.approx(0.05), pytest.approx(0.2))
+    # Called in one of the two steps: the means are those of that step.
+    other = times["model_2"]
+    assert (other.calls, other.self_forward_s, other.forward_s) == (1, pytest.approx(0.1), pytest.approx(0.4))
+    # Shares are those of the time in all timed steps, however often each model was called.
+    assert times.shares.sum() == pytest.approx(1)
+    assert times.shares[5] == pytest.approx(0.7 / 1.118)
     assert times.forward[:, 2].tolist() == [0.01, 0.03]
     assert times.backward[:, 5].tolist() == [0, 0.4]
     with pytest.raises(KeyError):
@@ -74,7 +78,7 @@ def test_a_data_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_list_of_a_run_names_the_slowest(run: Run, tmp_path: Path) -> None:
     assert dict(head_of(run))["modules"] == (
-        "2 steps, forward and backward: 63 % model_2/a (Linear), 27 % model_2/ (Other), 9 % fc.in (Linear)"
+        "2 steps, forward and backward: 63 % model_2.a (Linear), 27 % model_2 (Other), 9 % fc.in (Linear)"
     )
     quick = built(tmp_path / "quick", timed(NET, on_device=True))
     assert dict(head_of(quick))["modules"] == (
@@ -85,7 +89,7 @@ def test_the_list_of_a_run_names_the_slowest(run: Run, tmp_path: Path) -> None:
 def test_rows_of_a_table(run: Run) -> None:
     rows = module_rows(run.module_times())
     assert rows[2] == ("fc.in", "Linear", "2", "20 ms", "30 ms", "9 %", "20 ms", "30 ms")
-    assert [row[0] for row in rows] == ["model_2/a", "model_2/", "fc.in", "fc", "(the model)", "fc2"]
+    assert [row[0] for row in rows] == ["model_2.a", "model_2", "fc.in", "fc", "(the model)", "fc2"]
 
 
 @pytest.mark.parametrize(
