@@ -9,12 +9,14 @@ import pytest
 
 from launched_runs import LaunchedRuns
 from phased_steps import phased
+from watchglass import open_run
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Mode, Severity, Status
 from watchglass.rules import find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
+from watchglass.view.usage import phases_sentence
 
 
 class TestOverallFrameworkMetrics(RuleSuite):
@@ -46,6 +48,18 @@ def test_steps_that_compile_are_counted_separately(run_path: Path) -> None:
         "training steps took 100 ms on average: data 0 %, prepare 0 %, copy 0 %, forward 30 %, backward 70 %, "
         "update 0 %, other 0 %; 2 far longer steps took 45 s of 47 s"
     )
+
+
+def test_the_profiler_report_and_the_list_of_a_run_state_the_same(run_path: Path) -> None:
+    # Between eight and sixteen times the median: longer by one way to count, and not by another.
+    durations = [*[0.26] * 40, 2.5, 3.9, 2.9, 14.0]
+    path = build_run(run_path, [phased(forward_s=each) for each in durations])
+    (finding,) = replay(path, [RuleSpec("OverallFrameworkMetrics")]).findings
+    sentence = phases_sentence(open_run(path).phases())
+    assert finding.message.startswith("training steps took 315 ms on average")
+    assert sentence.startswith("training step 315 ms on average")
+    assert finding.message.endswith("3 far longer steps took 20.8 s of 33.7 s")
+    assert sentence.endswith("3 far longer steps took 21 s of 34 s")
 
 
 @pytest.mark.parametrize(("longer", "mean"), [(2, "100 ms"), (4, "800 ms")])

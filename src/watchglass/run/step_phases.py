@@ -11,15 +11,10 @@ from numpy.typing import NDArray
 from watchglass.records import PHASE_NAMES, PHASES, Mode
 from watchglass.run.table import needed
 from watchglass.run.worker import Worker
+from watchglass.stats import duration_classes, last_typical_class
 
 if TYPE_CHECKING:
     import pandas
-
-
-#: Times the median duration beyond which a step is no typical one: the first steps, those in which code is compiled.
-_FAR_LONGER = 10
-#: Largest share of such steps.
-_RARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,16 +60,16 @@ class Phases:
         return dict(zip(PHASE_NAMES, parts.tolist(), strict=True))
 
     def typical(self) -> Phases:
-        """Without the steps that took more than ten times the median: they compile code, or wait for something rare.
+        """Without the steps that took more than about ten times the median: those compile code, or wait for something.
 
         All steps where more than a tenth of them did: what is so frequent is typical, too.
         """
-        seconds = self.seconds
-        # Damaged records may have NaN, which is not longer than anything.
-        usual = ~(seconds > _FAR_LONGER * np.median(seconds)) if len(self) else np.empty(0, bool)
-        if usual.sum() < (1 - _RARE) * len(self):
+        if not len(self):
             return self
-        return Phases(self.mode, self.worker, self.steps[usual], self.values[usual])
+        classes = duration_classes(self.seconds)
+        numbers = dict(zip(*(each.tolist() for each in np.unique(classes, return_counts=True)), strict=True))
+        usual = classes <= last_typical_class(numbers)
+        return self if usual.all() else Phases(self.mode, self.worker, self.steps[usual], self.values[usual])
 
     def to_pandas(self) -> pandas.DataFrame:
         """A data frame with the step as its index and a column for each phase.

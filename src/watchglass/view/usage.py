@@ -121,8 +121,6 @@ def modules_sentence(times: ModuleTimes) -> str:
     Shares are of the time in all modules, each without its submodules.
     """
     rows = sorted(zip(times.shares.tolist(), times.rows, strict=True), key=lambda each: -each[0])[:_NAMED]
-    words = [
-        f"{percent(share)} {row.module or 'the model itself'} ({row.type})" for share, row in rows if share > 0
-    ]
+    words = [f"{percent(share)} {row.module or 'the model itself'} ({row.type})" for share, row in rows if share > 0]
     where = ", on the device" if times.on_device else ""
     return f"{count(len(times.steps), 'step')}, forward and backward{where}: {', '.join(words) or 'no time'}"

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from watchglass.config import parameter
 from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.stats import duration_class, last_typical_class
 from watchglass.tables import StepView
-
-#: Powers of two above the median at which a step is far longer: 8 to 16 times.
-_OCTAVES = 3
-#: Largest share of such steps: what is more frequent is typical, too.
-_RARE = 0.1
 
 
 class OverallFrameworkMetrics(Rule):
@@ -35,26 +30,28 @@ class OverallFrameworkMetrics(Rule):
 
     least: int = parameter(1, help="training steps of a summary", unit="steps", ge=1)
 
-    #: By mode, and by the power of two at most the milliseconds of a step: number of steps, and seconds by phase.
+    #: By mode, and by the class of a step's duration: number of steps, and seconds by phase.
     seconds: dict[str, dict[str, list[float]]] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """No findings: adds up phases."""
         if view.phases is not None:
             spent = [*view.phases.values()]
-            octave = str(math.frexp(1000 * sum(spent))[1] - 1)
-            before = self.seconds.setdefault(view.mode.name, {}).get(octave, [0.0] * (1 + len(spent)))
-            self.seconds[view.mode.name][octave] = [a + b for a, b in zip(before, (1, *spent), strict=True)]
+            alike = str(duration_class(sum(spent)))
+            before = self.seconds.setdefault(view.mode.name, {}).get(alike, [0.0] * (1 + len(spent)))
+            self.seconds[view.mode.name][alike] = [a + b for a, b in zip(before, (1, *spent), strict=True)]
         return ()
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The summary."""
-        by_octave = self.seconds.get(Mode.TRAIN.name, {})
-        steps, *all_spent = map(sum, zip(*by_octave.values(), strict=True)) if by_octave else (0,)
+        by_class = {int(each): row for each, row in self.seconds.get(Mode.TRAIN.name, {}).items()}
+        steps, *all_spent = map(sum, zip(*by_class.values(), strict=True)) if by_class else (0,)
         if steps < self.least or not sum(all_spent):
             return
-        number, *spent = map(sum, zip(*_typical(by_octave), strict=True))
-        if not sum(spent) or number < (1 - _RARE) * steps:
+        last = last_typical_class({each: row[0] for each, row in by_class.items()})
+        typical = (row for each, row in by_class.items() if each <= last)
+        number, *spent = map(sum, zip(*typical, strict=True))
+        if not sum(spent):
             number, spent = steps, all_spent
         shares = {name: 100 * each / sum(spent) for name, each in zip(PHASE_NAMES, spent, strict=True)}
         words = ", ".join(f"{name} {share:.0f} %" for name, share in shares.items())
@@ -72,14 +69,3 @@ class OverallFrameworkMetrics(Rule):
             message=f"training steps took {1000 * sum(spent) / number:.3g} ms on average: {words}",
             evidence={"shares": shares, "steps": number, "far_longer_steps": steps - number, "far_longer_s": longer},
         )
-
-
-def _typical(by_octave: dict[str, list[float]]) -> list[list[float]]:
-    """The rows of steps that took less than about ten times the median."""
-    octaves = sorted(by_octave, key=int)
-    until, half = 0.0, sum(row[0] for row in by_octave.values()) / 2
-    for octave in octaves:
-        until += by_octave[octave][0]
-        if until >= half:
-            return [by_octave[each] for each in octaves if int(each) <= int(octave) + _OCTAVES]
-    return []
