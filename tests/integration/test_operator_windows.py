@@ -205,6 +205,24 @@ def test_windows_past_the_end_are_refused_or_cut(tmp_path: Path) -> None:
     assert f"not profiled: {refused}" in capture_lines(verdict(run).capture)
 
 
+def test_a_script_that_updates_by_itself_has_no_windows_for_that_reason(tmp_path: Path) -> None:
+    weight = torch.ones(4, requires_grad=True)
+    model = nn.Linear(4, 1)
+    with Hook(run=tmp_path, profiler={"profile_steps": ("5:7", "100:105", "0s:300s")}, strict=True) as hook:
+        PyTorchAdapter(hook, discover=False).attach(model)
+        for _ in range(30):
+            (model(torch.randn(2, 4)) * weight.sum()).pow(2).mean().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter -= 0.01 * parameter.grad
+                    parameter.grad = None
+    run = open_run(tmp_path)
+    assert len(run.steps()) == 30
+    needed = "no optimizer of PyTorch has stepped in the training thread, which a window needs"
+    assert refusals(run) == [(5, needed), (100, "the training run ended before step 100"), (-1, needed)]
+
+
 def test_a_script_that_profiles_keeps_its_profiler(tmp_path: Path) -> None:
     own = profile()
 

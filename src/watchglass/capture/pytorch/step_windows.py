@@ -316,10 +316,17 @@ class StepWindows:
         if self._open is not None:
             self._close("the training run ended before its last step")
         for window in self._due if self._hook.started else ():
-            begin = "the window began" if window.request is not None or window.range.timed else None
-            self._refuse(window, f"the training run ended before {begin or f'step {window.range.start}'}")
+            self._refuse(window, self._never_began(window))
         self._due.clear()
         self._read()
+
+    def _never_began(self, window: _DueWindow) -> str:
+        """Why a window is still to come at the end of the run, as a clause."""
+        wanted, step = window.range, self._hook.clock.next_train_step
+        if self._boundary is None and step > (1 if wanted.timed else wanted.start):
+            return "no optimizer of PyTorch has stepped in the training thread, which a window needs"
+        begin = "the window began" if window.request is not None or wanted.timed else f"step {wanted.start}"
+        return f"the training run ended before {begin}"
 
     def _refuse(self, window: _DueWindow, reason: str) -> None:
         steps = window.range
