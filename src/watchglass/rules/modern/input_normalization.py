@@ -29,7 +29,8 @@ _OF_IMAGES = (
     ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),  # CIFAR-100
     ((0.4815, 0.4578, 0.4082), (0.2686, 0.2613, 0.2758)),  # CLIP
 )
-#: Features from which on inputs with two axes may be images; levels of grey that values were divided by.
+#: Features from which on inputs with two axes may be images, and a single sample says how large inputs are. Levels of
+#: grey that values were divided by.
 _PIXELS, _LEVELS = 64, (8, 128)
 #: Relative error of numbers that were computed twice in single precision, and of moments of a sample.
 _ROUNDING, _OWN = 1e-3, 0.04
@@ -49,10 +50,11 @@ class InputNormalization(Rule):
     Fires when: a linear, convolutional, recurrent or attention layer takes inputs of which a channel has a root mean
         square above `large` (raw 0..255 images), or those of two channels differ by more than `ratio` while the larger
         one is above `uneven`, or most channels lie further than `offset` standard deviations from zero. Inputs that all
-        lie within `tiny` of zero, or that hardly vary around a value of order one, count as normalised twice. So do
-        images with the range that a usual normalisation gives when it is applied twice, or in the steps that two
-        divisions leave, and tables whose features all have means below zero by several spreads, with unequal spreads:
-        an `info` unless the median feature lies further than `offset` spreads from zero.
+        lie within `tiny` of zero (not a single sample of few numbers), or that hardly vary around a value of order
+        one, count as normalised twice. So do images with the range that a usual normalisation gives when it is
+        applied twice, or in the steps that two divisions leave, and tables whose features all have means below zero
+        by several spreads, with unequal spreads: an `info` unless the median feature lies further than
+        `offset` spreads from zero.
     Usual causes: images without a division by 255, features in their physical units, a transform that is applied in
         the data set and again in the loop.
     What to try: subtract the mean and divide by the standard deviation of the training data, by channel or feature.
@@ -121,7 +123,7 @@ class InputNormalization(Rule):
         again = _divided_twice(quantiles) or (_of_images(low, high, data, black=black) if pixels else "")
         if again:
             yield self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std)
-        elif max(abs(low), abs(high)) < self.tiny:
+        elif max(abs(low), abs(high)) < self.tiny and not _is_small_sample(shape):
             what = f"{about}: they are as small as if they had been divided twice"
             yield self._finding(view, "inputs_tiny", what, max(abs(low), abs(high)), self.tiny, mean, std)
         elif rms[worst] > self.large:
@@ -161,6 +163,11 @@ class InputNormalization(Rule):
                 "stds": std.tolist(),
             },
         )
+
+
+def _is_small_sample(shape: Sequence[int]) -> bool:
+    """Whether the inputs are a single sample of few numbers, as the first state of an episode, often near zero."""
+    return (len(shape) < 2 or shape[0] == 1) and math.prod(shape) < _PIXELS
 
 
 def _divided_twice(quantiles: Sequence[float]) -> str:

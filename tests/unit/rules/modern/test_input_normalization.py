@@ -96,6 +96,17 @@ def test_other_data_whose_minimum_is_that_of_pixels_by_chance_are_not_reported(r
     assert replay(build_run(run_path, steps), [RuleSpec(RULE)]).findings == ()
 
 
+@pytest.mark.parametrize(("shape", "found"), [((4,), 0), ((1, 8), 0), ((8, 2), 1), ((1, 64), 1)])
+def test_the_first_state_of_an_episode_may_be_near_zero(run_path: Path, shape: tuple[int, ...], found: int) -> None:
+    values = np.random.default_rng(0).uniform(-0.009, 0.009, shape)
+    steps = sketched(values.reshape(shape[0], -1))
+    for step in steps:
+        for fact in step.facts.values():
+            fact["shape"] = list(shape)
+            fact.pop("channels", None)  # it has none of a single sample
+    assert len(replay(build_run(run_path, steps), [RuleSpec(RULE)]).findings) == found
+
+
 def normal(*scales: float) -> Any:
     return np.random.default_rng(0).normal(size=(64, len(scales))) * np.array(scales)
 
