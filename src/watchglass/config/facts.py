@@ -16,11 +16,13 @@ class FactKind:
             ``"rules"`` where a rule of the default set looks at it; "" where neither does.
         cost: What it costs, and when.
         help: Its description in one sentence.
+        unseen: What was not seen in a run that records it and has none, as a clause; "" where that is not clear.
     """
 
     needed_by: str
     cost: str
     help: str
+    unseen: str = ""
 
 
 #: Kinds of facts by name. docs/facts.md describes their data.
@@ -58,7 +60,10 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "hash of the model's inputs, with the data worker where known",
         ),
         "data_loader": FactKind(
-            "report", "a microsecond per epoch", "settings of each data loader, when it is first iterated over"
+            "report",
+            "a microsecond per epoch",
+            "settings of each data loader, when it is first iterated over",
+            "no data loader was seen",
         ),
         "input_sketch": FactKind(
             "rules",
@@ -86,11 +91,13 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "rules",
             "a microsecond per parameter, at a handful of steps and when an optimizer or what is frozen changes",
             "which of the model's parameters the optimizers have, and which of their parameters belong to no model",
+            "no step of an optimizer was seen",
         ),
         "loss_call": FactKind(
             "rules",
             "a few microseconds per loss function called at captured steps",
             "shapes and dtypes of a loss's arguments, whether they broadcast, and what made the predictions",
+            "no call of a loss function was seen",
         ),
         "allocator": FactKind(
             "",

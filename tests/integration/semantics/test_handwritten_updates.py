@@ -84,10 +84,14 @@ def test_rules_on_optimizers_and_schedulers_do_not_apply(tmp_path: Path, steps: 
             in_place(model)
     statuses = {each.rule: each for each in replay(tmp_path, default_rules()).statuses}
     assert [each for each in statuses.values() if each.status is Status.STARVED] == []
-    reasons = [(statuses[name].status, statuses[name].reason) for name in ("LearningRateZero", "SchedulerMisuse")]
-    assert reasons == [
+    names = ("LearningRateZero", "SchedulerMisuse", "OptimizerMissesParameter")
+    assert [(statuses[name].status, statuses[name].reason) for name in names] == [
         (Status.NOT_APPLICABLE, "no optimizer with a learning rate was seen (needed to follow the learning rate)"),
         (Status.NOT_APPLICABLE, "no learning-rate scheduler was seen"),
+        (
+            Status.NOT_APPLICABLE,
+            "no step of an optimizer was seen (needed to see which parameters the optimizers hold)",
+        ),
     ]
 
 

@@ -56,17 +56,32 @@ def test_what_is_not_planned_is_reported_at_the_first_step(run_path: Path) -> No
     ]
 
 
-@pytest.mark.parametrize(("planned", "status"), [(True, Status.NOT_APPLICABLE), (False, Status.STARVED)])
+@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize(
+    ("rule", "fact", "unseen", "why"),
+    [
+        ("LossShape", "loss_call", "no call of a loss function was seen", "to compare shapes"),
+        (
+            "UnusedParameter",
+            "membership",
+            "no step of an optimizer was seen",
+            "to see which parameters have no gradient",
+        ),
+        ("LabelRange", "target_sketch", "the fact target_sketch never came", "to count classes"),
+    ],
+)
 def test_a_rule_on_a_recorded_fact_that_no_script_gave_does_not_apply(
-    run_path: Path, planned: bool, status: Status
+    run_path: Path, planned: bool, rule: str, fact: str, unseen: str, why: str
 ) -> None:
     """A script that calls no loss function has none to judge; without a record of them nothing is known."""
-    run = build_run(run_path, steps(80, plan(facts=("loss_call",)) if planned else None))
-    (found,) = replay(run, [RuleSpec("LossShape")]).statuses
+    run = build_run(run_path, steps(80, plan(facts=(fact,)) if planned else None))
+    (found,) = replay(run, [RuleSpec(rule)]).statuses
     assert (found.status, found.reason) == (
-        status, "the fact loss_call never came (needed to compare shapes)"
-    )  # fmt: skip
-    need = NeedSeen(Needs(facts=("loss_call",)))
+        (Status.NOT_APPLICABLE, f"{unseen} (needed {why})")
+        if planned
+        else (Status.STARVED, f"the fact {fact} never came (needed {why})")
+    )
+    need = NeedSeen(Needs(facts=(fact,)))
     for view in views_of(run):
         need.look(view)
     assert need.met.certain is not planned

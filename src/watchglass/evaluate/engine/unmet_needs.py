@@ -162,7 +162,9 @@ class NeedSeen:
             return ""
         if needs.facts:
             recorded = not needs.scalars and plan.facts.intersection(needs.facts)
-            return f"{needs.describe()} never came" if recorded else ""
+            unseen = [FACTS[kind].unseen for kind in needs.facts if kind in FACTS]
+            clear = " and ".join(unseen) if all(unseen) else ""
+            return (clear or f"{needs.describe()} never came") if recorded else ""
         if needs.scalars and _RATES.issuperset(needs.scalars):
             return "no optimizer with a learning rate was seen"
         evaluated = Mode.TRAIN in needs.modes or self._steps
