@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Where plotly's script holds a style of its maps, which it adds to every page.
 _STYLE_IN_SCRIPT = re.compile(r"""createElement\("style"\);\w+\.id="\w+",\w+\.textContent='([^'\\]*)'""")
 
+#: A number with its unit, such as "under 1 %", "87.1 ms", "2 min 5 s", "3.5 MB/s".
+_NUMBER = re.compile(r"(?:(?:under|over) )?-?\d[\d.,]*(?:e[+-]?\d+)?(?: [^\s(]{1,8}(?: \d+ \S{1,3})?)?")
+
 
 def page(title: str, body: str, *, draws: bool) -> str:
     """The whole page.
@@ -78,8 +81,13 @@ def escaped(foreign: str) -> str:
 def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as HTML; its cells are HTML."""
     top = f"<thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead>" if head else ""
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>'
+
+
+def _cell(content: str) -> str:
+    """A cell. A number stays on one line with its unit."""
+    return f'<td class="number">{content}</td>' if _NUMBER.fullmatch(content) else f"<td>{content}</td>"
 
 
 def _allowed(parts: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from watchglass.errors import UnknownNameError
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status, count
 from watchglass.view.json_format import finding_to_json, strict_json
+from watchglass.view.models import models_named
 from watchglass.view.page import escaped, figures_html, page, section, table_html
 from watchglass.view.text import duration, exact_duration, percent, quantity
 from watchglass.view.time_figures import durations_figure, machine_figure, phases_figure
@@ -117,9 +118,9 @@ def render_profile_report(run: Run, verdict: Verdict, document: Mapping[str, Any
             *section("Training job", [_job_table(document["job"])]),
             *section("System usage", [*figures_html(0, machines), *_system_tables(document["system"])]),
             *section("Framework metrics", [*figures_html(len(machines), phases), *_framework(run, document)]),
-            *section("Rules", [_rules_table(document["rules"]), *_found(verdict.findings)]),
+            *section("Rules", [_rules_table(document["rules"]), *_found(_folded(verdict.findings))]),
             *section("Step durations", [*figures_html(len(machines) + len(phases), steps), *_step_table(document)]),
-            *section("Bottlenecks", [_bottlenecks(document)]),
+            *section("Bottlenecks", [_bottlenecks(document["rules"], _folded(verdict.findings))]),
             *section("Data loaders", _loaders(document)),
         )
     )
@@ -223,8 +224,22 @@ def _problems(findings: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity is not Severity.INFO]
 
 
+def _folded(findings: Sequence[Finding]) -> list[tuple[Finding, str]]:
+    """Findings with their sentences. What a rule found in several models, such as each fold, is one: the first."""
+    alike: dict[tuple[Any, ...], list[Finding]] = {}
+    for finding in findings:
+        subject = str(finding.evidence.get("subject")) if finding.model is not None else finding.id
+        alike.setdefault((finding.rule, finding.severity, finding.worker, subject), []).append(finding)
+    return [(first, first.message + _also([each.model for each in others])) for first, *others in alike.values()]
+
+
+def _also(models: Sequence[int | None]) -> str:
+    named = sorted({model for model in models if model is not None})
+    return f"; also in {models_named(named)}" if named else ""
+
+
 def _head(verdict: Verdict, document: Mapping[str, Any]) -> str:
-    problems = _problems(verdict.findings)
+    problems = _folded(_problems(verdict.findings))
     words = f"{count(len(problems), 'finding')} on time and machine" if problems else "Where the time went"
     severity = tone(verdict) if problems else "info"
     train = document["phases"].get("TRAIN")
@@ -234,7 +249,7 @@ def _head(verdict: Verdict, document: Mapping[str, Any]) -> str:
         shares = sorted(typical["shares"].items(), key=lambda each: -each[1])[:3]
         largest = ", ".join(f"{percent(share)} {name}" for name, share in shares if share > 0)
         lines.append(f"training step {exact_duration(typical['mean'])} on average: {largest}{_far_longer(train)}")
-    lines += [finding.message for finding in problems[:3]]
+    lines += [message for _, message in problems[:3]]
     items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
     return (
         f'<header class="{severity or "healthy"}"><p class="brand">watchglass profiler report</p>'
@@ -331,16 +346,16 @@ def _rules_table(rules: Sequence[Mapping[str, Any]]) -> str:
     return table_html(("rule", "looks for", "status", "times", "parameters"), rows)
 
 
-def _found(findings: Sequence[Finding]) -> list[str]:
+def _found(findings: Sequence[tuple[Finding, str]]) -> list[str]:
     return [
-        f'<article class="{finding.severity.value}"><h3>{_title(finding)}</h3><p>{escaped(finding.message)}</p>'
+        f'<article class="{finding.severity.value}"><h3>{_title(finding)}</h3><p>{escaped(message)}</p>'
         + (
             f"<ul>{''.join(f'<li>{escaped(line)}</li>' for line in finding.what_to_try)}</ul>"
             if finding.what_to_try
             else ""
         )
         + "</article>"
-        for finding in findings[:_MOST_ROWS]
+        for finding, message in findings[:_MOST_ROWS]
     ]
 
 
@@ -362,21 +377,21 @@ def _step_table(document: Mapping[str, Any]) -> list[str]:
     return [table_html(head, rows)] if rows else []
 
 
-def _bottlenecks(document: Mapping[str, Any]) -> str:
+def _bottlenecks(document_rules: Sequence[Mapping[str, Any]], findings: Sequence[tuple[Finding, str]]) -> str:
     """What the rules on each kind of bottleneck say, also that they could not judge it."""
-    rules = {rule["rule"]: rule for rule in document["rules"]}
+    rules = {rule["rule"]: rule for rule in document_rules}
     rows = []
     for title, names in _BOTTLENECKS:
         judged = [rules[name] for name in names if name in rules]
-        found = [each for each in document["findings"] if each["rule"] in names]
-        messages = [f"{each['rule']}, {each['severity']}: {each['message']}" for each in found]
+        found = [each for each in findings if each[0].rule in names]
+        messages = [f"{each.rule}, {each.severity.value}: {message}" for each, message in found]
         states = [
             f"{rule['rule']}: not judged, {rule['reason'] or rule['status']}"
             for rule in judged
             if rule["status"] not in (Status.NO_ISSUES_FOUND.value, Status.ISSUES_FOUND.value)
         ]
         # An info is no issue: beside it, "no issues found" would read as its opposite.
-        spoken = {each["rule"] for each in found}
+        spoken = {each.rule for each, _ in found}
         silent = [rule["rule"] for rule in judged if rule["status"] == Status.NO_ISSUES_FOUND.value]
         clean = [name for name in silent if name not in spoken]
         words = messages + states + ([f"{', '.join(clean)}: no issues found"] if clean else [])

@@ -84,7 +84,9 @@ def size(amount: float) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """``"43.22 %"``, ``"1.2 GB"``, ``"3.5 MB/s"``: a number with its unit, bytes with a decimal prefix."""
+    """``"43.22 %"``, ``"11,210 1/s"``, ``"3.5 MB/s"``: a number with its unit, bytes with a decimal prefix."""
     if unit.startswith("bytes"):
         return size(value) + unit.removeprefix("bytes")
-    return f"{number(value)} {unit}".rstrip()
+    # Counts and rates are easier to read in full than with an exponent.
+    words = f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else number(value)
+    return f"{words} {unit}".rstrip()

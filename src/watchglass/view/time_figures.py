@@ -93,7 +93,7 @@ def durations_figure(run: Run) -> go.Figure | None:
             )  # fmt: skip
     figure.update_layout(barmode="overlay")
     places = _places(low, high)
-    figure.update_xaxes(type="log", tickvals=places, ticktext=[f"{place:,.4g}" for place in places])
+    figure.update_xaxes(type="log", tickvals=places, ticktext=[f"{place:,.10g}" for place in places])
     for place, words in ((50, "median"), (99, "99th percentile")):
         at = float(np.percentile(1000 * train, place))
         figure.add_vline(x=at, line={"dash": "dot", "width": 1.5, "color": "#888888"})
@@ -261,7 +261,9 @@ def _short(name: str) -> str:
 
 def _place(row: FunctionTotals) -> str:
     """The last two parts of the file and the line; "" for a function that is not written in Python."""
-    return f"{'/'.join(row.file.replace(os.sep, '/').split('/')[-2:])}:{row.line}" if row.file else ""
+    place = f"{'/'.join(row.file.replace(os.sep, '/').split('/')[-2:])}:{row.line}" if row.file else ""
+    # Files of compiled code have names of sixty letters.
+    return place if len(place) <= _LONGEST_NAME else f"...{place[3 - _LONGEST_NAME :]}"
 
 
 def kernel_rows(operators: Operators) -> list[tuple[str, ...]]:

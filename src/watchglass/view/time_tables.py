@@ -16,6 +16,7 @@ from watchglass.view.time_figures import (
     module_rows,
     operator_rows,
 )
+from watchglass.view.usage import window_cost_sentence
 
 if TYPE_CHECKING:
     from watchglass.run import Run
@@ -40,7 +41,8 @@ def code_tables(run: Run) -> list[tuple[str, str]]:
         rows = [OPERATOR_TITLES, *(tuple(map(escaped, row)) for row in operator_rows(operators))]
         if not any(row.self_device_s for row in operators.rows):
             rows = [row[:_DEVICE] + row[_DEVICE + 1 :] for row in rows]
-        tables.append((f"Operators {steps}", table_html(rows[0], rows[1:])))
+        title = "; ".join(filter(None, (f"Operators {steps}", window_cost_sentence(operators.cost))))
+        tables.append((title, table_html(rows[0], rows[1:])))
         rows = [_MODULE_OPERATORS, *(tuple(map(escaped, row)) for row in module_operator_rows(operators))]
         if not any(row.self_device_s for row in operators.modules):
             rows = [row[:-1] for row in rows]
@@ -48,7 +50,7 @@ def code_tables(run: Run) -> list[tuple[str, str]]:
             tables.append((f"Operators by module {steps}", table_html(rows[0], rows[1:])))
         memory = [tuple(map(escaped, row)) for row in memory_rows(operators)]
         if memory:
-            title = f"Memory in training steps {operators.steps.start:,} up to {operators.steps.stop:,}"
+            title = f"Memory in training steps {operators.steps.start}:{operators.steps.stop}"
             tables.append((title, table_html(("device", "category", "size"), memory)))
         kernels = [tuple(map(escaped, row)) for row in kernel_rows(operators)]
         if kernels:
@@ -56,5 +58,7 @@ def code_tables(run: Run) -> list[tuple[str, str]]:
     for profile in run.python_profiles():
         steps = f"of training steps {profile.steps.start}:{profile.steps.stop}, per step"
         cells = [tuple(map(escaped, row)) for row in function_rows(profile)]
-        tables.append((f"Python functions {steps}, by {profile.profiler}", table_html(FUNCTION_TITLES, cells)))
+        title = f"Python functions {steps}, by {profile.profiler}"
+        title = "; ".join(filter(None, (title, window_cost_sentence(profile.cost))))
+        tables.append((title, table_html(FUNCTION_TITLES, cells)))
     return tables

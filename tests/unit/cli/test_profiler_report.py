@@ -128,6 +128,23 @@ def test_what_only_another_rank_shows_names_it(watchglass: Watchglass, tmp_path:
     assert titles == ["OverallFrameworkMetrics", "OverallFrameworkMetrics on worker_1"]
 
 
+def test_what_a_rule_finds_in_each_fold_is_one_finding(watchglass: Watchglass, tmp_path: Path) -> None:
+    folds = [Step({"loss": 1.0}, seconds=0.12, rows={PHASES: [TRAIN]}, model=fold) for fold in (0, 1, 2)]
+    run = build_run(tmp_path / "run", [step for step in folds for _ in range(80)])
+    assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.html").status == 0
+    page = (tmp_path / "p.html").read_text()
+    assert "1 finding on time and machine" in page
+    assert page.count('<article class="warning"><h3>InputBound</h3>') == 1
+    # In the headline, beside the finding, and as the bottleneck.
+    assert page.count("; also in model_2 and model_3") == 3
+
+
+def test_a_window_states_its_cost_beside_its_operators(run: str, watchglass: Watchglass, tmp_path: Path) -> None:
+    assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.html").status == 0
+    title = "Operators of training steps 10:12, per step; a step took 500 ms, 250 ms in the steps before"
+    assert title in (tmp_path / "p.html").read_text()
+
+
 def test_an_info_on_a_bottleneck_does_not_stand_above_no_issues_found(watchglass: Watchglass, tmp_path: Path) -> None:
     steps = [Step({"loss": 1.0}, seconds=0.1, rows={PHASES: [(0.012, 0.0, 0.0, 0.02, 0.05, 0.018, 0.0)]})] * 100
     run = build_run(tmp_path / "run", steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +11,25 @@ import pytest
 
 from watchglass.cli.run_contents import head_of
 from watchglass.diagnose import verdict
-from watchglass.records import PHASES, Finding, Mode, OperatorTotals, OperatorWindow, Severity, WindowCost
-from watchglass.run import open_run
+from watchglass.records import (
+    PHASES,
+    Finding,
+    FunctionTotals,
+    Mode,
+    OperatorTotals,
+    OperatorWindow,
+    Severity,
+    WindowCost,
+)
+from watchglass.run import PythonProfile, open_run
 from watchglass.testing import Batch, Step, build_run
 from watchglass.view import render_report
+from watchglass.view.page import table_html
 from watchglass.view.text import quantity
 from watchglass.view.time_figures import (
     duration_rows,
     durations_figure,
+    function_rows,
     machine_figure,
     operator_rows,
     phases_figure,
@@ -128,7 +140,13 @@ def test_tables_name_the_longest_step_and_the_units(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
-    [(43.21678, "%", "43.22 %"), (1.2e9, "bytes", "1.2 GB"), (3.5e6, "bytes/s", "3.5 MB/s"), (4.0, "", "4")],
+    [
+        (43.21678, "%", "43.22 %"),
+        (1.2e9, "bytes", "1.2 GB"),
+        (3.5e6, "bytes/s", "3.5 MB/s"),
+        (4.0, "", "4"),
+        (11213.4, "1/s", "11,213 1/s"),
+    ],
 )
 def test_a_quantity_has_its_unit(value: float, unit: str, text: str) -> None:
     assert quantity(value, unit) == text
@@ -164,3 +182,29 @@ def test_operators_of_profiled_steps_are_shown_per_step(tmp_path: Path) -> None:
     assert dict(head_of(run))["operators"] == (
         "steps 10:12, host: 75 % aten::<b>mm, 25 % aten::add; a step took 500 ms, 250 ms in the steps before"
     )
+
+
+def test_ticks_of_long_steps_have_no_exponent(tmp_path: Path) -> None:
+    long = tuple(200 * each for each in TRAIN)
+    steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN if n % 9 else long]}) for n in range(40)]
+    figure = durations_figure(open_run(build_run(tmp_path / "run", steps)))
+    assert "20,000" in figure.layout.xaxis.ticktext
+    assert not any("e" in each for each in figure.layout.xaxis.ticktext)
+
+
+def test_a_number_stays_on_one_line_with_its_unit() -> None:
+    numbers, words = ["87.1 ms", "under 1 %", "2 min 5 s", "1,204"], ["aten::mm", "2 workers wait for it", "0 (Linear)"]
+    table = table_html((), [(*numbers, *words)])
+    assert re.findall('<td class="number">(.*?)</td>', table) == numbers
+
+
+def test_the_place_of_compiled_code_leaves_room_for_its_times() -> None:
+    name = "/tmp/cache/wa/cwadr5dk7ykg7uwvgb7ceyk25cberh7b5gxojnhgvjv67o57owsz.py"
+    rows = (
+        FunctionTotals("call", name, 1038, 2, 0.1, 0.1),
+        FunctionTotals("fit", "/home/me/work/train.py", 7, 1, 0, 0),
+    )
+    profile = PythonProfile("worker_0", "cprofile", range(4, 6), rows, (), WindowCost(), 0, "")
+    long, short = (row[1] for row in function_rows(profile))
+    assert (len(long), long[:3], long[-8:]) == (48, "...", ".py:1038")
+    assert short == "work/train.py:7"
