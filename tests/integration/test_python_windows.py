@@ -5,7 +5,9 @@ from __future__ import annotations
 import cProfile
 import pstats
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowRef
 from watchglass.run import PythonProfile, Run
 
 Between = Callable[[int], object]
+#: From Python 3.12 on, cProfile profiles all threads of the process, and there is one such profiler.
+MONITORING: Any = getattr(sys, "monitoring", None)
 
 
 def slow_part(x: Tensor) -> Tensor:
@@ -195,7 +199,7 @@ def test_a_script_that_profiles_itself_keeps_its_profiler(tmp_path: Path) -> Non
 
     run, _ = train(tmp_path / "run", 14, between, python_profile=("5:7", "10:12"))
     assert [each.steps for each in run.python_profiles()] == [range(10, 12)]
-    assert refusals(run) == [("5:7", "the script profiles itself, by Profile")]
+    assert refusals(run) == [("5:7", f"the script profiles itself, by {'cProfile' if MONITORING else 'Profile'}")]
     assert calls_of(own) == 6
 
 
@@ -217,6 +221,101 @@ def test_a_window_ends_where_the_script_begins_to_profile_itself(tmp_path: Path,
     assert profile.note.startswith("the script began to use ")
     assert calls_of(own) == 4
     assert cProfile.Profile.enable is enable
+
+
+class Elsewhere:
+    """A thread of the script that does what it is asked for."""
+
+    def __enter__(self) -> Elsewhere:
+        self._pool = ThreadPoolExecutor(1)
+        self._pool.submit(int).result()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown()
+
+    def __call__(self, function: Callable[[], object]) -> Any:
+        return self._pool.submit(function).result()
+
+
+def elsewhere_part() -> None:
+    for _ in range(3):
+        len("")
+
+
+def test_functions_of_other_threads_are_not_counted(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def part() -> int:
+        calls = 0
+        while not over.wait(0.0001):
+            elsewhere_part()
+            calls += 1
+        return calls
+
+    with ThreadPoolExecutor(1) as pool:
+        calls = pool.submit(part)
+        run, _ = train(tmp_path / "run", python_profile="4:10")
+        over.set()
+        assert calls.result() > 10
+    (profile,) = run.python_profiles()
+    rows = {each.name: each for each in profile.rows}
+    assert rows["slow_part"].calls == 6
+    assert not [name for name in rows if "elsewhere" in name or "monitoring" in name]
+    seconds = profile.cost.inside_s * 6
+    assert sum(each.self_s for each in profile.rows) < 1.5 * seconds, "times are those of one thread"
+
+
+def test_a_script_may_profile_another_thread_while_a_window_is_open(tmp_path: Path) -> None:
+    own = cProfile.Profile()
+    with Elsewhere() as elsewhere:
+
+        def between(step: int) -> None:
+            if step == 6:
+                elsewhere(lambda: sys.setprofile(None))  # concerns that thread alone
+            if step == 7:
+                elsewhere(own.enable)
+                elsewhere(elsewhere_part)
+            if step == 9:
+                elsewhere(own.disable)
+
+        run, _ = train(tmp_path / "run", 14, between, python_profile=("4:8", "10:12"))
+    ended = "the script began to use cProfile itself"
+    assert [(each.steps, each.note) for each in run.python_profiles()] == [
+        (range(4, 7), ended) if MONITORING else (range(4, 8), ""), (range(10, 12), ""),
+    ]  # fmt: skip
+    stats: dict[Any, Any] = pstats.Stats(own).stats  # type: ignore[attr-defined]
+    (calls,) = [found[0] for (file, _, name), found in stats.items() if (file, name) == (__file__, "elsewhere_part")]
+    assert calls == 1
+
+
+@pytest.mark.skipif(MONITORING is None, reason="this Python has no sys.monitoring")
+def test_a_window_ends_where_the_script_takes_the_place_of_the_profiler(tmp_path: Path) -> None:
+    starts: list[object] = []
+
+    def between(step: int) -> None:
+        if step == 5:
+            MONITORING.use_tool_id(MONITORING.COVERAGE_ID, "coverage of the script")
+            MONITORING.free_tool_id(MONITORING.COVERAGE_ID)
+        if step == 7:
+            MONITORING.use_tool_id(MONITORING.PROFILER_ID, "profiler of the script")
+            MONITORING.register_callback(
+                MONITORING.PROFILER_ID, MONITORING.events.PY_START, lambda *at: starts.append(at)
+            )
+            MONITORING.set_events(MONITORING.PROFILER_ID, MONITORING.events.PY_START)
+        if step == 10:
+            assert starts, "its events are its own"
+            assert MONITORING.get_tool(MONITORING.PROFILER_ID) == "profiler of the script"
+            MONITORING.set_events(MONITORING.PROFILER_ID, 0)
+            MONITORING.register_callback(MONITORING.PROFILER_ID, MONITORING.events.PY_START, None)
+            MONITORING.free_tool_id(MONITORING.PROFILER_ID)
+
+    use = MONITORING.use_tool_id
+    run, _ = train(tmp_path / "run", 14, between, python_profile=("4:9", "11:13"))
+    note = "the script began to use cProfile itself"
+    assert [(each.steps, each.note) for each in run.python_profiles()] == [(range(4, 7), note), (range(11, 13), "")]
+    assert MONITORING.get_tool(MONITORING.PROFILER_ID) is None
+    assert MONITORING.use_tool_id is use
 
 
 def test_a_profile_function_that_replaces_ours_unseen_stays(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.fu
 observed ``to`` of ``Tensor``, in single steps in which a rule looks for reads of tensors ``item``, ``tolist``, ``cpu``,
 ``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and ``torch.cuda.synchronize``, while operators are
 profiled ``start`` and ``step`` of ``torch.profiler.profile`` and, of ``torch.autograd.profiler``, ``__enter__`` of
-``profile`` and ``record_function``, and, while Python functions are profiled, ``cProfile.Profile.enable`` and
-``sys.setprofile``.
+``profile`` and ``record_function``, and, while Python functions are profiled, ``cProfile.Profile.enable``,
+``sys.setprofile`` and ``sys.monitoring.use_tool_id``.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
@@ -322,6 +322,11 @@ def _python_profilers() -> Iterable[tuple[Any, str]]:
     return ((Profile, "enable"), (sys, "setprofile"))
 
 
+def _monitoring_tools() -> Iterable[tuple[Any, str]]:
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    return ((monitoring, "use_tool_id"),) if monitoring is not None else ()
+
+
 def _loss(name: str) -> Owners:
     return lambda: ((nn.functional, name),)
 
@@ -395,6 +400,8 @@ PROFILERS = PublicCall(_profilers, NestOfThread())
 RANGES = PublicCall(_ranges, inner=True)
 #: Profilers of Python functions, while those are profiled.
 PYTHON_PROFILERS = PublicCall(_python_profilers, NestOfThread())
+#: Tools of ``sys.monitoring``, which cProfile is from Python 3.12 on, while it profiles.
+MONITORING_TOOLS = PublicCall(_monitoring_tools, NestOfThread())
 #: By the class of the iterators of a loader.
 _OF_CLASSES: dict[tuple[type, str], PublicCall] = {}
 #: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.

@@ -1,22 +1,26 @@
 """Profilers of Python in windows of training steps: cProfile of the standard library, and pyinstrument.
 
-Python has one profile function for each thread, and from version 3.12 on one profiler for each process. If the script
-sets another one, it replaces ours: ours is then never switched off, because that would switch off the script's.
+Python has one profile function for each thread. If the script sets another one, it replaces ours: ours is then never
+switched off, because that would switch off the script's. From version 3.12 on, cProfile uses ``sys.monitoring``, which
+has one profiler for each process and calls it in all threads.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from watchglass.capture.guard import Guard
-from watchglass.capture.pytorch.public_calls import PYTHON_PROFILERS
+from watchglass.capture.pytorch.public_calls import MONITORING_TOOLS, PYTHON_PROFILERS
 from watchglass.capture.pytorch.step_windows import WindowProfiler
 from watchglass.config import ProfiledRange, SessionConfig
 from watchglass.records import CallNode, Fact, FunctionTotals, PythonWindow, WindowFrame
 
+#: ``sys.monitoring``, from Python 3.12 on.
+_monitoring: Any = getattr(sys, "monitoring", None)
 #: Profilers of ours that the script has replaced: as one is freed, it switches off the profiler that is on.
 _replaced: list[Any] = []
 #: Share of the time of a window from which a call is a node of the tree: house.
@@ -32,8 +36,7 @@ class PythonProfiler(WindowProfiler):
         return config.profiler.python_windows if config.profiler.python_profiler == self.kind else ()
 
     def obstacle(self) -> str:  # noqa: D102
-        monitoring: Any = getattr(sys, "monitoring", None)
-        tool = monitoring.get_tool(monitoring.PROFILER_ID) if monitoring is not None else None
+        tool = _monitoring.get_tool(_monitoring.PROFILER_ID) if _monitoring is not None else None
         if sys.getprofile() is not None or tool is not None:
             return f"the script profiles itself, by {tool or type(sys.getprofile()).__name__}"
         return ""
@@ -59,13 +62,42 @@ class CProfile(PythonProfiler):
 
     kind = "cprofile"
     name = "cProfile"
+    of_process = _monitoring is not None
 
     def start(self) -> Any:  # noqa: D102
         from cProfile import Profile  # only when a window is due
 
         profiler = Profile()
         profiler.enable()
+        if _monitoring is not None:
+            try:
+                _only_in_this_thread(profiler)
+            except BaseException:
+                profiler.disable()
+                raise
         return profiler
+
+    def listen(self, guard: Guard, before: Callable[[Any, Any], None]) -> Callable[[], None]:  # noqa: D102
+        if _monitoring is None:
+            return super().listen(guard, before)
+        training = threading.get_ident()
+
+        def sets(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if threading.get_ident() == training:  # a profile function of another thread does not concern us
+                before(args, kwargs)
+
+        def takes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if args[:1] == (_monitoring.PROFILER_ID,):
+                before(args, kwargs)
+
+        leave_functions = super().listen(guard, sets)
+        leave_tools = MONITORING_TOOLS.listen(guard, before=takes)
+
+        def leave() -> None:
+            leave_tools()
+            leave_functions()
+
+        return leave
 
     def stop(self, recording: Any) -> None:  # noqa: D102
         if _is_on(recording):
@@ -115,8 +147,27 @@ class Pyinstrument(PythonProfiler):
 
 def _is_on(profiler: Any) -> bool:
     """Whether a profiler is the one that is on, so that switching it off harms no other."""
-    monitoring: Any = getattr(sys, "monitoring", None)
-    return monitoring is not None or sys.getprofile() in (profiler, None)
+    if _monitoring is not None:
+        return _monitoring.get_tool(_monitoring.PROFILER_ID) in (CProfile.name, None)
+    return sys.getprofile() in (profiler, None)
+
+
+def _only_in_this_thread(profiler: Any) -> None:
+    """Hide other threads from cProfile, which would take the calls of all threads for calls of one."""
+    tool, this, ident = _monitoring.PROFILER_ID, threading.get_ident(), threading.get_ident
+
+    def filtered(callback: Callable[..., object]) -> Callable[..., object]:
+        return lambda *args: callback(*args) if ident() == this else None
+
+    events = _monitoring.get_events(tool)
+    _monitoring.set_events(tool, _monitoring.events.NO_EVENTS)
+    for event in vars(_monitoring.events).values():
+        callback = _monitoring.register_callback(tool, event, None) if event else None
+        if callback is not None:
+            _monitoring.register_callback(tool, event, filtered(callback))
+    # It saw these calls begin, but not end.
+    profiler.clear()
+    _monitoring.set_events(tool, events)
 
 
 def _totals(entry: Any) -> FunctionTotals:

@@ -24,21 +24,27 @@ from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange, SessionConfig
 from watchglass.records import COMPARED_STEPS, Fact, WindowCost, WindowFrame, WindowRefusal
 
+#: Held while windows begin and end: any thread of the script may begin to profile itself.
+_changing = threading.RLock()
+
 
 class WindowProfiler(ABC):
     """One profiler of a process, for :class:`StepWindows`.
 
-    All methods but :meth:`result` are for the training thread. They may raise: the window is lost then, and refused.
+    All methods but :meth:`result`, and some calls of :meth:`stop`, are for the training thread. They may raise: the
+    window is lost then, and refused.
 
     Attributes:
         kind: What requests call it, see :class:`~watchglass.control.ProfileWindow`; also the source of its facts.
         name: Its name in sentences.
         apart: Steps that lie between two of its windows, at least.
+        of_process: Whether it is in the way of a profiler in any thread of the process, not only in its own.
     """
 
     kind: ClassVar[str]
     name: ClassVar[str]
     apart: ClassVar[int] = 0
+    of_process: ClassVar[bool] = False
 
     @abstractmethod
     def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:
@@ -54,7 +60,10 @@ class WindowProfiler(ABC):
 
     @abstractmethod
     def stop(self, recording: Any) -> None:
-        """Stop it. Also after an exception nothing is profiled any more."""
+        """Stop it. Also after an exception nothing is profiled any more.
+
+        In the training thread; of a profiler of the process, in any thread.
+        """
 
     @abstractmethod
     def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> Fact:
@@ -199,11 +208,12 @@ class StepWindows:
             return
         step, now_ns = clock.next_train_step, monotonic_ns()
         self._begun_ns = self._begun_ns or now_ns
-        self._reach(step, now_ns)
-        if self._open is None and self._due and step >= self._earliest:
-            self._begin_next(step, now_ns)
-        if self._open is None:
-            self._leave()
+        with _changing:
+            self._reach(step, now_ns)
+            if self._open is None and self._due and step >= self._earliest:
+                self._begin_next(step, now_ns)
+            if self._open is None:
+                self._leave()
         self._boundary = (step, monotonic_ns())
 
     def _reach(self, step: int, now_ns: int) -> None:
@@ -255,9 +265,9 @@ class StepWindows:
                 return
             self._read(writes=False)
             began_ns = monotonic_ns()
-            recording = self._profiler.start()
             if self._leave_script is None:
                 self._leave_script = self._profiler.listen(self._hook.guard, self._script_profiles)
+            recording = self._profiler.start()
             spent_ns = monotonic_ns() - began_ns
             self._open = _OpenWindow(window, recording, step, spent_ns, list(self._times_s), step)
         except Exception as error:  # of the profiler: the window is lost, capture goes on
@@ -309,12 +319,14 @@ class StepWindows:
 
     def _script_profiles(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The script is about to profile itself."""
-        if threading.get_ident() == self._thread and self._open is not None:
-            self._close(f"the script began to use {self._profiler.name} itself")
+        with _changing:
+            if self._open is not None and (threading.get_ident() == self._thread or self._profiler.of_process):
+                self._close(f"the script began to use {self._profiler.name} itself")
 
     def _run_ends(self) -> None:
-        if self._open is not None:
-            self._close("the training run ended before its last step")
+        with _changing:
+            if self._open is not None:
+                self._close("the training run ended before its last step")
         for window in self._due if self._hook.started else ():
             self._refuse(window, self._never_began(window))
         self._due.clear()
@@ -336,8 +348,9 @@ class StepWindows:
 
     def _detach(self) -> None:
         self._undo()
-        if self._open is not None:
-            self._close("capture ended before its last step")
+        with _changing:
+            if self._open is not None:
+                self._close("capture ended before its last step")
         self._read()
         self._leave()
 
