@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import os
 import pstats
 import sys
 import threading
@@ -316,6 +317,48 @@ def test_a_window_ends_where_the_script_takes_the_place_of_the_profiler(tmp_path
     assert [(each.steps, each.note) for each in run.python_profiles()] == [(range(4, 7), note), (range(11, 13), "")]
     assert MONITORING.get_tool(MONITORING.PROFILER_ID) is None
     assert MONITORING.use_tool_id is use
+
+
+def profiles() -> bool:
+    tool = MONITORING.get_tool(MONITORING.PROFILER_ID) if MONITORING else None
+    return tool is not None or sys.getprofile() is not None or torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+
+
+def child_profiles() -> bool:
+    """Whether a process that is forked now profiles."""
+    child = os.fork()
+    if child == 0:
+        os._exit(profiles())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("profiler", ["cprofile", "pyinstrument", "operators"])
+def test_a_forked_process_does_not_go_on_profiling(tmp_path: Path, profiler: str) -> None:
+    found: list[tuple[bool, bool]] = []
+
+    def between(step: int) -> None:
+        if step == 7:
+            found.append((profiles(), child_profiles()))
+
+    window = {"python_profile": "4:12", "python_profiler": profiler}
+    run, _ = train(tmp_path / "run", 14, between, **({"profile_steps": "4:12"} if profiler == "operators" else window))
+    assert found == [(True, False)]
+    (ended,) = run.operators() if profiler == "operators" else run.python_profiles()
+    assert (ended.steps, ended.note) == (range(4, 7), "the script forked a process")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_of_another_thread_ends_the_windows_that_it_would_inherit(tmp_path: Path) -> None:
+    found: list[bool] = []
+    with Elsewhere() as elsewhere:
+        run, _ = train(
+            tmp_path / "run", 14, lambda step: found.append(elsewhere(child_profiles)) if step == 7 else None,
+            python_profile="4:12",
+        )  # fmt: skip
+    assert found == [False]
+    (profile,) = run.python_profiles()
+    assert profile.steps == (range(4, 7) if MONITORING else range(4, 12))
 
 
 def test_a_profile_function_that_replaces_ours_unseen_stays(tmp_path: Path) -> None:

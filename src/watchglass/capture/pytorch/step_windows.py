@@ -1,13 +1,15 @@
 """Windows of training steps in which a profiler records, whichever it is: when they begin and end, and what is refused.
 
 A window opens and closes between two steps. The training thread only starts and stops the profiler; the recorder's
-thread reads the results. A script's own profiler has precedence. No step has two profilers, since each would time the
-other.
+thread reads the results. A script's own profiler has precedence, and so have its forks: a window ends there. No step
+has two profilers, since each would time the other.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -18,14 +20,16 @@ from typing import Any, ClassVar
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from watchglass.capture.guard import Guard
+from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange, SessionConfig
 from watchglass.records import COMPARED_STEPS, Fact, WindowCost, WindowFrame, WindowRefusal
 
-#: Held while windows begin and end: any thread of the script may begin to profile itself.
+#: Held while windows begin and end: any thread of the script may begin to profile itself, or fork.
 _changing = threading.RLock()
+#: The windows of all hooks.
+_all: weakref.WeakSet[StepWindows] = weakref.WeakSet()
 
 
 class WindowProfiler(ABC):
@@ -171,6 +175,7 @@ class StepWindows:
         hook.on_look.append(self._read)
         hook.on_end.append(self._run_ends)
         hook.detach_with(self._detach)
+        _all.add(self)
         self._configure()
 
     def _configure(self) -> None:
@@ -319,9 +324,13 @@ class StepWindows:
 
     def _script_profiles(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The script is about to profile itself."""
+        self.end(f"the script began to use {self._profiler.name} itself")
+
+    def end(self, note: str) -> None:
+        """End a window that is open, for what the calling thread is about to do, if it concerns this profiler."""
         with _changing:
             if self._open is not None and (threading.get_ident() == self._thread or self._profiler.of_process):
-                self._close(f"the script began to use {self._profiler.name} itself")
+                self._close(note)
 
     def _run_ends(self) -> None:
         with _changing:
@@ -372,3 +381,14 @@ class StepWindows:
 
 
 def _nothing() -> None: ...
+
+
+def _before_fork() -> None:
+    """End the windows: a forked process would go on profiling, and its profile would grow until it ends."""
+    _changing.acquire()
+    for windows in tuple(_all):
+        harmless(windows.end)("the script forked a process")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_changing.release, after_in_child=_changing.release)
