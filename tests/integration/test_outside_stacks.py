@@ -38,7 +38,8 @@ for _ in range(30):
     loss.backward()
     optimizer.step()
 import time
-time.sleep(2)  # the last steps are written
+for _ in range(200):  # the last steps are written, also if the machine stands still meanwhile
+    time.sleep(0.01)
 """
 
 

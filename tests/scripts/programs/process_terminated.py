@@ -26,7 +26,8 @@ def train(rate, done):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    time.sleep(2)  # longer than the half second within which what was captured is written
+    for _ in range(200):  # longer than the half second within which what was captured is written
+        time.sleep(0.01)  # a machine that stands still meanwhile takes no more than one of them
     done.set()
     time.sleep(60)
 
