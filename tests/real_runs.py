@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib.util
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -115,12 +116,15 @@ class RealRuns(ABC):
     reads_more: ClassVar[str] = ""
     #: Whether phases of steps are recorded, as under a launcher; by :attr:`clock`.
     profiler: ClassVar[bool] = False
-    #: The time of the phases of a recording, which only :meth:`train` moves.
-    clock: Now
 
     def __init_subclass__(cls) -> None:
         if cls.reads_more:
             cls.test_its_needs_are_all_that_it_reads = None  # type: ignore[method-assign,assignment]
+
+    @functools.cached_property
+    def clock(self) -> Now:
+        """The time of the phases of a recording, which only :meth:`train` moves; it begins now."""
+        return Now(time.monotonic())
 
     @abstractmethod
     def train(self, watch: Watch, *, sick: bool) -> None:
@@ -128,7 +132,6 @@ class RealRuns(ABC):
 
     def record(self, run: Path, capture: dict[str, Any], *, sick: bool) -> None:
         """Record a run with these settings of capture, by :meth:`train` in this process."""
-        self.clock = Now()
         with ExitStack() as hooks:
 
             def watch(model: nn.Module) -> None:
