@@ -11,11 +11,13 @@ from launched_runs import LaunchedRuns
 from phased_steps import phased
 from watchglass import open_run
 from watchglass.config import RuleSpec
+from watchglass.diagnose import verdict
 from watchglass.evaluate import replay
 from watchglass.records import Mode, Severity, Status
 from watchglass.rules import find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
+from watchglass.view import capture_lines
 from watchglass.view.usage import phases_sentence
 
 
@@ -53,11 +55,13 @@ def test_steps_that_compile_are_counted_separately(run_path: Path) -> None:
 def test_the_profiler_report_and_the_list_of_a_run_state_the_same(run_path: Path) -> None:
     # Between eight and sixteen times the median: longer by one way to count, and not by another.
     durations = [*[0.26] * 40, 2.5, 3.9, 2.9, 14.0]
-    path = build_run(run_path, [phased(forward_s=each) for each in durations])
+    # The model is compiled in the long ones, and waits as long for data as the others.
+    path = build_run(run_path, [phased(data_s=0.0315, forward_s=each - 0.0315) for each in durations])
     (finding,) = replay(path, [RuleSpec("OverallFrameworkMetrics")]).findings
     sentence = phases_sentence(open_run(path).phases())
-    assert finding.message.startswith("training steps took 315 ms on average")
-    assert sentence.startswith("training step 315 ms on average")
+    assert finding.message.startswith("training steps took 315 ms on average: data 10 %")
+    assert sentence.startswith("training step 315 ms on average: 10 % waits for data")
+    assert "10 % of a typical training step is a wait for data" in capture_lines(verdict(open_run(path)).capture)
     assert finding.message.endswith("3 far longer steps took 20.8 s of 33.7 s")
     assert sentence.endswith("3 far longer steps took 21 s of 34 s")
 

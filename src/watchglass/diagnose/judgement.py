@@ -264,7 +264,7 @@ def _capture(run: Run) -> dict[str, Any]:
             if len(run.workers) > 1:
                 found["worker"] = name
             if len(phases := run.phases(worker=name)):
-                found["phases"] = {phase: round(share, 4) for phase, share in phases.shares.items()}
+                found["phases"] = {phase: round(share, 4) for phase, share in phases.typical().shares.items()}
             refusals = [dict(fact.data) for fact in run.facts(WindowRefusal.KIND, name)]
             # `watchglass profile` prints why its own request was refused.
             if refused := [each for each in refusals if each.get("request") is None]:

@@ -57,7 +57,7 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     phases = counters.get("phases")
     waits = _number(phases, "data") if isinstance(phases, Mapping) else None
     if waits is not None and waits >= _NOTABLE_WAIT:
-        yield f"{whose}{percent(waits)} of the time of training steps is a wait for data"
+        yield f"{whose}{percent(waits)} of a typical training step is a wait for data"
     refused = counters.get("refused_windows")
     for refusal in refused if isinstance(refused, list) else ():
         if isinstance(refusal, Mapping):

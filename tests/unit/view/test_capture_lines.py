@@ -67,7 +67,7 @@ def test_very_short_steps_cost_more_than_all_of_their_time(ratio: float, said: s
 
 def test_a_notable_wait_for_data_is_stated() -> None:
     shares = {"data": 0.3812, "forward": 0.6}
-    assert list(capture_lines({"phases": shares})) == ["38 % of the time of training steps is a wait for data"]
+    assert list(capture_lines({"phases": shares})) == ["38 % of a typical training step is a wait for data"]
     assert list(capture_lines({"phases": {**shares, "data": 0.04}})) == []
     assert list(capture_lines({"phases": "damaged"})) == []
 
