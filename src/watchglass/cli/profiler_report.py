@@ -41,7 +41,7 @@ def write_profiler_report(path: str, output: str | None, *, replace: bool = Fals
     """
     from watchglass.cli.verdicts import replayed
 
-    target = None if output is None else view.check_report_path(output, replace=replace)
+    target = None if output is None else view.check_report_path(output, replace=replace, or_json=True)
     run, verdict = replayed(EvaluatorConfig(path, None, expand(parse_rules([_RULES]))))
     with working("drawing the figures"):
         document = view.profile_document(run, verdict, _texts())

@@ -395,7 +395,7 @@ def _check(
     evaluator: str,
     rules: list[str] | None,
     stop_on: str | None,
-    reports: tuple[str | None, ...],
+    reports: tuple[str | None, str | None],
     actions: list[str] | None,
 ) -> None:
     """Refuse options before the script starts if they cannot take effect during the run or after it."""
@@ -405,6 +405,6 @@ def _check(
             raise LaunchError(
                 f"{option} needs an evaluator; omit --evaluator none, or pass {option} to watchglass follow"
             )
-    for report in reports:
+    for report, or_json in zip(reports, (False, True), strict=True):
         if report is not None:
-            view.check_report_path(report, replace=False)
+            view.check_report_path(report, replace=False, or_json=or_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,12 @@ from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 
 
 def check_output_path(
-    path: str | os.PathLike[str], *, replace: bool = False, cure: str = "--force", example: str = "output"
+    path: str | os.PathLike[str],
+    *,
+    replace: bool = False,
+    cure: str = "--force",
+    example: str = "output",
+    endings: Sequence[str] = (),
 ) -> Path:
     """The path of a file to be written. Its folder is created.
 
@@ -20,10 +26,11 @@ def check_output_path(
         replace: Whether an existing file may be overwritten.
         cure: The option that overwrites it, for the message.
         example: Name of a file, for the message.
+        endings: Those that the name may have, such as ``".html"``, or none at all; empty for any.
 
     Raises:
         RunExistsError: It exists, and ``replace`` is not given.
-        InvalidValueError: It is a folder.
+        InvalidValueError: It is a folder, or its name ends as that of another kind of file.
         StoreError: Its folder cannot be made or written.
     """
     target = Path(path)
@@ -31,6 +38,9 @@ def check_output_path(
         raise InvalidValueError(f"{target} is a folder; name the file to write, for instance {target / example}")
     if os.path.lexists(target) and not replace:
         raise RunExistsError(f"{target} exists; choose another file, or overwrite it with {cure}")
+    if endings and target.suffix and target.suffix.lower() not in endings:
+        allowed, cured = " or ".join(endings), target.with_suffix(endings[0])
+        raise InvalidValueError(f"the file to write must end with {allowed} but got {target}; write {cured}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -50,15 +50,23 @@ def write_report(run: Run, verdict: Verdict, path: str | os.PathLike[str], *, re
     return write_whole(target, render_report(run, verdict).encode(), option="-o")
 
 
-def check_report_path(path: str | os.PathLike[str], *, replace: bool = False) -> Path:
+def check_report_path(path: str | os.PathLike[str], *, replace: bool = False, or_json: bool = False) -> Path:
     """The path of a report to be written, its folder made.
+
+    Args:
+        path: The file.
+        replace: Whether an existing file may be overwritten.
+        or_json: Whether it may be written as JSON, too.
 
     Raises:
         RunExistsError: It exists, and ``replace`` is not given.
-        InvalidValueError: It is a folder.
+        InvalidValueError: It is a folder, or its name ends as that of another kind of file.
         StoreError: Its folder cannot be made or written.
     """
-    return check_output_path(path, replace=replace, cure="watchglass report --force", example="report.html")
+    endings = (".html", ".htm", ".json") if or_json else (".html", ".htm")
+    return check_output_path(
+        path, replace=replace, cure="watchglass report --force", example="report.html", endings=endings
+    )
 
 
 def render_report(run: Run, verdict: Verdict) -> str:
