@@ -171,6 +171,8 @@ class Objectives:
         # Valid while the optimizer has as many parameters, and no followed parameter was added.
         self._of_optimizers = weakref.WeakKeyDictionary[Optimizer, tuple[int, int, list[_Followed]]]()
         self._changes = 0
+        # Of the last backward: where models take turns, gradients may be of backwards before the last update.
+        self._number = 0
         # Losses of all backwards since the last update.
         self._recent: list[Loss] = []
         self._running: Loss | None = None
@@ -197,8 +199,8 @@ class Objectives:
         self.backwards += 1
         self._running = None
         if value is not None and len(self._recent) <= _MOST_LOSSES:
-            number = self._recent[-1].number + 1 if self._recent else 0
-            self._running = Loss(number, value, weight, plain=plain)
+            self._number += 1
+            self._running = Loss(self._number, value, weight, plain=plain)
             self._recent.append(self._running)
 
     def end(self, models: Container[int]) -> None:
@@ -252,7 +254,8 @@ class Objectives:
 
         They contributed to the gradients of ``optimizer``; without it, of all optimizers.
         """
-        loss = Loss(0, value, weight)
+        self._number += 1
+        loss = Loss(self._number, value, weight)
         self._recent, self.backwards, self._updated = [loss], backwards, False
         for followed in self._followed if optimizer is None else self._followed_of(optimizer):
             followed.losses = [loss]
