@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.update_counters import optimizer_of
 from watchglass.capture.pytorch.update_point import ScriptOptimizer, UpdatePoint
@@ -291,8 +290,11 @@ class HandwrittenUpdates:
 
     def before_backward(self, roots: Sequence[Any]) -> None:
         """A backward is about to run from these tensors."""
+        if not self.on or not self._expected():
+            self.look()
+            return
         alone = not self._current.models.roots()
-        if not self.on or not self._expected() or not (alone or self._without_loose < _LOOKS):
+        if not (alone or self._without_loose < _LOOKS):
             self.look()
             return
         before = [reference() for reference in self._loose]
@@ -371,9 +373,11 @@ class HandwrittenUpdates:
     def _version_now(self) -> tuple[int, int] | None:
         """How often a parameter of the optimizer was changed in place, with the parameter's identity."""
         optimizer = None if self._optimizer is None else self._optimizer()
-        held = () if optimizer is None else parameters_of(optimizer)
-        parameter = next((parameter for parameter in held if parameter.grad is not None), None)
-        return (id(parameter), parameter._version) if parameter is not None and _is_readable(parameter) else None
+        for group in () if optimizer is None else optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    return (id(parameter), parameter._version) if _is_readable(parameter) else None
+        return None
 
     def _parameters(self) -> list[Tensor]:
         if self._present is not None:

@@ -135,8 +135,10 @@ class ModuleCapture:
 
     def finish(self, root: nn.Module) -> None:
         """Capture nothing more: ``root`` has returned."""
-        observed = root in self.compiled and not self._without_wrapper(root)
+        if not self.on:
+            return
         self._in_code = self._in_code or (self.compiled.on and self.compiled.in_code)
+        observed = root in self.compiled and not self._without_wrapper(root)
         if self._records is not None and observed and not self.compiled.expected:
             if self.compiled.in_code or is_compiled(root):
                 self._compiled.add(unwrap(root))
@@ -164,6 +166,8 @@ class ModuleCapture:
 
     def switch_off(self) -> None:
         """Capture nothing more."""
+        if not self.on:
+            return
         self._observing(False)
         self.compiled.switch(False)
         self._records = self._root = None

@@ -60,9 +60,10 @@ class _Followed:
         parameter: Weak reference to it.
         model: Number of its model.
         losses: Whose backwards contributed to the gradient that it has.
+        had: Whether it had a gradient, as that was noted.
     """
 
-    __slots__ = ("_gradient", "_had", "_version", "losses", "model", "parameter")
+    __slots__ = ("_gradient", "_version", "had", "losses", "model", "parameter")
 
     def __init__(self, parameter: Tensor, model: int) -> None:
         self.parameter = weakref.ref(parameter)
@@ -70,7 +71,7 @@ class _Followed:
         self.losses: list[Loss | _Cut] = []
         self._gradient: weakref.ref[Tensor] | None = None
         self._version = 0
-        self._had = False
+        self.had = False
 
     @property
     def is_trainable(self) -> bool:
@@ -84,32 +85,35 @@ class _Followed:
         parameter = self.parameter()
         return None if parameter is None else parameter.grad
 
-    def note(self, *, known: bool = True) -> None:
-        """Note the present gradient, or that it has one whose state is not known."""
-        gradient = self.gradient if known else None
-        self._had = gradient is not None or not known
-        if gradient is None:
-            self._gradient = None
-        else:
-            self._gradient, self._version = weakref.ref(gradient), _version(gradient)
+    def note(self, gradient: Tensor) -> None:
+        """Note the present gradient."""
+        # As _version, which costs a call for each parameter at every backward.
+        plainly = type(gradient) is Tensor and not gradient.is_inference()
+        self._version = gradient._version if plainly else _version(gradient)
+        self._gradient, self.had = weakref.ref(gradient), True
 
-    def changed(self) -> bool:
-        """Whether the gradient is not the one that was noted."""
-        gradient = self.gradient
-        if gradient is None or self._gradient is None:
-            return gradient is not None or self._had
-        return self._gradient() is not gradient or self._version != _version(gradient)
+    def note_unknown(self) -> None:
+        """Note that there is a gradient whose state is not known."""
+        self._gradient, self.had = None, True
 
-    def forget_cleared(self) -> None:
-        """Before a backward: losses whose gradient was cleared since it was noted contribute no more."""
-        if not self._had or not self.changed():
+    def changed(self, gradient: Tensor) -> bool:
+        """Whether the present gradient is not the one that was noted, or was changed since."""
+        noted = self._gradient
+        if noted is None or noted() is not gradient:
+            return True
+        plainly = type(gradient) is Tensor and not gradient.is_inference()
+        return self._version != (gradient._version if plainly else _version(gradient))
+
+    def forget_cleared(self, gradient: Tensor) -> None:
+        """Before a backward: losses whose gradient was set to zero since it was noted contribute no more."""
+        if not self.had or not self.changed(gradient):
             return
-        gradient = self.gradient
-        values = None if gradient is None else _some(gradient)
-        if gradient is None or (values is not None and values.is_cpu and not bool(values.any())):
-            self.losses.clear()
-        elif values is not None and not values.is_cpu:
-            self.losses.append(DeviceRows(values.any().float()))
+        with torch.no_grad():
+            values = _some(gradient)
+            if values is not None and values.is_cpu and not bool(values.any()):
+                self.losses.clear()
+            elif values is not None and not values.is_cpu:
+                self.losses.append(DeviceRows(values.any().float()))
 
 
 class Objective:
@@ -122,6 +126,8 @@ class Objective:
     __slots__ = ("_parts", "losses")
 
     def __init__(self, parts: Sequence[Sequence[Loss | _Cut]]) -> None:
+        if len(parts) > 1 and parts.count(parts[0]) == len(parts):
+            parts = parts[:1]  # as most: of one backward
         found = {each for part in parts for each in part if isinstance(each, Loss)}
         self.losses = sorted(found, key=lambda loss: loss.number)
         cut = any(not isinstance(each, Loss) for part in parts for each in part)
@@ -191,11 +197,17 @@ class Objectives:
         if self._updated:
             self._updated = False
             self._recent, self.backwards = [], 0
-        with torch.no_grad():
-            for followed in self._followed:
+        # Written out: at every backward, a call for each parameter that has no gradient would count.
+        for followed in self._followed:
+            parameter = followed.parameter()
+            gradient = None if parameter is None else parameter.grad
+            if gradient is not None:
                 if followed.losses:
-                    followed.forget_cleared()
-                followed.note()
+                    followed.forget_cleared(gradient)
+                followed.note(gradient)
+            elif followed.had:
+                followed.had = False
+                followed.losses.clear()
         self.backwards += 1
         self._running = None
         if value is not None and len(self._recent) <= _MOST_LOSSES:
@@ -211,14 +223,27 @@ class Objectives:
                 accumulated where they are not seen, as those of ``fully_shard`` before they are reduced.
         """
         loss, self._running = self._running, None
-        changed = [followed for followed in self._followed if followed.changed()]
         if loss is None:
             return
-        if not changed and not self._updated:
-            changed = [each for each in self._followed if each.model in models and each.is_trainable]
-        for followed in changed:
+        changed = False
+        for followed in self._followed:
+            parameter = followed.parameter()
+            gradient = None if parameter is None else parameter.grad
+            if gradient is None:
+                if not followed.had:
+                    continue
+                followed.had = False
+            elif followed.had and not followed.changed(gradient):
+                continue
+            else:
+                followed.note(gradient)
             followed.losses.append(loss)
-            followed.note()
+            changed = True
+        if changed or self._updated:
+            return
+        for followed in self._followed:
+            if followed.model in models and followed.is_trainable:
+                followed.losses.append(loss)
 
     def of(self, optimizer: Optimizer) -> dict[int, Objective]:
         """Objectives of the gradients that an optimizer uses now, by model, the running backward included."""
@@ -259,7 +284,7 @@ class Objectives:
         self._recent, self.backwards, self._updated = [loss], backwards, False
         for followed in self._followed if optimizer is None else self._followed_of(optimizer):
             followed.losses = [loss]
-            followed.note(known=False)
+            followed.note_unknown()
 
     def parameter_of(self, optimizer: Optimizer) -> Tensor | None:
         """A parameter of an optimizer that is followed and gets gradients; a script may have cleared these by now."""
@@ -276,7 +301,9 @@ class Objectives:
         return {model: Objective(parts) for model, parts in found.items()}
 
     def _followed_of(self, optimizer: Optimizer) -> list[_Followed]:
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        count = 0
+        for group in optimizer.param_groups:
+            count += len(group["params"])
         known = self._of_optimizers.get(optimizer)
         if known is None or known[:2] != (count, self._changes):
             held = {id(parameter) for parameter in parameters_of(optimizer)}

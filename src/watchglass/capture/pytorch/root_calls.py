@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.module_tree import described, inside, is_compiled, unwrap
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.random_state import Habits
-from watchglass.capture.pytorch.tensor_hooks import observe_gradient
+from watchglass.capture.pytorch.tensor_hooks import hook_gradient
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.step_phases import FORWARD
 from watchglass.record import Forward, OpenStep
@@ -60,6 +61,7 @@ class RootCalls:
         self._ends: list[Callable[[], None]] = []
         self._judged = current.hook.guarded(fast_path.judges(self._criterion_returned), unless=compiling)
         self.ended = current.hook.guarded(self.after, unless=compiling)
+        self._arrived = current.hook.guard.shielded(self._through)
         current.events.resting.append(self.rest)
         current.sources.on_found = self._was_evaluated
         current.hook.detach_with(lambda: self.rest(True))
@@ -248,17 +250,15 @@ class RootCalls:
 
     def _mark(self, forward: Forward, path: str, tensor: torch.Tensor) -> None:
         """Note that a backward runs through a forward, and the gradient for this output."""
-        current = self._current
+        hook_gradient(tensor, partial(self._arrived, forward, path))
 
-        def arrived(gradient: torch.Tensor | None) -> None:
-            # On any of autograd's threads.
-            if current.in_backward:  # not by torch.autograd.grad, which trains nothing
-                forward.backpropagated = True
-            state = forward.state
-            if gradient is not None and isinstance(state, ForwardState):
-                state.keep_gradient(path, gradient)
-
-        observe_gradient(tensor, current.hook.guard, arrived)
+    def _through(self, forward: Forward, path: str, gradient: torch.Tensor | None) -> None:
+        # On any of autograd's threads.
+        if self._current.in_backward:  # not by torch.autograd.grad, which trains nothing
+            forward.backpropagated = True
+        state = forward.state
+        if gradient is not None and isinstance(state, ForwardState):
+            state.keep_gradient(path, gradient)
 
     def _state(self, step: OpenStep, root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
         draws = self._habits.of(root)
