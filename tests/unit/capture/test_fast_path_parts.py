@@ -194,6 +194,16 @@ def test_a_gradient_that_trains_nothing_is_no_backward(several: Several) -> None
     assert several.forwards.some_left
 
 
+def test_whether_gradients_with_a_graph_are_trained_on_is_for_the_graph_to_show(several: Several) -> None:
+    one, other = several.call(), several.call()
+    torch.autograd.grad(one.sum(), several.model.weight, create_graph=True)
+    torch.autograd.grad(one.sum(), several.model.weight, create_graph=True)
+    assert several.forwards.differentiated == several.forwards.all[:1]
+    several.backward(other)
+    several.forwards.clear()
+    assert not several.forwards.differentiated
+
+
 def test_a_forward_that_an_exception_left_has_no_mark_of_its_own(several: Several) -> None:
     several.now.at = IN_FORWARD
     forward = Forward(0, True)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
 
 #: Nodes that are read at most.
 _MOST_NODES = 16_384
@@ -230,6 +230,16 @@ class Graph:
         # A parameter with a constant of its shape stays a parameter; with a batch it becomes as large as that.
         sizes = [_size(self.shape(each)) for each in below if each.at != CONSTANT]
         return _size(self.shape(Operand(index, 0))) > max(sizes, default=0)
+
+
+def differentiates() -> bool:
+    """In a hook on a tensor outside of any backward: whether ``torch.autograd.grad`` runs with ``create_graph=True``.
+
+    What it returns may be a part of the loss: a gradient penalty, the inner step of MAML, the residual of a
+    differential equation. The backward of that need not run through the tensor itself: of a network of linear layers
+    and ReLU, the gradients depend on the weights alone.
+    """
+    return is_grad_enabled()
 
 
 def note_output(tensor: Tensor) -> None:

@@ -182,7 +182,9 @@ class Backwards:
         step = open_step
         self._chained = current.loss is not None and roots[0] is current.loss()
         if self._chained and current.forward is not None:
-            current.chained += 1
+            # Where an earlier forward waits for its backward, as the inner steps of MAML do, each needs a mark.
+            alone = all(forward.backpropagated for forward in step.forwards[-2:-1])
+            current.chained = current.chained + 1 if alone else 0
             current.forward.backpropagated = True
         else:
             current.chained = 0

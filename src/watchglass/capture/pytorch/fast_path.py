@@ -208,7 +208,8 @@ class FastPath:
         if get_ident() != self._thread and not (at == OFF and self._hook.guard.is_lent):
             self.elsewhere += 1
             return
-        if at == IN_FORWARD and gradients is None and not chosen and isinstance(tensors, Tensor) and tensors.is_cpu:
+        alone = gradients is None and not chosen and not self._several.differentiated
+        if at == IN_FORWARD and alone and isinstance(tensors, Tensor) and tensors.is_cpu:
             try:
                 loss = tensors.item()
                 # Neither holds for NaN; a value that is not finite, or no number, goes to the full path.
@@ -456,6 +457,7 @@ class FastPath:
                 current.objectives.restore(self.pattern.optimizer(), self._loss, self._total, self._backwards)
                 if self._backwards >= pattern.most and (at == IN_FORWARD or superseded):
                     self.on_missed_update()
+        current.unseen += self._several.differentiated
         last = forwards[-1]
         if not pattern.several or self._several.called is last:
             # Where no mark was set, any backward counts.

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from watchglass.capture.planned_steps import planned_steps
-from watchglass.capture.pytorch.autograd_graph import note_output
+from watchglass.capture.pytorch.autograd_graph import differentiates, note_output
 from watchglass.capture.pytorch.calls_ahead import CallAhead
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import compiling
@@ -254,8 +254,11 @@ class RootCalls:
 
     def _through(self, forward: Forward, path: str, gradient: torch.Tensor | None) -> None:
         # On any of autograd's threads.
-        if self._current.in_backward:  # not by torch.autograd.grad, which trains nothing
+        current = self._current
+        if current.in_backward:
             forward.backpropagated = True
+        elif differentiates() and forward not in current.unseen:
+            current.unseen.append(forward)
         state = forward.state
         if gradient is not None and isinstance(state, ForwardState):
             state.keep_gradient(path, gradient)

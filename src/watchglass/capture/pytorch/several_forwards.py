@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from watchglass.capture.pytorch.autograd_graph import differentiates
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.nested_tensors import tensors_in
@@ -39,11 +40,13 @@ class SeveralForwards:
     Attributes:
         all: The forwards of the open step.
         called: The one that is under way, or was left by an exception; else None.
+        differentiated: Those whose gradients may be a part of the loss: only the graph shows whether they are.
     """
 
     def __init__(self, now: StepProgress, current: TrainingState, shielded: Callable[..., Callable[..., Any]]) -> None:
         self.all: list[Forward] = []
         self.called: Forward | None = None
+        self.differentiated: list[Forward] = []
         self._now, self._current = now, current
         self._thread = get_ident()
         self._hook = Unsaved(shielded(self.returned, unless=compiling))
@@ -77,8 +80,10 @@ class SeveralForwards:
 
     def _through(self, forward: Forward, gradient: Tensor | None) -> None:
         # On any of autograd's threads.
-        if self._now.running or self._current.in_backward:  # not by torch.autograd.grad, which trains nothing
+        if self._now.running or self._current.in_backward:
             forward.backpropagated = True
+        elif differentiates() and forward not in self.differentiated:
+            self.differentiated.append(forward)
 
     @property
     def some_left(self) -> bool:
@@ -87,7 +92,7 @@ class SeveralForwards:
 
     def clear(self) -> None:
         """The step is over, or belongs to the full path now."""
-        self.all, self.called = [], None
+        self.all, self.called, self.differentiated = [], None, []
 
     def ignore(self) -> None:
         """The fast path ends: observe the model no more."""

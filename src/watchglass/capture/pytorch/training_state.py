@@ -37,8 +37,9 @@ class TrainingState:
         events: The events of the adapter's parts.
         sources: Which outputs of modules are losses.
         forward: The last outermost forward.
-        unseen: Forwards of the open step that others have followed, and whose outputs have no mark: they were on the
-            fast path, or their outputs were gone.
+        unseen: Forwards of the open step of which only the graph shows whether a backward runs through them: others
+            have followed, and their outputs have no mark, since they were on the fast path or their outputs were gone;
+            or their gradients may be a part of the loss.
         inputs: Number of elements of the first tensor that it was given.
         forward_depth: Watched outermost modules that are being called, inside one another.
         helping: The outermost call that is under way is a part of a step of other models.
@@ -61,8 +62,9 @@ class TrainingState:
         begin_step: Called when a TRAIN step has opened.
         next_observed: The next TRAIN step from a given one on that a part wants to see, although it is not captured.
         phases: Where the time of steps goes; None where it is not recorded.
-        chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
-            mark: the chain of output, loss and backward proves that it was trained on.
+        chained: Backwards in a row that started from exactly such a loss, of the only forward that waited for one.
+            While that is the habit, a forward needs no mark: the chain of output, loss and backward proves that it was
+            trained on.
     """
 
     hook: Hook
