@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +17,7 @@ import psutil
 import pytest
 
 from preloaded import Preloaded
-from waiting import until
+from waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +105,24 @@ def test_signals_reach_the_process_and_nothing_outlives_the_client(preloaded: Pr
         assert client.stdout.readline() == "terminated\n"
         client.kill()
     until(lambda: not psutil.pid_exists(pid))
+
+
+def test_a_client_that_is_late_gets_both_answers_at_once(preloaded: Preloaded, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(preloaded.python.read_text())
+    python.chmod(0o755)
+    server = socket.socket(socket.AF_UNIX)
+    with tempfile.TemporaryDirectory() as folder, server:  # a socket's name is short
+        server.bind(f"{folder}/socket")
+        server.listen()
+        settings = {"python": sys.executable, "servers": {"": f"{folder}/socket"}}
+        Path(f"{python}.json").write_text(json.dumps(settings))
+        with subprocess.Popen([python, "-c", "pass"]) as client:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 20)
+                connection.sendall(f"{os.getpid()}\n7\n".encode())
+                assert client.wait(PATIENCE_S) == 7
 
 
 def test_random_numbers_differ_from_process_to_process(preloaded: Preloaded) -> None:

@@ -82,25 +82,16 @@ def main():
     text = json.dumps({**request, "files": files}).encode() + b"\n"
     sent = socket.send_fds(connection, [text], files)
     connection.sendall(text[sent:])
-    pid = int(_line(connection))
+    answers = connection.makefile("rb")  # both may be there at once: the process may have ended by now
+    pid = int(answers.readline())
     for number in PASSED_ON:
         signal.signal(number, lambda number, _: os.kill(pid, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-    status = int(_line(connection) or -signal.SIGKILL)
+    status = int(answers.readline() or -signal.SIGKILL)
     if status < 0:
         signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -status)
     os._exit(status)
-
-
-def _line(connection):
-    text = b""
-    while not text.endswith(b"\n"):
-        more = connection.recv(64)
-        if not more:
-            break
-        text += more
-    return text
 
 
 main()
