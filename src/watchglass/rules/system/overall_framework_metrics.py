@@ -27,6 +27,7 @@ class OverallFrameworkMetrics(Rule):
     """
 
     needs = (Needs(phases=True, why="to summarise them"),)
+    state_version = 2
 
     least: int = parameter(1, help="training steps of a summary", unit="steps", ge=1)
 
