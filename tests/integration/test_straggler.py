@@ -13,7 +13,7 @@ from launched_runs import LaunchedRuns
 from phased_steps import phased
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Finding, Status
+from watchglass.records import PHASES, Finding, Status
 from watchglass.rules import find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
@@ -67,6 +67,18 @@ def test_the_message_names_rank_phase_and_gain(run_path: Path, phase: str, where
     assert finding.evidence["gain"] == pytest.approx(0.16 / 0.1, rel=1e-5)
 
 
+def test_a_rank_that_makes_its_batches_in_the_loop_need_not_do_anything_else(run_path: Path) -> None:
+    """Without a loader, batches are made between two steps: that the rank logs or saves there is not known."""
+    where = "mostly before the model is called (no DataLoader is read, so making batches is a part of it)"
+    steps = together(80, other_s=0.06)
+    (reading,) = found(run_path / "loader", steps)
+    assert where not in reading.message
+    without = [replace(step, rows={PHASES: [(0.0, *row[1:]) for row in step.rows[PHASES]]}) for step in steps]
+    (finding,) = found(run_path / "none", without)
+    assert where in finding.message
+    assert finding.causes == ("slow_rank", "rank_with_more_to_do")
+
+
 def test_the_other_of_two_ranks_is_named_where_both_wait_in_a_forward(run_path: Path) -> None:
     """Buffers are made equal as a forward begins, so the fast rank waits for the slow one there."""
     slow = replace(phased(data_s=0.06, forward_s=0.01, backward_s=0.03), workers=[0])
@@ -98,7 +110,7 @@ class TestStragglerInRealRuns(LaunchedRuns):
     # The slow rank takes nearly all of each step; ranks with equal work never differ by half of it.
     parameters: ClassVar = {"percent": 50.0}
     ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    cause = "rank_with_more_to_do"
+    cause = "slow_rank"  # without a loader, it may as well make its batches between two steps
     reads_more = "no two runs take the same times"
     script = """
 import torch.distributed as dist

@@ -25,6 +25,8 @@ _WHERE = {
     "data": "waiting for data", "prepare": "between the arrival of a batch and the call of the model",
     "forward": "in the forward", "other": "between an update and the next batch",
 }  # fmt: skip
+#: Where a rank spends `other` if none reads a loader.
+_UNREAD = "before the model is called (no DataLoader is read, so making batches is a part of it)"
 _SYMPTOMS = {
     "data": "rank_waits_for_data", "prepare": "rank_is_slow", "forward": "rank_is_slow",
     "other": "rank_is_late_between_steps",
@@ -54,8 +56,9 @@ class Straggler(Rule):
     percent: float = parameter(10.0, help="time that a rank takes longer, relative to a step", unit="%", gt=0, le=100)
     window: int = parameter(32, help="steps of a window", unit="steps", ge=1)
 
-    #: Steps of several ranks that were seen.
+    #: Steps of several ranks that were seen, and whether a rank reads a loader: else batches are made between steps.
     seen: int = state(int)
+    reads: bool = state(bool)
     #: By rank: seconds by phase of the steps of the present window.
     inside: dict[str, list[list[float]]] = state(dict)
     #: Number of whole windows, and of the last one what :meth:`_slowest` returns.
@@ -68,6 +71,7 @@ class Straggler(Rule):
         if step.mode is not Mode.TRAIN or len(phases) < 2:
             return
         self.seen += 1
+        self.reads = self.reads or any(seconds["data"] > 0 for seconds in phases.values())
         if self.seen <= _FIRST:
             return
         if self.inside and phases.keys() != self.inside.keys():
@@ -119,6 +123,8 @@ class Straggler(Rule):
         if not slow or len(set(ranks)) > 1:
             return
         rank, phase = ranks[-1], phases[-1]
+        unread = phase == "other" and not self.reads
+        where, symptom = (_UNREAD, "rank_is_late_outside_model") if unread else (_WHERE[phase], _SYMPTOMS[phase])
         later, whole = float(np.mean(laters)), float(np.mean(wholes))
         gain, others = whole / max(whole - later, 1e-9), len(step.views) - 1
         yield self.finding(
@@ -128,8 +134,8 @@ class Straggler(Rule):
             value=100 * later / whole,
             limit=self.percent,
             message=f"{'the other rank waits' if others == 1 else f'{others} other ranks wait'} for {rank}: it takes "
-            f"{1000 * later:.3g} ms longer in each training step of {1000 * whole:.3g} ms, mostly {_WHERE[phase]}; if "
+            f"{1000 * later:.3g} ms longer in each training step of {1000 * whole:.3g} ms, mostly {where}; if "
             f"it were as fast as the others, steps would be at most {gain:.1f} times as fast",
-            symptoms=(_SYMPTOMS[phase],),
+            symptoms=(symptom,),
             evidence={"gain": gain, "rank": rank, "phase": phase, "seconds": later},
         )
