@@ -56,6 +56,7 @@ def test_the_documented_depth_is_a_logarithm_of_the_node(run_path: Path, node: i
     assert [f.step for f in replay(run, [RuleSpec("TreeDepth")], calibration="sagemaker").findings] == found
 
 
+@pytest.mark.filterwarnings("ignore:.*`booster=gblinear` is deprecated:UserWarning")  # XGBoost 3.4
 def test_depths_are_those_of_the_trees(tmp_path: Path) -> None:
     inputs = np.random.default_rng(0).normal(size=(300, 4))
     boost(tmp_path / "run", {"collections": ["trees"], "save_interval": 1}, inputs, 4, max_depth=3, num_parallel_tree=2)
