@@ -346,11 +346,33 @@ def test_a_forked_process_does_not_go_on_profiling(tmp_path: Path, profiler: str
     run, _ = train(tmp_path / "run", 14, between, **({"profile_steps": "4:12"} if profiler == "operators" else window))
     assert found == [(True, False)]
     (ended,) = run.operators() if profiler == "operators" else run.python_profiles()
-    assert (ended.steps, ended.note) == (range(4, 7), "the script forked a process")
+    expected = (range(4, 7), "the script forked a process") if profiler == "operators" else (range(4, 12), "")
+    assert (ended.steps, ended.note) == expected
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_of_another_thread_ends_the_windows_that_it_would_inherit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("window", "steps"),
+    [("4:12", range(5, 12)), ("4:5", None), ("0s:60s", range(2, 14))],
+    ids=["steps", "one", "seconds"],
+)
+def test_a_window_of_operators_whose_first_step_forks_begins_a_step_later(
+    tmp_path: Path, window: str, steps: range | None
+) -> None:
+    forked: list[bool] = []
+
+    def between(step: int) -> None:
+        if step == (1 if window.endswith("s") else 4):
+            forked.append(child_profiles())
+
+    run, _ = train(tmp_path / "run", 14, between, profile_steps=window)
+    assert forked == [False]
+    assert [each.steps for each in run.operators()] == ([] if steps is None else [steps])
+    assert refusals(run) == ([(window, "the script forked a process")] if steps is None else [])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_of_another_thread_does_not_profile(tmp_path: Path) -> None:
     found: list[bool] = []
     with Elsewhere() as elsewhere:
         run, _ = train(
@@ -359,7 +381,7 @@ def test_a_fork_of_another_thread_ends_the_windows_that_it_would_inherit(tmp_pat
         )  # fmt: skip
     assert found == [False]
     (profile,) = run.python_profiles()
-    assert profile.steps == (range(4, 7) if MONITORING else range(4, 12))
+    assert profile.steps == range(4, 12)
 
 
 def test_a_profile_function_that_replaces_ours_unseen_stays(tmp_path: Path) -> None:

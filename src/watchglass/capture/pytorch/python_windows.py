@@ -32,6 +32,8 @@ _LOOK_S = 0.001
 class PythonProfiler(WindowProfiler):
     """A profiler of the functions of Python."""
 
+    stops_in_child = True
+
     def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:  # noqa: D102
         return config.profiler.python_windows if config.profiler.python_profiler == self.kind else ()
 

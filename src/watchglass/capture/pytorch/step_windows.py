@@ -1,8 +1,8 @@
 """Windows of training steps in which a profiler records, whichever it is: when they begin and end, and what is refused.
 
 A window opens and closes between two steps. The training thread only starts and stops the profiler; the recorder's
-thread reads the results. A script's own profiler has precedence, and so have its forks: a window ends there. No step
-has two profilers, since each would time the other.
+thread reads the results. A script's own profiler has precedence. No step has two profilers, since each would time the
+other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from time import monotonic_ns
 from typing import Any, ClassVar
@@ -43,12 +43,15 @@ class WindowProfiler(ABC):
         name: Its name in sentences.
         apart: Steps that lie between two of its windows, at least.
         of_process: Whether it is in the way of a profiler in any thread of the process, not only in its own.
+        stops_in_child: Whether :meth:`stop` stops it in a forked process, too. Else a window ends before the script
+            forks.
     """
 
     kind: ClassVar[str]
     name: ClassVar[str]
     apart: ClassVar[int] = 0
     of_process: ClassVar[bool] = False
+    stops_in_child: ClassVar[bool] = False
 
     @abstractmethod
     def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:
@@ -134,6 +137,14 @@ class _OpenWindow:
         """The steps, or seconds, that it has if it does not end early."""
         due = self.due.range
         return due if due.timed else ProfiledRange(self.first, self.first + due.stop - due.start)
+
+    @property
+    def later(self) -> _DueWindow | None:
+        """The same window without its first step; None if it has no other."""
+        due, first = self.due.range, self.first + 1
+        if due.timed or self.due.request is not None:
+            return self.due
+        return replace(self.due, range=ProfiledRange(first, due.stop)) if first < due.stop else None
 
     @property
     def frame(self) -> WindowFrame:
@@ -303,7 +314,8 @@ class StepWindows:
                 return f"it would overlap the window {steps[0]} of {each._profiler.name}"
         return ""
 
-    def _close(self, note: str = "") -> None:
+    def _close(self, note: str = "", *, again: bool = False) -> None:
+        """End the window that is open. ``again``: without a whole step it may begin once more."""
         window, self._open = self._open, None
         assert window is not None
         self._earliest = window.reached + self._profiler.apart
@@ -318,19 +330,36 @@ class StepWindows:
         window.note = window.note or note
         if window.inside_s:
             self._closed.append(window)
+            return
+        self._profiler.free(window.recording)
+        later = window.later if again else None
+        if later is not None:
+            self._due.insert(0, later)
         else:
-            self._profiler.free(window.recording)
             self._refuse(window.due, note)
 
     def _script_profiles(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The script is about to profile itself."""
-        self.end(f"the script began to use {self._profiler.name} itself")
-
-    def end(self, note: str) -> None:
-        """End a window that is open, for what the calling thread is about to do, if it concerns this profiler."""
         with _changing:
-            if self._open is not None and (threading.get_ident() == self._thread or self._profiler.of_process):
-                self._close(note)
+            if self._concerned:
+                self._close(f"the script began to use {self._profiler.name} itself")
+
+    @property
+    def _concerned(self) -> bool:
+        """Whether a window is open whose profiler this thread has."""
+        return self._open is not None and (threading.get_ident() == self._thread or self._profiler.of_process)
+
+    def forks(self) -> None:
+        """The script forks: a profiler that the child could not stop would record there until it ends."""
+        if not self._concerned or self._profiler.stops_in_child:
+            return
+        self._close("the script forked a process", again=True)
+
+    def forked(self) -> None:
+        """In the child: it does not profile."""
+        window, self._open = self._open, None
+        if window is not None and self._profiler.stops_in_child:
+            self._profiler.stop(window.recording)
 
     def _run_ends(self) -> None:
         with _changing:
@@ -384,11 +413,16 @@ def _nothing() -> None: ...
 
 
 def _before_fork() -> None:
-    """End the windows: a forked process would go on profiling, and its profile would grow until it ends."""
     _changing.acquire()
     for windows in tuple(_all):
-        harmless(windows.end)("the script forked a process")
+        harmless(windows.forks)()
+
+
+def _after_fork_in_child() -> None:
+    for windows in tuple(_all):
+        harmless(windows.forked)()
+    _changing.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_changing.release, after_in_child=_changing.release)
+    os.register_at_fork(before=_before_fork, after_in_parent=_changing.release, after_in_child=_after_fork_in_child)
