@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.record import Readback
+from watchglass.stats import column_correlations
 
 #: Runs, and elements of a run. Smaller tensors are taken whole.
 _RUNS, _RUN = 256, 16
@@ -149,7 +150,7 @@ class Correlations:
         features = int(varies.sum())
         if features < LEAST_FEATURES or table.shape[1] > MOST_FEATURES or len(table) < _LEAST_ROWS:
             return None
-        above = np.abs(np.corrcoef(table[:, varies].T)) > CORRELATED
+        above = np.abs(column_correlations(table[:, varies])) > CORRELATED
         pairs = features * (features - 1)
         return {"share": float((above.sum() - features) / pairs), "features": features, "rows": len(table)}
 

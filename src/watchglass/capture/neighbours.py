@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.stats import inner_products
+
 #: Rows of inputs that are compared at most, and their elements; rows from which on they are compared.
 MOST_COMPARED, MOST_COLUMNS, LEAST_ROWS = 128, 256, 8
 
@@ -49,7 +51,7 @@ def _nearest(inputs: Values) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     spread = inputs.std(axis=0)
     scaled = inputs[:, spread > 0] / spread[spread > 0]
     squares = np.sum(scaled**2, axis=1)
-    distances = squares[:, None] + squares[None, :] - 2 * scaled @ scaled.T
+    distances = squares[:, None] + squares[None, :] - 2 * inner_products(scaled, scaled)
     distances[distances < 1e-9 * max(float(squares.max(initial=0.0)), 1e-300)] = np.inf
     nearest = distances.argmin(axis=1)
     rows = np.flatnonzero(np.isfinite(distances[np.arange(len(inputs)), nearest]))

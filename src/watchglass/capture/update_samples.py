@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.stats import inner_products
+
 #: Elements of each parameter that are copied; smaller ones are copied whole.
 ELEMENTS = 1024
 #: Most parameters of an optimizer that are sampled, and the least number of these with two or more axes.
@@ -230,7 +232,9 @@ def _cosine(one: _Array, other: _Array) -> float | None:
     if not all(math.isfinite(each) and each > 0 for each in scale):
         return None
     one, other = one / scale[0], other / scale[1]
-    return _short(float(one @ other) / math.sqrt(float(one @ one) * float(other @ other)), 6)
+    both = np.stack([one, other])
+    products = inner_products(both, both)
+    return _short(float(products[0, 1]) / math.sqrt(float(products[0, 0]) * float(products[1, 1])), 6)
 
 
 def _share(of: _Array, among: _Array) -> float | None:
