@@ -132,7 +132,7 @@ class ScriptBound(Rule):
             f"{f', on each of {ranks} ranks' if ranks > 1 else ''}, mostly {where}"
             f"{'' if idle is None else f', while the GPUs are idle {100 * idle:.0f} % of the time'}; without this time "
             f"steps are at most {gain:.1f} times as fast",
-            symptoms=("script_takes_most",),
+            symptoms=("script_takes_most", *(() if idle is None else ("gpus_idle_beside_script",))),
             evidence={"gain": gain, "prepare_s": prepare, "other_s": other, "step_s": whole},
         )
 

@@ -71,6 +71,7 @@ def test_the_message_has_time_place_and_gain(run_path: Path) -> None:
         "at most 2.5 times as fast"
     )
     assert finding.evidence["gain"] == pytest.approx(2.5)
+    assert finding.symptoms == ("script_takes_most",), "no GPU waits"
 
 
 def test_where_a_loader_is_read_the_place_is_named_by_it(tmp_path: Path) -> None:
@@ -132,6 +133,7 @@ def test_on_a_gpu_only_so_much_counts_as_it_is_idle(run_path: Path, busy: float,
     assert [finding.evidence["gain"] for finding in findings] == ([pytest.approx(gain, rel=0.01)] if gain else [])
     if gain:
         assert f", while the GPUs are idle {100 - busy:.0f} % of the time; without" in findings[0].message
+        assert findings[0].symptoms == ("script_takes_most", "gpus_idle_beside_script")
 
 
 @pytest.mark.parametrize(("others", "fires"), [(0.06, True), (0.0, False)])
