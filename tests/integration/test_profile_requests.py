@@ -64,6 +64,25 @@ class Asking:
         return self.requests[0]
 
 
+def test_a_script_that_updates_by_itself_refuses_within_some_steps(tmp_path: Path) -> None:
+    asking, refused = Asking(), []
+    model = nn.Linear(4, 1)
+    with Hook(run=tmp_path / "run", flight_recorder=False, strict=True) as hook:
+        PyTorchAdapter(hook, discover=False).attach(model)
+        for step in range(40):
+            asking(hook, step)
+            if step == 35:
+                with pytest.raises(ProfileRefusedError, match="no optimizer of PyTorch has stepped") as caught:
+                    asking.request.wait(10)
+                refused.append(caught)
+            model(torch.randn(2, 4)).pow(2).mean().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.01 * (parameter.grad if parameter.grad is not None else 0)
+                    parameter.grad = None
+    assert refused
+
+
 def test_the_next_steps_are_profiled_and_no_number_changes(tmp_path: Path) -> None:
     asking = Asking()
     profiled, plain = train(tmp_path / "run", asking), train(tmp_path / "plain")

@@ -28,6 +28,9 @@ from watchglass.records import COMPARED_STEPS, Fact, WindowCost, WindowFrame, Wi
 
 #: Held while windows begin and end: any thread of the script may begin to profile itself, or fork.
 _changing = threading.RLock()
+#: Steps after which a requested window is refused if no optimizer has stepped meanwhile: house.
+_PATIENCE_STEPS = 16
+_NO_OPTIMIZER = "no optimizer of PyTorch has stepped in the training thread, which a window needs"
 #: The windows of all hooks.
 _all: weakref.WeakSet[StepWindows] = weakref.WeakSet()
 
@@ -100,10 +103,12 @@ class _DueWindow:
     Attributes:
         range: The TRAIN steps, or seconds.
         request: Number of the request on the running job; None if the configuration names it.
+        asked: The step that came next when it was requested.
     """
 
     range: ProfiledRange
     request: int | None = None
+    asked: int = 0
 
 
 @dataclass
@@ -183,7 +188,7 @@ class StepWindows:
         self._leave_script: Callable[[], None] | None = None
         hook.on_configured.append(self._configure)
         hook.on_window.append(self._requested)
-        hook.on_look.append(self._read)
+        hook.on_look.append(self._look)
         hook.on_end.append(self._run_ends)
         hook.detach_with(self._detach)
         _all.add(self)
@@ -201,12 +206,14 @@ class StepWindows:
     def _requested(self, kind: str, steps: range, request: int) -> bool:
         """Take a request for this profiler; returns whether it is one."""
         if kind == self._profiler.kind:
-            self._await([*self._due, _DueWindow(ProfiledRange(steps.start, steps.stop), request)])
+            asked = self._hook.clock.next_train_step
+            self._await([*self._due, _DueWindow(ProfiledRange(steps.start, steps.stop), request, asked)])
         return kind == self._profiler.kind
 
     def _await(self, windows: Iterable[_DueWindow]) -> None:
         """Listen for the windows to come. Not while PyTorch is going through its hooks."""
-        self._due = sorted(windows, key=lambda window: (window.range.timed, window.range.start))
+        with _changing:
+            self._due = sorted(windows, key=lambda window: (window.range.timed, window.range.start))
         self._undo()
         after = self._hook.guard.shielded(self._updated, unless=compiling)
         needed = self._due or self._open is not None
@@ -374,7 +381,7 @@ class StepWindows:
         """Why a window is still to come at the end of the run, as a clause."""
         wanted, step = window.range, self._hook.clock.next_train_step
         if self._boundary is None and step > (1 if wanted.timed else wanted.start):
-            return "no optimizer of PyTorch has stepped in the training thread, which a window needs"
+            return _NO_OPTIMIZER
         begin = "the window began" if window.request is not None or wanted.timed else f"step {wanted.start}"
         return f"the training run ended before {begin}"
 
@@ -393,6 +400,21 @@ class StepWindows:
         self._leave()
 
     # -- in the recorder's thread ------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._refuse_without_optimizer()
+        self._read()
+
+    def _refuse_without_optimizer(self) -> None:
+        """Refuse requests that no boundary would answer, so that nobody waits for them until the run ends."""
+        step = self._hook.clock.next_train_step
+        with _changing:
+            if self._boundary is None:
+                for window in tuple(self._due):
+                    since = max(window.asked, window.range.start)
+                    if window.request is not None and step >= since + _PATIENCE_STEPS:
+                        self._due.remove(window)
+                        self._refuse(window, _NO_OPTIMIZER)
 
     def _read(self, *, writes: bool = True) -> None:
         with self._reading:
