@@ -24,7 +24,7 @@ _Trained = tuple[int, int | None]
 _Moment = tuple[int, int]
 #: See :func:`importance`.
 _Importance = tuple[bool, float, float, _Moment]
-#: What ends a run in at most so many seconds comes before what makes it slow (house): a day, in which somebody looks.
+#: What ends a run within this time comes before what makes it slow: one day (house).
 _SOON_S = 86_400.0
 
 #: Rules whose findings are about time, memory or the machine, also those of severity info, which name no symptoms.

@@ -406,7 +406,7 @@ class StepWindows:
         self._read()
 
     def _refuse_without_optimizer(self) -> None:
-        """Refuse requests that no boundary would answer, so that nobody waits for them until the run ends."""
+        """Refuse requested windows if no optimizer steps: the process that asked would wait until the run ends."""
         step = self._hook.clock.next_train_step
         with _changing:
             if self._boundary is None:
