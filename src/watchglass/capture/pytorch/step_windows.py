@@ -380,10 +380,18 @@ class StepWindows:
     def _never_began(self, window: _DueWindow) -> str:
         """Why a window is still to come at the end of the run, as a clause."""
         wanted, step = window.range, self._hook.clock.next_train_step
-        if self._boundary is None and step > (1 if wanted.timed else wanted.start):
+        if self._lacks_optimizer(window, step):
             return _NO_OPTIMIZER
         begin = "the window began" if window.request is not None or wanted.timed else f"step {wanted.start}"
         return f"the training run ended before {begin}"
+
+    def _lacks_optimizer(self, window: _DueWindow, step: int) -> bool:
+        """Whether ``step`` comes next and no optimizer has stepped while the window was due."""
+        if self._boundary is not None:
+            return False
+        if window.request is not None:  # on the fast path some steps end unseen after it
+            return step >= max(window.asked, window.range.start) + _PATIENCE_STEPS
+        return step > (1 if window.range.timed else window.range.start)
 
     def _refuse(self, window: _DueWindow, reason: str) -> None:
         steps = window.range
@@ -409,12 +417,10 @@ class StepWindows:
         """Refuse requested windows if no optimizer steps: the process that asked would wait until the run ends."""
         step = self._hook.clock.next_train_step
         with _changing:
-            if self._boundary is None:
-                for window in tuple(self._due):
-                    since = max(window.asked, window.range.start)
-                    if window.request is not None and step >= since + _PATIENCE_STEPS:
-                        self._due.remove(window)
-                        self._refuse(window, _NO_OPTIMIZER)
+            for window in tuple(self._due):
+                if window.request is not None and self._lacks_optimizer(window, step):
+                    self._due.remove(window)
+                    self._refuse(window, _NO_OPTIMIZER)
 
     def _read(self, *, writes: bool = True) -> None:
         with self._reading:
