@@ -63,6 +63,7 @@ class Observer:
         self._breaking = breaking
 
     def __enter__(self) -> Observer:
+        gc.collect()  # what other tests left must not end here
         sys.setprofile(self._seen)
         return self
 
@@ -78,7 +79,8 @@ class Observer:
         name = (
             f"{code.co_filename[len(_OURS) + 1 :]}:{code.co_qualname if sys.version_info >= (3, 11) else code.co_name}"
         )
-        if name == _FLAGS:
+        # Python swallows what a finalizer raises.
+        if name == _FLAGS or code.co_name == "__del__":
             return
         if caller is not None and caller.f_code.co_filename in _TRUSTED:
             self.guarded.add(name)
