@@ -54,14 +54,20 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     for kind, amount in dropped.items() if isinstance(dropped, Mapping) else ():
         if isinstance(amount, int) and amount > 0:
             yield f"{whose}{amount:,} {_KINDS.get(kind, kind)} dropped: the disk or the machine was too slow"
-    phases = counters.get("phases")
-    waits = _number(phases, "data") if isinstance(phases, Mapping) else None
-    if waits is not None and waits >= _NOTABLE_WAIT:
+    waits = notable_wait(counters)
+    if waits is not None:
         yield f"{whose}{percent(waits)} of a typical training step is a wait for data"
     refused = counters.get("refused_windows")
     for refusal in refused if isinstance(refused, list) else ():
         if isinstance(refusal, Mapping):
             yield f"{whose}not profiled: {refusal_sentence(refusal)}"
+
+
+def notable_wait(counters: Mapping[str, Any]) -> float | None:
+    """The share of a typical training step that waits for data, 0 to 1; None if it is small or unknown."""
+    phases = counters.get("phases")
+    waits = _number(phases, "data") if isinstance(phases, Mapping) else None
+    return waits if waits is not None and waits >= _NOTABLE_WAIT else None
 
 
 def _kept(counters: Mapping[str, Any]) -> str:

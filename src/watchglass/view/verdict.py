@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from watchglass.records import Diagnosis, Severity, Verdict, count
+from watchglass.view.capture_cost import notable_wait
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines
 from watchglass.view.text import printable
@@ -132,9 +133,16 @@ def outline(verdict: Verdict, options: Sequence[str] = ()) -> list[TextRow]:
     below = [TextRow(text) for text in closing(verdict)]
     rows += [TextRow(""), *below] if below else []
     if verdict.diagnoses:
-        command = shlex.join(printable(word) for word in ("watchglass", "explain", verdict.run, *options))
-        rows.append(TextRow(f"each cause with its evidence: {command}"))
+        rows.append(TextRow(f"each cause with its evidence: {_command('explain', verdict.run, *options)}"))
+    # The rules about time are not in the default set: without this line nobody would learn of the cure.
+    judged = any(status.rule == "InputBound" for status in verdict.statuses)
+    if below and not judged and notable_wait(verdict.capture) is not None:
+        rows.append(TextRow(f"why steps wait, and what to try: {_command('check', verdict.run, '--rules', 'system')}"))
     return rows
+
+
+def _command(*words: str) -> str:
+    return shlex.join(printable(word) for word in ("watchglass", *words))
 
 
 def heading(verdict: Verdict) -> list[TextRow]:

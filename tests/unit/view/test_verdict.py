@@ -83,6 +83,17 @@ def test_the_chain_does_not_repeat_what_the_headline_states(sick_verdict: Verdic
     assert first not in both
 
 
+def test_steps_that_wait_for_data_have_a_cure(healthy_verdict: Verdict) -> None:
+    def ending(waits: float, *rules: str) -> str:
+        statuses = tuple(replace(healthy_verdict.statuses[0], rule=rule) for rule in rules)
+        slow = replace(healthy_verdict, capture={"phases": {"data": waits}}, statuses=statuses)
+        return verdict_text(slow).splitlines()[-1]
+
+    assert ending(0.67, "DeadRelu") == "why steps wait, and what to try: watchglass check runs/healthy --rules system"
+    assert ending(0.67, "DeadRelu", "InputBound") == "67 % of a typical training step is a wait for data"
+    assert ending(0.01, "DeadRelu") == "1 rule evaluated"
+
+
 def test_a_healthy_run_is_shown_in_three_lines(healthy_verdict: Verdict) -> None:
     assert verdict_text(healthy_verdict) == (
         "no issues found\n\nvalidation accuracy 0.9812\n400 training steps in 1 min 15 s\n2 rules evaluated\n"
