@@ -6,36 +6,22 @@ import hashlib
 import inspect
 import json
 import traceback
-from bisect import insort
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from numpy.typing import NDArray
-
 from watchglass.config import RuleSpec, values
 from watchglass.errors import CompactedError, PluginFileError, WatchglassError
 from watchglass.evaluate.engine.folding import Folded, Folding
 from watchglass.evaluate.engine.observing import SHOWN, tick_of
-from watchglass.evaluate.engine.rule_status import (
-    Fault,
-    Met,
-    RuleFacts,
-    SeatKey,
-    Tally,
-    WorkerFacts,
-    best,
-    in_order,
-    need_order,
-    silence,
-)
-from watchglass.evaluate.engine.unmet_needs import NeedSeen
+from watchglass.evaluate.engine.rule_needs import RuleNeeds
+from watchglass.evaluate.engine.rule_status import Fault, RuleFacts, SeatKey, Tally, WorkerFacts, in_order, silence
 from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog
 from watchglass.evaluate.engine.windowing import Cutting
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
-from watchglass.rules import Needs, Rule, build_rule, built_in_knowledge, readable_statistics
+from watchglass.rules import Rule, build_rule, built_in_knowledge, readable_statistics
 from watchglass.store import decode_finding, encode_record, scan
 from watchglass.tables import (
     MOST_RAW_BYTES,
@@ -46,7 +32,6 @@ from watchglass.tables import (
     StepView,
     Window,
     Written,
-    series_of,
 )
 
 _T = TypeVar("_T")
@@ -158,17 +143,8 @@ class RuleRunner:
         # stay as they are installed, and to find the code of all takes longer than to evaluate a short run.
         if not cls.__module__.startswith("watchglass."):
             self._fingerprint()
-        # Steps show whether the other needs are met; metrics belong to machines.
-        self._all_needs = tuple(need for need in prototype.needs if not need.metrics)
-        of_metrics = [need for need in prototype.needs if need.metrics]
-        self._metrics = [need for need in of_metrics if not need.optional]
-        self._without_streams = bool(of_metrics) and not self._metrics
-        self._measured: set[str] = set()
+        self._needs = RuleNeeds(prototype.needs, self.cutting)
         self._raw_bytes = MOST_RAW_BYTES if any(need.raw for need in prototype.needs) else 0
-        self._needs: dict[tuple[str, int], list[NeedSeen]] = {}
-        self._in_order: list[tuple[str, int]] = []
-        #: Those needs that are still looked for.
-        self._open: dict[tuple[str, int], list[NeedSeen]] = {}
         self._tally = Tally()
         self._kept: list[Kept] = []
         self._seats: dict[SeatKey, _Seat] = {}
@@ -199,8 +175,9 @@ class RuleRunner:
         new: list[Finding] = []
         for key, part in self._parts(step):
             seat = self._seats.get(key) or self._seated(key, "" if self._of_attempt else step.worker, part)
-            for view in part.views if isinstance(part, JointStep) else (part,):
-                self._look(seat, view)
+            if seat.fault is None:
+                for view in part.views if isinstance(part, JointStep) else (part,):
+                    self._needs.look(view)
             if seat.last is None or _newness(part) >= _newness(seat.last):
                 seat.last = part
             if seat.rule is not None and (self._steps or not self.joint):
@@ -228,7 +205,7 @@ class RuleRunner:
         Raises:
             StoreError, CompactedError: See :meth:`step`.
         """
-        self._look_for_metrics(written.rows.get("samples"))
+        self._needs.look_for_metrics(written.rows.get("samples"))
         windows = [] if self.cutting is None or self.not_applicable else self.cutting.cut(written)
         if not self._checks_windows:
             return []
@@ -308,13 +285,15 @@ class RuleRunner:
         facts = self._facts()
         at_end = [worker for worker in facts if self._seats[worker.attempt, worker.worker, worker.model].ended]
         so_far = self._so_far or [w for w in facts if not self._seats[w.attempt, w.worker, w.model].ended]
-        return RuleFacts(self.name, tuple(in_order(so_far)), tuple(in_order(at_end)), self._met(), self.not_applicable)
+        return RuleFacts(
+            self.name, tuple(in_order(so_far)), tuple(in_order(at_end)), self._needs.met(), self.not_applicable
+        )
 
     def status(self, *, ended: bool) -> RuleStatus:
         """The status of the rule; ``ended`` is true once the run has ended."""
         if self.not_applicable:
             return RuleStatus(self.name, Status.NOT_APPLICABLE, self.not_applicable)
-        return self._tally.status(self.name, self._over_all(), ended=ended, silent=lambda: silence(self._facts()))
+        return self._tally.status(self.name, self._needs.over_all(), ended=ended, silent=lambda: silence(self._facts()))
 
     def timed_out(self, when: str, seat: _Seat, about: About, place: str) -> Observation:
         """The observation of a call that took too long.
@@ -347,20 +326,6 @@ class RuleRunner:
         seat.rule = self._ask(seat, about, "start", self._build)
         return seat
 
-    def _look(self, seat: _Seat, view: StepView) -> None:
-        """Checks the needs of the rule that are not known to be met."""
-        key = (view.worker, view.model)
-        needs = self._open.get(key)
-        if needs is None:
-            self._needs[key] = self._unseen()
-            insort(self._in_order, key, key=need_order)
-            needs = self._open[key] = [need for need in self._needs[key] if _is_open(need)]
-        if needs and seat.fault is None:
-            for need in needs:
-                need.look(view)
-            if any(need.satisfied for need in needs):
-                self._open[key] = [need for need in needs if _is_open(need)]
-
     def _with_observed(self, seat: _Seat, about: _Asked) -> _Asked:
         """A step with the observations since the step before."""
         rows = self._observed.get((about.attempt, seat.group), ()) if self._observed else ()
@@ -377,42 +342,6 @@ class RuleRunner:
             )
             for (attempt, worker, model), seat in self._seats.items()
         ]  # fmt: skip
-
-    def _met(self) -> dict[tuple[str, int], tuple[Met, ...]]:
-        rows = {("", 0): self._unseen(), **self._needs}
-        return {key: (*(need.met for need in needs), *self._of_windows()) for key, needs in rows.items()}
-
-    def _over_all(self) -> Iterator[Met]:
-        """The state of each need over all workers and models, in order."""
-        rows = [self._needs[key] for key in self._in_order] or [self._unseen()]
-        for number, need in enumerate(self._all_needs):
-            if not need.optional:
-                yield best(row[number].met for row in rows)
-        yield from self._of_windows()
-
-    def _look_for_metrics(self, rows: NDArray[Any] | None) -> None:
-        """Notes which needed metrics have a value."""
-        if rows is not None and not all(map(self._is_measured, self._metrics)):
-            wanted = [name for need in self._metrics for name in need.metrics if name not in self._measured]
-            self._measured.update(name for name in wanted if len(series_of(rows, name).time_ns))
-
-    def _is_measured(self, need: Needs) -> bool:
-        return not self._measured.isdisjoint(need.metrics)
-
-    def _of_windows(self) -> tuple[Met, ...]:
-        """Whether rows and metrics for windows came, for a rule that takes windows; what has not come may be late."""
-        if self.cutting is None or self._without_streams:
-            return ()
-        reason = f"no stream of this run has rows of the kind {' or '.join(self.cutting.windows.kinds)}"
-        rows = [Met(self.cutting.seen, "" if self.cutting.seen else reason, certain=False)]
-        for need in self._metrics:
-            why = f" (needed {need.why})" if need.why else ""
-            lacks = "" if self._is_measured(need) else f"the machine of this run gave no {need.describe()}{why}"
-            rows.append(Met(not lacks, lacks, certain=False, absent=bool(lacks)))
-        return tuple(rows)
-
-    def _unseen(self) -> list[NeedSeen]:
-        return [NeedSeen(need) for need in self._all_needs]
 
     def _ask_whether_applicable(self, seat: _Seat) -> None:
         rule, last = seat.rule, seat.last
@@ -500,11 +429,6 @@ def _place(about: About) -> str:
         what = f"window {about.number + 1} of stream {about.stream}" if isinstance(about, Window) else ""
         return what or f"tick {about.number + 1} of {about.worker or 'all workers'}"
     return f"{about.mode.name} step {about.mode_step} of {about.worker or 'all workers'}"
-
-
-def _is_open(need: NeedSeen) -> bool:
-    """Whether to look for it at further steps; whether an optional one is met changes nothing."""
-    return not need.needs.optional and (not need.satisfied or need.needs.max_interval is not None)
 
 
 def _shortened(text: str) -> str:
