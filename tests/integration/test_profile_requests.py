@@ -57,7 +57,7 @@ class Asking:
         run = until(lambda: open_run(hook.config.run), despite=(MissingFileError,))
         run.wait_for_steps(step - 2)
         self.requests.append(run.profile(self.steps, **self.more))
-        until(lambda: hook.changing)
+        until(lambda: hook.changes.pending)
 
     @property
     def request(self) -> ProfileRequest[Operators]:
@@ -196,7 +196,7 @@ class Changing:
             run = until(lambda: open_run(hook.config.run), despite=(MissingFileError,))
             run.wait_for_steps(step - 2)
             run.change_profiler(**self.changes[step])
-            until(lambda: hook.changing)
+            until(lambda: hook.changes.pending)
 
 
 def test_modules_are_timed_between_two_requests_alone(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from time import monotonic_ns
 from typing import Any
 
 from watchglass.capture.alternating_optimizers import AlternatingOptimizers
+from watchglass.capture.committed_changes import CommittedChanges
 from watchglass.capture.cost import Cost
 from watchglass.capture.destination import check_destination
 from watchglass.capture.exit_and_fork import close_at_exit
@@ -29,10 +30,10 @@ from watchglass.capture.saved_values import SavedValues, mode_of
 from watchglass.capture.step_phases import PhaseSource, StepPhases
 from watchglass.capture.worker_files import WorkerOpening
 from watchglass.config import SessionConfig, environment
-from watchglass.control import Commit, Mailbox, ProfileWindow, Stop
+from watchglass.control import Mailbox
 from watchglass.errors import InvalidValueError, TrainingStopped
 from watchglass.record import CapturedRecords, OpenStep, Recorder, SteadyRow, StepClock
-from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, WindowRefusal, count, series_name
+from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, count, series_name
 from watchglass.store import Store, open_store
 
 _log = logging.getLogger("watchglass")
@@ -111,11 +112,8 @@ class Hook:
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
         self._pid = os.getpid()
-        #: Called with what is profiled, the TRAIN steps and the number of each request for a profiled window, in the
-        #: training thread, until one returns True.
-        self.on_window: list[Callable[[str, range, int], bool]] = []
-        # Added by the recorder's thread, for the training thread; a stop stays.
-        self._commits: list[Commit] = []
+        #: What was committed for this process and is not applied yet.
+        self.changes = CommittedChanges(self)
         self._stopped = False
         # Records saved between steps: they belong to the next step.
         self._carried = CapturedRecords()
@@ -134,7 +132,7 @@ class Hook:
             WorkerOpening(self.config, limits, lambda: self.rank(), self._worker_opened, open_store),
             flush_interval_s=self.config.flush_interval_s,
             queue_bytes=self.config.queue_bytes,
-            on_commit=self._committed,
+            on_commit=self.changes.add,
             on_look=self._look,
             timing=limits.timing,
         )
@@ -235,16 +233,14 @@ class Hook:
         Raises:
             TrainingStopped: The next TRAIN step lies beyond a committed stop.
         """
-        if not self._commits:
+        if not self.changes.pending:
             return
-        self._pass_on_windows()
-        if not self.clock.at_boundary:
-            return
-        for stop in self._commits[:]:
-            if isinstance(stop.change, Stop) and self.clock.next_train_step >= stop.at_step:
-                self._stopped = True
-                self.close()
-                raise TrainingStopped(stop.change.reason)
+        self.changes.apply_to_profiler()
+        stop = self.changes.stop_before(self.clock.next_train_step) if self.clock.at_boundary else None
+        if stop is not None:
+            self._stopped = True
+            self.close()
+            raise TrainingStopped(stop.reason)
 
     def current_records(self) -> CapturedRecords:
         """Records of the step that is open; between steps those of the next one."""
@@ -410,16 +406,6 @@ class Hook:
         self.guard.call(self._saved.save_tensor, name, value, collection)
 
     @property
-    def changing(self) -> bool:
-        """Whether a change has been committed that is not applied yet: a stop, or a profiled window."""
-        return bool(self._commits)
-
-    @property
-    def stopping(self) -> bool:
-        """Whether a stop has been committed."""
-        return any(isinstance(commit.change, Stop) for commit in self._commits[:])
-
-    @property
     def started(self) -> bool:
         """Whether a training step has begun in this process, so that it is a worker of the run."""
         return self._recorder.started and os.getpid() == self._pid
@@ -435,7 +421,7 @@ class Hook:
             return
         if self.active:
             self.settle()
-            self.guard.call(self._pass_on_windows)
+            self.guard.call(self.changes.apply_to_profiler)
             for notify in self.on_end:
                 self.guard.call(notify)
             self.clock.close()
@@ -444,7 +430,7 @@ class Hook:
             self.active = False
         self._detach()
         # These callbacks hold the adapter, which holds the model.
-        for callbacks in (self.on_settle, self.on_configured, self.on_window, self.on_end, self.on_finished):
+        for callbacks in (self.on_settle, self.on_configured, self.changes.on_window, self.on_end, self.on_finished):
             callbacks.clear()
         if self._recorder.started:
             status = status or ("stopped" if self._stopped else "finished")
@@ -566,33 +552,3 @@ class Hook:
     def _look(self) -> None:
         for callback in self.on_look:
             callback()
-
-    def _committed(self, commit: Commit) -> None:
-        self._commits.append(commit)
-
-    def _pass_on_windows(self) -> None:
-        for commit in self._commits[:]:
-            if not isinstance(commit.change, ProfileWindow):
-                continue
-            self._commits.remove(commit)
-            if commit.change.settings:
-                self._change_profiler(commit.change.settings)
-            if not commit.change.steps:
-                continue
-            steps = range(commit.at_step, commit.at_step + commit.change.steps)
-            what = commit.change.profile
-            off = self.config.profiler.enabled is False
-            if not off and any(take(what, steps, commit.number) for take in self.on_window):
-                continue
-            reason = "only training steps of PyTorch are profiled"
-            if off:
-                reason = "the profiler is off, by --no-profiler, profiler=False or watchglass profile --off"
-            self.add_fact(WindowRefusal(steps.start, steps.stop, reason, commit.number).to_fact(what))
-
-    def _change_profiler(self, settings: Mapping[str, Any]) -> None:
-        """Take settings of the profiler that were changed from outside."""
-        profiler = dataclasses.replace(self.config.profiler, **settings)
-        self.config = dataclasses.replace(self.config, profiler=profiler)
-        for callback in self.on_configured:
-            self.guard.call(callback)
-        self.add_fact(Fact("profiler_changed", -1, "control", {**settings, "step": self.clock.next_train_step}))

@@ -38,7 +38,7 @@ def _forget(hook: Hook) -> None:
     if _current is hook:
         _current = None
     # A hook that was stopped or failed gets no successor.
-    if _launched is hook and not (hook.stopping or hook.broken):
+    if _launched is hook and not (hook.changes.stopping or hook.broken):
         _launched = None
 
 

@@ -146,7 +146,7 @@ def xgboost_callback(
         if launch is None or environment.disabled():
             return call.begin(_unused(_default_run(runs)))
         hook = hook_of_launch(launch, owner, call.settings)
-        if hook.stopping and not hook.active:
+        if hook.changes.stopping and not hook.active:
             raise TrainingStopped("the run was stopped")
         return hook
 

@@ -195,7 +195,7 @@ class AdapterSuite(ABC):
             case, path = self.case(), tmp_path / str(stop)
             with self.hook(path) as hook, suppress(TrainingStopped):
                 # The recorder's thread calls this when it has seen the evaluator commit a stop.
-                commit = functools.partial(hook._committed, Commit(stop, Stop("requested by a test")))
+                commit = functools.partial(hook.changes.add, Commit(stop, Stop("requested by a test")))
                 case.attach(hook)
                 if stop == 0:
                     commit()

@@ -338,12 +338,12 @@ class FastPath:
         self._arguments = self._kwargs = None
         self._step = step = self._step + 1
         self._now.at = BETWEEN
-        if step >= self._watchful or hook.changing or not hook.active:
+        if step >= self._watchful or hook.changes.pending or not hook.active:
             self._look_around()
 
     def _look_around(self) -> None:
         """Between steps: leave where the path ends, listen to the beginning of an update where the norm is due."""
-        if self._step >= self._end or self._hook.changing or not self._hook.active:
+        if self._step >= self._end or self._hook.changes.pending or not self._hook.active:
             self.leave()
             return
         self._norm_step = self._readings.norm_pace.next_due(self._step)
@@ -369,7 +369,7 @@ class FastPath:
         self._step = hook.clock.next_train_step
         captured = hook.alternating.next_due(pattern.model, self._step)
         self._end = min(captured, self._current.next_observed(self._step))
-        if self._end <= self._step or hook.changing:
+        if self._end <= self._step or hook.changes.pending:
             return
         if not hook.begin_steady_steps(pattern.model, rated=not pattern.by_script):
             return

@@ -168,7 +168,7 @@ class RootCalls:
         if not current.in_closure:
             if current.update_depth:
                 current.leave_update()
-            if current.hook.changing:
+            if current.hook.changes.pending:
                 current.hook.apply_changes()
         if current.phases is not None:
             current.phases.begin(FORWARD)

@@ -187,7 +187,7 @@ class StepWindows:
         self._undo: Callable[[], None] = _nothing
         self._leave_script: Callable[[], None] | None = None
         hook.on_configured.append(self._configure)
-        hook.on_window.append(self._requested)
+        hook.changes.on_window.append(self._requested)
         hook.on_look.append(self._look)
         hook.on_end.append(self._run_ends)
         hook.detach_with(self._detach)
