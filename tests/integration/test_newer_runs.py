@@ -128,7 +128,7 @@ def test_another_major_version_is_refused_with_the_cure(
     as_of(path, major, 0)
     with pytest.raises(FormatVersionError, match=rf"has format {major}\.0 but this watchglass reads format 2; {cure}"):
         open_run(path)
-    target = ["-o", str(tmp_path / "x")]
+    target = ["-o", str(tmp_path / "x.html")]
     for command in (
         ["show"],
         ["check"],

@@ -18,7 +18,10 @@ def report(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="HTML file to write. [default with --profiler: inside the run]"
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="HTML file to write, such as report.html. [default with --profiler: inside the run]",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,

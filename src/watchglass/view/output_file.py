@@ -26,11 +26,11 @@ def check_output_path(
         replace: Whether an existing file may be overwritten.
         cure: The option that overwrites it, for the message.
         example: Name of a file, for the message.
-        endings: Those that the name may have, such as ``".html"``, or none at all; empty for any.
+        endings: Those that the name may have, such as ``".html"``; empty for any name.
 
     Raises:
         RunExistsError: It exists, and ``replace`` is not given.
-        InvalidValueError: It is a folder, or its name ends as that of another kind of file.
+        InvalidValueError: It is a folder, or its name has none of the endings.
         StoreError: Its folder cannot be made or written.
     """
     target = Path(path)
@@ -38,7 +38,7 @@ def check_output_path(
         raise InvalidValueError(f"{target} is a folder; name the file to write, for instance {target / example}")
     if os.path.lexists(target) and not replace:
         raise RunExistsError(f"{target} exists; choose another file, or overwrite it with {cure}")
-    if endings and target.suffix and target.suffix.lower() not in endings:
+    if endings and not target.name.lower().endswith(tuple(endings)):
         allowed, cured = " or ".join(endings), target.with_suffix(endings[0])
         raise InvalidValueError(f"the file to write must end with {allowed} but got {target}; write {cured}")
     try:

@@ -60,7 +60,7 @@ def check_report_path(path: str | os.PathLike[str], *, replace: bool = False, or
 
     Raises:
         RunExistsError: It exists, and ``replace`` is not given.
-        InvalidValueError: It is a folder, or its name ends as that of another kind of file.
+        InvalidValueError: It is a folder, or its name does not end as that of a report.
         StoreError: Its folder cannot be made or written.
     """
     endings = (".html", ".htm", ".json") if or_json else (".html", ".htm")
