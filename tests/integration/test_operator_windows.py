@@ -20,7 +20,7 @@ from torch.profiler import profile, record_function, schedule
 from watchglass import open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.step_windows import StepWindows
+from watchglass.capture.windows import WindowFacts
 from watchglass.cli.run_contents import head_of
 from watchglass.diagnose import verdict
 from watchglass.records import OperatorWindow, WindowRefusal
@@ -334,13 +334,13 @@ def test_kept_traces_lie_in_the_run_and_have_the_calls_of_the_window(tmp_path: P
 
 def test_the_training_thread_writes_no_trace_between_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recorder's thread has no time to read the first of two windows."""
-    looks = StepWindows._read
+    looks = WindowFacts.read
 
-    def read(windows: StepWindows, **how: bool) -> None:
+    def read(facts: WindowFacts, **how: bool) -> None:
         if threading.current_thread() is threading.main_thread():
-            looks(windows, **how)
+            looks(facts, **how)
 
-    monkeypatch.setattr(StepWindows, "_read", read)
+    monkeypatch.setattr(WindowFacts, "read", read)
     train(tmp_path / "run", "10:12,13:15", keep_traces=True)
     run = open_run(tmp_path / "run")
     assert [bool(window.trace) for window in run.operators()] == [False, True]

@@ -23,7 +23,7 @@ from watchglass.capture.pytorch.kept_traces import KeptTraces
 from watchglass.capture.pytorch.memory_categories import held_memory, temporary_memory
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_ranges import ModuleRanges
-from watchglass.capture.pytorch.step_windows import WindowProfiler
+from watchglass.capture.window_profiler import WindowProfiler
 from watchglass.config import ProfiledRange, SessionConfig
 from watchglass.records import Fact, MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame
 

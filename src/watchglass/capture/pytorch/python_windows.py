@@ -15,7 +15,7 @@ from typing import Any
 
 from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.public_calls import MONITORING_TOOLS, PYTHON_PROFILERS
-from watchglass.capture.pytorch.step_windows import WindowProfiler
+from watchglass.capture.window_profiler import WindowProfiler
 from watchglass.config import ProfiledRange, SessionConfig
 from watchglass.records import CallNode, Fact, FunctionTotals, PythonWindow, WindowFrame
 

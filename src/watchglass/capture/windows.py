@@ -1,0 +1,170 @@
+"""A window of steps in which a profiler records: still to come, then open, in the end a fact."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from watchglass.capture.window_profiler import WindowProfiler
+from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange
+from watchglass.records import WindowCost, WindowFrame, WindowRefusal
+
+if TYPE_CHECKING:
+    from watchglass.capture.hook import Hook
+
+#: Steps after which a requested window is refused if no optimizer has stepped meanwhile: house.
+_PATIENCE_STEPS = 16
+#: Why a window does not begin in a script that updates by itself, as a clause.
+NO_OPTIMIZER = "no optimizer of PyTorch has stepped in the training thread, which a window needs"
+
+
+@dataclass(frozen=True)
+class DueWindow:
+    """A window that is still to come.
+
+    Attributes:
+        range: The TRAIN steps, or seconds.
+        request: Number of the request on the running job; None if the configuration names it.
+        asked: The step that came next when it was requested.
+    """
+
+    range: ProfiledRange
+    request: int | None = None
+    asked: int = 0
+
+    def is_reached(self, step: int, trained_ns: int) -> bool:
+        """Whether its time has come.
+
+        Args:
+            step: The TRAIN step that comes next.
+            trained_ns: Time since the first update.
+        """
+        return (trained_ns / 1e9 if self.range.timed else step) >= self.range.start
+
+    def missed(self, step: int, trained_ns: int) -> str:
+        """Why it comes too late, as a clause; "" if it does not. A requested one never does."""
+        wanted = self.range
+        if self.request is not None:
+            return ""
+        if not wanted.timed:
+            return f"its first step was over: step {step} comes next" if wanted.start < step else ""
+        over = trained_ns / 1e9 >= wanted.stop
+        return "no step began in this time, or another window was open" if over else ""
+
+    def waits_in_vain(self, step: int) -> bool:
+        """Whether an update would have begun it before ``step`` comes, if there had been any."""
+        if self.request is not None:  # on the fast path some steps end unseen after it
+            return step >= max(self.asked, self.range.start) + _PATIENCE_STEPS
+        return step > (1 if self.range.timed else self.range.start)
+
+    def never_began(self) -> str:
+        """Why it is still to come at the end of the training run, as a clause."""
+        by_step = self.request is None and not self.range.timed
+        return f"the training run ended before {f'step {self.range.start}' if by_step else 'the window began'}"
+
+
+@dataclass
+class OpenWindow:
+    """A window that is being recorded, or waits to be read.
+
+    Attributes:
+        due: The window.
+        recording: What the profiler records.
+        first: Its first step.
+        begin_ns: Time to start it.
+        outside_s: Times of the steps before.
+        reached: The step that comes next.
+        inside_s: Times of its steps so far.
+        end_ns: Time to stop it.
+        note: Why it ended early; "" if it did not.
+    """
+
+    due: DueWindow
+    recording: Any
+    first: int
+    begin_ns: int
+    outside_s: list[float]
+    reached: int
+    inside_s: list[float] = field(default_factory=list)
+    end_ns: int = 0
+    note: str = ""
+
+    def reach(self, step: int, trained_ns: int) -> bool:
+        """Step ``step`` comes next; returns whether the window is over. Again, it changes nothing."""
+        self.reached, wanted = step, self.due.range
+        if not wanted.timed:
+            return step >= self.first + wanted.stop - wanted.start
+        if step - self.first >= MOST_PROFILED_STEPS:
+            self.note = f"a window has at most {MOST_PROFILED_STEPS} steps"
+            return True
+        return trained_ns / 1e9 >= wanted.stop
+
+    @property
+    def steps(self) -> ProfiledRange:
+        """The steps, or seconds, that it has if it does not end early."""
+        due = self.due.range
+        return due if due.timed else ProfiledRange(self.first, self.first + due.stop - due.start)
+
+    @property
+    def later(self) -> DueWindow | None:
+        """The same window without its first step; None if it has no other."""
+        due, first = self.due.range, self.first + 1
+        if due.timed or self.due.request is not None:
+            return self.due
+        return replace(self.due, range=ProfiledRange(first, due.stop)) if first < due.stop else None
+
+    @property
+    def frame(self) -> WindowFrame:
+        """What its fact has beside the rows."""
+        outside = median(self.outside_s) if self.outside_s else float("nan")
+        cost = WindowCost(median(self.inside_s), outside, self.begin_ns / 1e9, self.end_ns / 1e9)
+        return WindowFrame(self.first, self.reached, cost, 0, self.note, self.due.request)
+
+
+class WindowFacts:
+    """Records the windows of one profiler as facts: what was recorded in each, or why it was refused.
+
+    The training thread adds windows that are over, and the recorder's thread reads them. A window is read once.
+
+    Args:
+        hook: Gets the facts.
+        profiler: Recorded them.
+    """
+
+    def __init__(self, hook: Hook, profiler: WindowProfiler) -> None:
+        self._hook, self._profiler = hook, profiler
+        self._unread: deque[OpenWindow] = deque()
+        self._reading = threading.Lock()
+
+    def add(self, window: OpenWindow) -> None:
+        """A window is over, and has at least one step."""
+        self._unread.append(window)
+
+    def read(self, *, writes: bool = True) -> None:
+        """Read all windows that are over, and free what they hold.
+
+        Args:
+            writes: Whether files may be written: not while the training thread waits to begin the next window.
+        """
+        with self._reading:
+            while self._unread:
+                window = self._unread[0]
+                try:
+                    try:
+                        fact = self._profiler.result(window.recording, window.frame, writes=writes)
+                    finally:
+                        self._profiler.free(window.recording)
+                    self._hook.add_fact(fact)
+                except Exception as error:
+                    self.refuse(window.due, f"its events were not read: {type(error).__name__}: {error}")
+                self._unread.popleft()
+
+    def refuse(self, window: DueWindow, reason: str) -> None:
+        """Record that a window was not profiled; ``reason`` is a clause."""
+        steps = window.range
+        first, end = (-1, -1) if steps.timed else (int(steps.start), int(steps.stop))
+        refusal = WindowRefusal(first, end, reason, window.request, str(steps))
+        self._hook.add_fact(refusal.to_fact(self._profiler.kind))
