@@ -1,12 +1,39 @@
-"""Counts the calls of functions, for tests of what is not done again."""
+"""Calls of functions: those of this thread, and their number, for tests of what is not done again."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
+from typing import Any
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A context in which no garbage is collected: that of another test may have finalizers."""
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@contextmanager
+def profiled(note: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
+    """A context in which ``note`` gets what happens in this thread, as with :func:`sys.setprofile`."""
+    before = sys.getprofile()
+    with uncollected():
+        sys.setprofile(note)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
 
 
 @contextmanager
@@ -18,9 +45,5 @@ def counted_calls() -> Iterator[Counter[CodeType]]:
         if event == "call":
             found[frame.f_code] += 1
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         yield found
-    finally:
-        sys.setprofile(before)

@@ -5,7 +5,6 @@ Counted in calls of functions, which no other load on the machine changes.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
+from calls import profiled
 from train_twice import EVERYTHING
 from watchglass.capture.pytorch import PyTorchAdapter
 
@@ -68,12 +68,8 @@ def counted() -> Iterator[Counted]:
         if event == "call" or event == "c_call":
             found.calls += 1
 
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
+    with profiled(count):
         yield found
-    finally:
-        sys.setprofile(before)
 
 
 def calls(path: Path | None, model: nn.Module, *, discovered: bool, **settings: Any) -> list[int]:

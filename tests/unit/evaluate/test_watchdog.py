@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from calls import uncollected
 from waiting import PATIENCE_S, until
 from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog, wakeable
 
@@ -197,12 +198,13 @@ def test_a_call_asks_no_other_thread() -> None:
 
     watchdog.call(question)
     threads = threading.active_count()
-    sys.setprofile(note)
-    try:
-        for _ in range(100):
-            watchdog.call(question)
-    finally:
-        sys.setprofile(None)
+    with uncollected():
+        sys.setprofile(note)
+        try:
+            for _ in range(100):
+                watchdog.call(question)
+        finally:
+            sys.setprofile(None)
     assert called - collections.Counter(setprofile=1) == {"call": 100, "get_ident": 100, "question": 100}
     assert threading.active_count() == threads
 

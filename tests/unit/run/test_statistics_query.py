@@ -1,7 +1,6 @@
 """Statistics as one table, by Arrow, pandas, polars and SQL."""
 
 import math
-import sys
 import tracemalloc
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import polars
 import pyarrow as pa
 import pytest
 
+from calls import profiled
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import STATISTIC_FIELDS, Finding, Mode, Reduction, Severity
 from watchglass.run import open_run
@@ -185,13 +185,10 @@ def test_only_what_a_query_names_is_read(run):
         if event == "call" and frame.f_code is StatisticsQuery.read.__code__:
             asked.append(frame.f_locals["self"].fields)
 
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         run.sql("select count(*) from scalars")
         assert asked == []
         run.sql("select tensor, max(l2) from statistics group by all")
-    finally:
-        sys.setprofile(None)
     assert asked == [("max", "l2")]
 
 

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import sys
 import threading
 
 import numpy as np
 import pytest
 
+from calls import profiled
 from watchglass.errors import CompactedError
 from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Origin, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import column, of_array
@@ -260,11 +260,8 @@ def test_only_the_columns_that_are_asked_for_are_decoded(tmp_path):
             decoded.extend(frame.f_locals["names"])
 
     tables = left_in(path)
-    sys.setprofile(note)
-    try:
+    with profiled(note):
         tables.statistics.of_tensor(ids(tables, "a.weight")[0], fields=("max",))[:2]
-    finally:
-        sys.setprofile(None)
     assert set(decoded) & set(STATISTIC_FIELDS) == {"max"}
 
 
