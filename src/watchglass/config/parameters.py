@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
 from watchglass.errors import InvalidValueError
+from watchglass.records import field_types
 
 _KEY = "watchglass.parameter"
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
@@ -158,7 +158,7 @@ def validate(instance: Any, owner: str = "") -> None:
         ParameterError: A value of the wrong type or outside its limits.
     """
     owner = owner or type(instance).__name__
-    hints = _hints(type(instance))
+    hints = field_types(type(instance))
     for field in dataclasses.fields(instance):
         limits = field.metadata.get(_KEY)
         if limits is None:
@@ -221,7 +221,7 @@ def check_names(given: Iterable[str], known: Iterable[str], owner: str, prefix: 
 
 def describe(cls: type[Any]) -> list[ParameterInfo]:
     """The parameters of a dataclass, in order of definition."""
-    hints = _hints(cls)
+    hints = field_types(cls)
     return [
         ParameterInfo(
             field.name,
@@ -266,10 +266,6 @@ def _plain(value: Any) -> Any:
 def _default(field: dataclasses.Field[Any]) -> str:
     unnamed = field.default in (dataclasses.MISSING, None) or dataclasses.is_dataclass(field.default)
     return "" if unnamed else f"; the default is {field.default!r}"
-
-
-#: Types of the fields of a class, cached because each worker has instances of each rule.
-_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def _type_name(hint: Any) -> str:

@@ -11,6 +11,7 @@ from watchglass.records.failure import (
     Failure as Failure,
     UnsteppedBackwards as UnsteppedBackwards,
 )
+from watchglass.records.field_types import field_types as field_types
 from watchglass.records.findings import (
     CURE as CURE,
     Finding as Finding,

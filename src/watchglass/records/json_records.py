@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
 from itertools import repeat
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from watchglass.records.field_types import field_types
 
 _Record = TypeVar("_Record")
-_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def as_json(value: Any) -> Any:
@@ -55,7 +55,7 @@ def record_from_json(kind: type[_Record], data: Mapping[str, Any]) -> _Record:
     Raises:
         TypeError, ValueError, KeyError, AttributeError: It is none.
     """
-    hints = _hints(kind)
+    hints = field_types(kind)
     return kind(**{field.name: _read(hints[field.name], data[field.name]) for field in fields(kind)})  # type: ignore[arg-type]
 
 
