@@ -21,6 +21,8 @@ _PARTS = {"mean_fetch_s": "to fetch samples from the data set", "mean_collate_s"
 _ENOUGH = 16
 #: Time to make a batch that is no longer than what a worker process needs to send it (house).
 _SMALL_S = 1e-3
+#: A gain below this share of the greatest possible one is stated beside it (house).
+_LESS = 0.9
 
 
 class InputBound(Rule):
@@ -33,7 +35,8 @@ class InputBound(Rule):
         only so much counts as the GPUs were idle, because a copy also waits until the device has done what came before;
         where no sample of a GPU shows that, they are an `info` at most. A run that is too short for two windows is
         judged at its end. The gain is an upper bound: steps without any wait, and all else as it was. On a GPU, which
-        computes while the script waits, less may be gained.
+        computes while the script waits, less may be gained. Where the number of workers that is advised makes batches
+        more slowly than the rest of a step takes, the message also states the gain with that number.
     Usual causes: a loader without worker processes; samples that are decoded or augmented on the way; slow storage;
         copies from memory that is not pinned, or that are not `non_blocking`.
     What to try: worker processes, `num_workers`; samples that are prepared once and stored; larger reads. Where a
@@ -51,7 +54,7 @@ class InputBound(Rule):
         Needs(metrics=("cpu.limit", "gpu.utilization", "gpu.processes"), optional=True),
     )
     streams = Windows(kinds=("samples",), length_s=1)
-    state_version = 2
+    state_version = 3
 
     moderate: float = parameter(5.0, help="wait that is an info", unit="%", gt=0, le=100)
     high: float = parameter(20.0, help="wait that is a warning", unit="%", gt=0, le=100)
@@ -66,16 +69,26 @@ class InputBound(Rule):
     #: Sums of each loader over the judged training steps: batches, seconds to fetch, collate and transfer them; and the
     #: largest number of workers.
     batches: dict[str, list[float]] = state(dict)
+    #: Cores that the run may use on one machine; 0 before a sample says it.
+    cores: float = state(float)
+    #: Whether the last step was a training step that may be judged.
+    judges: bool = state(bool)
     #: See :func:`with_busiest`.
     busy: list[float] = state(lambda: [0.0, 0])
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
         """A finding after windows with long waits."""
         self._note_loaders(step)
+        self.cores = _cores(step) or self.cores
         phases = [view.phases for view in step.views if view.phases is not None]
         if step.mode is not Mode.TRAIN or not phases:
+            # The last batches of an epoch are in the first step after it.
+            if self.judges:
+                self._add_batches(step)
+            self.judges = False
             return
-        if not step_windows.note_step(self.windows):
+        self.judges = step_windows.note_step(self.windows)
+        if not self.judges:
             return
         self.reads = self.reads or any(each["data"] > 0 or each["copy"] > 0 for each in phases)
         self._add_batches(step)
@@ -104,7 +117,7 @@ class InputBound(Rule):
         if not windows:
             return
         sums = [[sum(column) for column in zip(*rows, strict=True)] for rows in windows]
-        yield from self._waits(step, [(wait, whole) for wait, _, whole in sums])
+        yield from self._waits(step, [(wait, whole) for wait, _, whole in sums], sum(map(len, windows)))
         yield from self._copies(step, [(copy, whole) for _, copy, whole in sums])
 
     def _copies(self, step: JointStep, windows: list[tuple[float, float]]) -> Iterable[Finding]:
@@ -135,20 +148,21 @@ class InputBound(Rule):
             evidence={"gain": gain, **({} if idle is None else {"idle": idle})},
         )
 
-    def _waits(self, step: JointStep, windows: list[tuple[float, float]]) -> Iterable[Finding]:
+    def _waits(self, step: JointStep, windows: list[tuple[float, float]], steps: int) -> Iterable[Finding]:
         waited, whole = (sum(column) for column in zip(*windows, strict=True))
         least = min(100 * wait / max(time, 1e-9) for wait, time in windows)
         if least < self.moderate or waited >= whole:
             return
         severe = least >= self.high
         percent, gain = 100 * waited / whole, whole / (whole - waited)
-        workers, cores, parts = self._workers(), _cores(step), self._parts()
+        workers, cores, parts = self._workers(), self.cores, self._parts()
         ranks = len({view.worker for view in step.views})
         of_rank = cores / ranks
         mean = f", in the mean of {ranks} ranks" if ranks > 1 else ""
         small = workers == 0 and bool(parts) and parts["mean_fetch_s"] + parts["mean_collate_s"] < _SMALL_S
         sent = bool(workers and parts) and parts["mean_transfer_s"] > parts["mean_fetch_s"] + parts["mean_collate_s"]
         more = None if small else 0 if sent else _workers_to_try(workers, of_rank)
+        tried = whole / max(whole - waited, self._made_s(ranks) * steps * ranks / more) if more else gain
         symptom = "waits_for_small_batches" if small else "waits_for_workers" if workers else "waits_without_workers"
         if sent:
             symptom = "waits_for_transfers"
@@ -162,6 +176,7 @@ class InputBound(Rule):
             value=percent,
             limit=self.high if severe else self.moderate,
             message=f"{percent:.0f} % of each training step waits for data{mean}{_loading(workers, cores, more)}"
+            f"{f', with which steps are at most {tried:.1f} times as fast' if tried < _LESS * gain else ''}"
             f"{_making(parts)}; without these waits steps are at most {gain:.1f} times as fast",
             symptoms=(symptom,) if severe else (),
             evidence={"gain": gain, **{name: number for name, number in known.items() if number is not None}},
@@ -186,6 +201,13 @@ class InputBound(Rule):
         if not batches or not all(map(math.isfinite, sums)):
             return {}
         return dict(zip(_PARTS, (each / batches for each in sums), strict=True))
+
+    def _made_s(self, ranks: int) -> float:
+        """Mean seconds in which one process makes the batches of a step of one rank; 0 where that is unknown."""
+        batches = max(self.batches.values(), default=[0.0])[0]
+        parts = self._parts()
+        steps = max(self.windows["counted"], 1) * ranks
+        return (parts["mean_fetch_s"] + parts["mean_collate_s"]) * batches / steps if parts else 0.0
 
     def _workers(self) -> int | None:
         """The number of workers of the loader with the most batches, which is that of the training data; or None."""

@@ -125,6 +125,38 @@ def test_the_advice_fits_the_workers_that_the_batches_had(
     assert words in finding.message
 
 
+@pytest.mark.parametrize(
+    ("fetch_s", "batches", "of", "words"),
+    [
+        # A worker makes a batch while the rest of the step runs.
+        (0.1, 1, 2, "; try num_workers=1; of the"),
+        (0.2, 1, 2, "; try num_workers=1, with which steps are at most 1.5 times as fast; of the"),
+        (0.2, 1, 8, "; try num_workers=4; of the"),
+        # Four batches for each update, each made by the process that trains.
+        (0.05, 4, 2, "; try num_workers=1, with which steps are at most 1.5 times as fast; of the"),
+    ],
+)
+def test_a_number_of_workers_that_is_not_enough_is_advised_with_its_gain(
+    run_path: Path, fetch_s: float, batches: int, of: int, words: str
+) -> None:
+    load = (1, -1, batches, batches * fetch_s, 0.0, 0.0, 0.0)
+    step = phased(data_s=batches * fetch_s, forward_s=0.1, loads=[load])
+    (finding,) = found(run_path, [cores(of), *[step] * 80])
+    assert words in finding.message
+    assert finding.message.endswith(f"steps are at most {1 + 10 * batches * fetch_s:.1f} times as fast")
+
+
+def test_a_short_run_is_judged_with_the_cores_of_its_samples_and_the_last_batches_of_its_epochs(run_path: Path) -> None:
+    """Each epoch ends with fewer batches than a row of their times has, so the evaluation after it has them."""
+    train, load = phased(data_s=0.1, forward_s=0.1), (1, -1, 8, 0.004, 0.002, 0.0, 0.0)
+    evaluation = phased(Mode.EVAL, data_s=0.1, forward_s=0.1, loads=[load])
+    later = phased(Mode.EVAL, data_s=0.1, forward_s=0.1, loads=[(2, -1, 99, 99.0, 0.0, 0.0, 0.0)])
+    epoch = [*[train] * 8, evaluation, later]
+    (finding,) = found(run_path, [cores(16), *epoch * 5])
+    assert "0 loader workers on 16 cores; of the 0.75 ms of a batch" in finding.message
+    assert finding.causes[0] == "small_batches_in_pieces"
+
+
 def test_cores_are_shared_by_ranks(run_path: Path) -> None:
     (finding,) = found(run_path, [cores(16), *steps(80, 0.1)], workers=4)
     assert "waits for data, in the mean of 4 ranks: 0 loader workers on 16 cores; try num_workers=2;" in finding.message
