@@ -124,6 +124,13 @@ def test_a_function_that_calls_itself_has_the_time_of_its_outermost_calls() -> N
     assert names == [("main", 0, 10.0), ("walk", 1, 6.0), ("walk", 2, 2.0), ("leaf", 3, 1.5), ("walk", 1, 3.0)]
 
 
+def test_pyinstrument_gives_no_file_of_a_function_that_is_not_written_in_python() -> None:
+    built_in = Frame("sleep", 1.0)
+    built_in.file_path, built_in.line_no = "<built-in>", 0
+    functions, _ = _of_tree(Frame("main", 2.0, built_in))
+    assert [(each.name, each.file, each.line) for each in functions] == [("main", "main.py", 1), ("sleep", "", 0)]
+
+
 @pytest.mark.parametrize("profiler", ["cprofile", "pyinstrument"])
 def test_a_window_changes_no_number(tmp_path: Path, profiler: str) -> None:
     pytest.importorskip(profiler if profiler == "pyinstrument" else "cProfile")

@@ -15,6 +15,7 @@ from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, Modul
 from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
 from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
 from watchglass.view.text import exact_duration as _exact, percent, quantity, size
+from watchglass.view.usage import function_name
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -247,8 +248,8 @@ def function_rows(profile: PythonProfile) -> list[tuple[str, ...]]:
     whole = sum(row.self_s for row in profile.rows)
     return [
         (
-            _short(row.name), _place(row), f"{row.calls / steps:,.4g}" if row.calls else "", _exact(row.self_s / steps),
-            percent(row.self_s / whole) if whole > 0 else "", _exact(row.total_s / steps),
+            _short(function_name(row)), _place(row), f"{row.calls / steps:,.4g}" if row.calls else "",
+            _exact(row.self_s / steps), percent(row.self_s / whole) if whole > 0 else "", _exact(row.total_s / steps),
         )
         for row in profile.rows[:_MAX_OPERATORS]
     ]  # fmt: skip

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from watchglass.records import WindowCost, count
+from watchglass.records import FunctionTotals, WindowCost, count
 from watchglass.view.text import duration, exact_duration, percent, printable, size
 
 if TYPE_CHECKING:
     from watchglass.run import LoaderWorkers, ModuleTimes, Operators, Phases, PythonProfile, Usage
+
+#: Functions that are not written in Python, as cProfile names them.
+_BUILT_IN = re.compile(r"<built-in method (\S+)>")
+_METHOD = re.compile(r"<method '(\S+)' of '(\S+)' objects>")
 
 
 def usage_sentence(usage: Usage) -> str:
@@ -97,9 +102,17 @@ def functions_sentence(profile: PythonProfile) -> str:
     Shares are of the time in all recorded functions.
     """
     whole = sum(row.self_s for row in profile.rows)
-    words = ", ".join(f"{percent(row.self_s / whole)} {row.name}" for row in profile.rows[:_NAMED] if row.self_s > 0)
+    words = ", ".join(
+        f"{percent(row.self_s / whole)} {function_name(row)}" for row in profile.rows[:_NAMED] if row.self_s > 0
+    )
     steps = f"steps {profile.steps.start}:{profile.steps.stop}, {profile.profiler}: {words or 'no time'}"
     return "; ".join(filter(None, (steps, window_cost_sentence(profile.cost))))
+
+
+def function_name(row: FunctionTotals) -> str:
+    """The name that the script calls it by: ``torch._C._nn.linear`` for ``<built-in method torch._C._nn.linear>``."""
+    found = _BUILT_IN.fullmatch(row.name) or _METHOD.fullmatch(row.name)
+    return ".".join(reversed(found.groups())) if found else row.name
 
 
 def window_cost_sentence(cost: WindowCost) -> str:

@@ -36,6 +36,7 @@ from watchglass.view.time_figures import (
     time_figures,
     usage_rows,
 )
+from watchglass.view.usage import functions_sentence
 
 #: Seconds of data, prepare, copy, forward, backward, update and other; nothing prepares or copies.
 TRAIN, EVAL = (0.04, 0.0, 0.0, 0.02, 0.03, 0.01, 0.0), (0.001, 0.0, 0.0, 0.005, 0.0, 0.0, 0.004)
@@ -208,3 +209,15 @@ def test_the_place_of_compiled_code_leaves_room_for_its_times() -> None:
     long, short = (row[1] for row in function_rows(profile))
     assert (len(long), long[:3], long[-8:]) == (48, "...", ".py:1038")
     assert short == "work/train.py:7"
+
+
+def test_functions_that_are_not_written_in_python_have_the_names_by_which_scripts_call_them() -> None:
+    names = (
+        "<built-in method torch._C._nn.linear>", "<method 'run_backward' of 'torch._C._EngineBase' objects>",
+        "DS.__getitem__.<locals>.<listcomp>", "<lambda>",
+    )  # fmt: skip
+    rows = tuple(FunctionTotals(name, "", 0, 2, 0.1, 0.1) for name in names)
+    profile = PythonProfile("worker_0", "cprofile", range(4, 6), rows, (), WindowCost(), 0, "")
+    shown = ["torch._C._nn.linear", "torch._C._EngineBase.run_backward", *names[2:]]
+    assert [row[0] for row in function_rows(profile)] == shown
+    assert all(f"25 % {name}" in functions_sentence(profile) for name in shown[:3])

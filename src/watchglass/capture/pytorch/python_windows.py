@@ -220,4 +220,5 @@ def _called(frame: Any) -> list[Any]:
 
 
 def _key(frame: Any) -> tuple[str, str, int]:
-    return str(frame.function), str(frame.file_path or ""), int(frame.line_no or 0)
+    file = str(frame.file_path or "")
+    return str(frame.function), "" if file == "<built-in>" else file, int(frame.line_no or 0)
