@@ -24,7 +24,12 @@ from watchglass import open_run
 from watchglass.capture import Hook, attach, framework
 from watchglass.capture.pytorch import module_times
 from watchglass.capture.pytorch.device.readback import stopwatch_of
+from watchglass.cli.run_contents import head_of
+from watchglass.diagnose import verdict
+from watchglass.records import UntimedModules
 from watchglass.run import ModuleTimes
+from watchglass.view.time_tables import code_tables
+from watchglass.view.verdict_sentences import closing
 
 STEPS = 60
 
@@ -232,14 +237,53 @@ def test_a_graph_that_outlives_its_step_notes_nothing(tmp_path: Path) -> None:
     assert milliseconds(times_of(tmp_path / "run"), "")[:2] == [1, 2]
 
 
-def test_a_compiled_model_is_not_timed(tmp_path: Path) -> None:
+def test_a_compiled_model_is_not_timed_and_that_is_stated_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     with watched(tmp_path / "run", model):
         compiled = torch.compile(model, backend="eager")
-        fit(compiled, 30)
-    times = times_of(tmp_path / "run")
+        fit(compiled, 60)
+    run = open_run(tmp_path / "run")
+    times = run.module_times()
     assert (len(times), len(times.steps), times.on_device) == (0, 0, False)
-    assert len(open_run(tmp_path / "run").steps()) == 30
+    assert len(run.steps()) == 60
+    reason = "it is compiled, and hooks would make PyTorch compile it again"
+    assert times.untimed == (UntimedModules("Sequential", reason),)
+    assert repr(times).endswith(f"; Sequential not timed: {reason})")
+    said = f"watchglass: the modules of Sequential are not timed: {reason}; --profile-steps shows its operators"
+    assert [message for message in caplog.messages if "not timed" in message] == [said]
+    assert ("not timed", f"modules of Sequential: {reason}") in head_of(run)
+    assert f"not timed: modules of Sequential: {reason}" in list(closing(verdict(run)))
+    assert ("Modules of Sequential were not timed") in [title for title, _ in code_tables(run)]
+
+
+def test_a_model_that_a_compiled_function_calls_is_not_timed_and_that_is_stated(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    with watched(tmp_path / "run", model):
+
+        @torch.compile(backend="eager")
+        def call(inputs: Tensor) -> Tensor:
+            return model(inputs)
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(30):
+            call(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (untimed,) = times_of(tmp_path / "run").untimed
+    assert untimed.model == "Linear"
+    assert untimed.reason.startswith("a function was compiled that may call it")
+
+
+def test_a_model_that_is_timed_beside_loaded_compiler_states_nothing(tmp_path: Path) -> None:
+    torch.compile(nn.Linear(1, 1), backend="eager")(torch.ones(1, 1))
+    model = nn.Linear(4, 4)
+    with watched(tmp_path / "run", model):
+        fit(model)
+    times = times_of(tmp_path / "run")
+    assert len(times)
+    assert times.untimed == ()
 
 
 def test_nothing_is_timed_unless_asked(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from watchglass.errors import WatchglassError
 from watchglass.record import recovered_steps
-from watchglass.records import Mode, Role, WindowRefusal, count
+from watchglass.records import Mode, Role, UntimedModules, WindowRefusal, count
 from watchglass.run import Run, ending_of, leaders_of, state_of, usage_of
 from watchglass.store import is_alive, lease_holder
 from watchglass.view import (
@@ -24,6 +24,7 @@ from watchglass.view import (
     phases_sentence,
     printable,
     refusal_sentence,
+    untimed_sentence,
     usage_sentence,
 )
 
@@ -60,6 +61,7 @@ def head_of(run: Run) -> Rows:
         *(("time", phases_sentence(phases)) for phases in (run.phases(),) if len(phases)),
         *(("loading", loading_sentence(loading)) for loading in (run.loader_workers(),) if len(loading)),
         *(("modules", modules_sentence(times)) for times in (run.module_times(),) if len(times)),
+        *(("not timed", untimed_sentence(fact.data)) for fact in run.facts(UntimedModules.KIND)),
         *(("operators", operators_sentence(operators)) for operators in run.operators() if len(operators)),
         *(("functions", functions_sentence(profile)) for profile in run.python_profiles() if len(profile)),
         *(("not profiled", refusal_sentence(fact.data)) for fact in run.facts(WindowRefusal.KIND)),

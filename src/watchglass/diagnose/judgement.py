@@ -20,6 +20,7 @@ from watchglass.records import (
     Severity,
     Status,
     StepEnd,
+    UntimedModules,
     Verdict,
     WindowRefusal,
     judged,
@@ -269,6 +270,8 @@ def _capture(run: Run) -> dict[str, Any]:
             # `watchglass profile` prints why its own request was refused.
             if refused := [each for each in refusals if each.get("request") is None]:
                 found["refused_windows"] = refused
+            if untimed := [dict(fact.data) for fact in run.facts(UntimedModules.KIND, name)]:
+                found["untimed_modules"] = untimed
             break
     recovered = sum(recovered_steps(run.worker(worker).lifecycle) for worker in run.workers)
     return {**found, "recovered_steps": recovered} if recovered else found

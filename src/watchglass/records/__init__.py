@@ -34,7 +34,11 @@ from watchglass.records.json_records import (
     record_as_json as record_as_json,
     record_from_json as record_from_json,
 )
-from watchglass.records.module_times import ModuleSeconds as ModuleSeconds, StepModules as StepModules
+from watchglass.records.module_times import (
+    ModuleSeconds as ModuleSeconds,
+    StepModules as StepModules,
+    UntimedModules as UntimedModules,
+)
 from watchglass.records.operators import (
     MemoryTotals as MemoryTotals,
     ModuleOperator as ModuleOperator,

@@ -32,6 +32,27 @@ class ModuleSeconds:
 
 
 @dataclass(frozen=True)
+class UntimedModules:
+    """A model whose modules were to be timed and are not.
+
+    Attributes:
+        model: Its type.
+        reason: Why, as a clause without a full stop.
+    """
+
+    KIND: ClassVar = "modules_not_timed"
+
+    model: str
+    reason: str
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> UntimedModules | None:
+        """From the data of a fact; None if they are not valid."""
+        texts = data.get("model"), data.get("reason")
+        return cls(*texts) if all(isinstance(text, str) for text in texts) else None  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
 class StepModules:
     """The modules of one step.
 

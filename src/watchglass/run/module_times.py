@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Mode, StepModules, count
+from watchglass.records import Mode, StepModules, UntimedModules, count
 from watchglass.run.table import needed
 from watchglass.run.worker import Worker
 
@@ -60,6 +60,7 @@ class ModuleTimes:
             that did not call the module.
         backward: The same of the backwards.
         on_device: Whether these are times of a device, and not of the host.
+        untimed: Models whose modules were to be timed and are not, such as compiled ones, with the reason.
     """
 
     worker: str
@@ -68,6 +69,7 @@ class ModuleTimes:
     forward: NDArray[np.float64]
     backward: NDArray[np.float64]
     on_device: bool
+    untimed: tuple[UntimedModules, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -101,7 +103,8 @@ class ModuleTimes:
 
     def __repr__(self) -> str:
         modules, steps = count(len(self), "module"), count(len(self.steps), "step")
-        return f"ModuleTimes({modules} in {steps} of {self.worker!r})"
+        untimed = "".join(f"; {each.model} not timed: {each.reason}" for each in self.untimed)
+        return f"ModuleTimes({modules} in {steps} of {self.worker!r}{untimed})"
 
 
 def module_times_of(worker: Worker) -> ModuleTimes:
@@ -131,7 +134,14 @@ def module_times_of(worker: Worker) -> ModuleTimes:
     means = [values.sum(0) / steps_of for values in (calls, forward, backward)]
     on_device = bool(found) and found[-1][1].on_device
     rows = tuple(_with_submodules(key, types[key], column, means) for key in types)
-    return ModuleTimes(worker.name, np.array([step for step, _ in found], np.int64), rows, forward, backward, on_device)
+    timed_steps = np.array([step for step, _ in found], np.int64)
+    return ModuleTimes(worker.name, timed_steps, rows, forward, backward, on_device, untimed_models(worker))
+
+
+def untimed_models(worker: Worker) -> tuple[UntimedModules, ...]:
+    """The models of a worker whose modules are not timed although that was asked for, each once."""
+    found = (UntimedModules.from_data(fact.data) for fact in worker.facts(UntimedModules.KIND))
+    return tuple(dict.fromkeys(each for each in found if each is not None))
 
 
 def _with_submodules(

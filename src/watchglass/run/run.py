@@ -427,7 +427,7 @@ class Run:
     def module_times(self, worker: str | None = None) -> ModuleTimes:
         """The time of each module, forward and backward, in the training steps in which it was measured.
 
-        Without rows if it was not measured.
+        Without rows if it was not measured; its ``untimed`` names models that cannot be timed, such as compiled ones.
 
         Args:
             worker: Whose modules.

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         operators_sentence as operators_sentence,
         phases_sentence as phases_sentence,
         refusal_sentence as refusal_sentence,
+        untimed_sentence as untimed_sentence,
         usage_sentence as usage_sentence,
         window_cost_sentence as window_cost_sentence,
     )

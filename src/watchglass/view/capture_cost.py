@@ -7,19 +7,20 @@ from typing import Any
 
 from watchglass.records import count
 from watchglass.view.text import duration, percent, printable, size
-from watchglass.view.usage import refusal_sentence
+from watchglass.view.usage import refusal_sentence, untimed_sentence
 
 #: Share of the time that waits for data from which on it is stated: there XProf calls a step moderately input-bound.
 _NOTABLE_WAIT = 0.05
 
 
 def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
-    """One line each for the cost in training steps, records written and dropped, the wait for data, refused windows.
+    """One line each for the cost in steps, records written and dropped, the wait for data, what was not profiled.
 
     Args:
         counters: As in a worker's ``left`` event. Missing ones, and those that are not numbers, are omitted. ``worker``
             names the worker if there are several, ``phases`` has the shares of the phases of its steps, and
-            ``refused_windows`` the windows of the configuration that were not profiled.
+            ``refused_windows`` the windows of the configuration that were not profiled, and ``untimed_modules`` the
+            models whose modules were to be timed and are not.
     """
     worker = counters.get("worker")
     whose = f"on {printable(worker)}: " if isinstance(worker, str) else ""
@@ -61,6 +62,10 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     for refusal in refused if isinstance(refused, list) else ():
         if isinstance(refusal, Mapping):
             yield f"{whose}not profiled: {refusal_sentence(refusal)}"
+    untimed = counters.get("untimed_modules")
+    for each in untimed if isinstance(untimed, list) else ():
+        if isinstance(each, Mapping):
+            yield f"{whose}not timed: {untimed_sentence(each)}"
 
 
 def notable_wait(counters: Mapping[str, Any]) -> float | None:

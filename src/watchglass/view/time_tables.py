@@ -36,6 +36,9 @@ def code_tables(run: Run) -> list[tuple[str, str]]:
         where = ", times of the device" if times.on_device else ""
         title = f"Modules, per step, in {count(len(times.steps), 'step')} that were timed{where}"
         tables.append((title, table_html(_MODULES, [tuple(map(escaped, row)) for row in module_rows(times)])))
+    for each in times.untimed:
+        title = f"Modules of {escaped(each.model)} were not timed"
+        tables.append((title, f"<p>{escaped(each.reason)}; windows of operators (--profile-steps) are possible</p>"))
     for operators in run.operators():
         steps = f"of training steps {operators.steps.start}:{operators.steps.stop}, per step"
         rows = [OPERATOR_TITLES, *(tuple(map(escaped, row)) for row in operator_rows(operators))]

@@ -128,6 +128,11 @@ def refusal_sentence(refusal: Mapping[str, Any]) -> str:
     return printable(f"steps {refusal.get('window')}: {refusal.get('reason')}")
 
 
+def untimed_sentence(untimed: Mapping[str, Any]) -> str:
+    """``"modules of Net: it is compiled, ..."``, from the data of a fact ``modules_not_timed``."""
+    return printable(f"modules of {untimed.get('model')}: {untimed.get('reason')}")
+
+
 def modules_sentence(times: ModuleTimes) -> str:
     """``"12 steps, forward and backward: 41 % fc2 (Linear), 20 % fc1 (Linear), 9 % the model itself (Net)"``.
 

@@ -77,3 +77,10 @@ def test_windows_that_were_not_profiled_are_named_with_the_reason() -> None:
     assert list(capture_lines({"refused_windows": [refused]})) == [
         "not profiled: steps 5000:5005: the training run ended before step 5000"
     ]
+
+
+def test_models_whose_modules_are_not_timed_are_named_with_the_reason() -> None:
+    untimed = {"model": "Net", "reason": "it is compiled"}
+    lines = ["not timed: modules of Net: it is compiled"]
+    assert list(capture_lines({"untimed_modules": [untimed, "damaged"]})) == lines
+    assert list(capture_lines({"untimed_modules": "damaged"})) == []

@@ -8,6 +8,9 @@ put nodes of its own into the graph, and forbid modules that work in place.
 from __future__ import annotations
 
 import functools
+import logging
+import weakref
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -21,10 +24,13 @@ from watchglass.capture.pytorch.device.readback import stopwatch_of
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.module_capture import ModuleCapture
 from watchglass.capture.pytorch.module_hooks import Switch
+from watchglass.capture.pytorch.module_tree import is_compiled, unwrap
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import OpenStep
-from watchglass.records import StepModules
+from watchglass.records import StepModules, UntimedModules
+
+_log = logging.getLogger("watchglass")
 
 #: The first timed step, and the least interval: house. Before it, modules and allocators warm up.
 _FIRST, _INTERVAL = 8, 16
@@ -52,6 +58,8 @@ class ModuleTiming:
         # Nodes that have a hook, alive until the backward is over, so that their identities stay unique.
         self._marked: dict[int, Any] = {}
         self._on = self._known = False
+        # Models that were reported as not timed.
+        self._untimed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         hook = current.hook
         entered, left = (hook.guarded(each, unless=compiling) for each in (self._entered, self._returned))
         self._observing = (
@@ -83,8 +91,9 @@ class ModuleTiming:
             number = call.step.mode_step
             if call.step.due or number < self._next:
                 return
-            self._next = number + max(_INTERVAL, int(number * _SHARE))
+            self._wait(number)
             if not self._can_time(call.root):
+                self._report_compiled(call.step, call.root)
                 return
             self._step = call.step
             self._timeline = ModuleTimeline(stopwatch_of(_device_of(call), self._current.hook.phase_clock))
@@ -111,6 +120,11 @@ class ModuleTiming:
         """A step is over: its times are summed up on the recorder's thread."""
         timeline = self._timeline
         if timeline is None or step is not self._step:
+            # A compiled function called the model: no forward was seen.
+            if self._on and step.mode_step >= self._next and self._capture.compiled.expected:
+                self._wait(step.mode_step)
+                for root in self._current.models.roots():
+                    self._report_compiled(step, root)
             return
         places = [self._current.models.module(module) for module in self._numbers]
         modules = [
@@ -158,6 +172,25 @@ class ModuleTiming:
 
     def _can_time(self, root: nn.Module) -> bool:
         return not captured() and root not in self._capture.compiled and not self._capture.compiled.expected
+
+    def _wait(self, number: int) -> None:
+        """The step with this number has had its turn."""
+        self._next = number + max(_INTERVAL, int(number * _SHARE))
+
+    def _report_compiled(self, step: OpenStep, root: nn.Module) -> None:
+        """State once that the modules of a model are not timed, if compiled code calls them."""
+        model, expected = unwrap(root), self._capture.compiled.expected
+        if captured() or model in self._untimed or not (expected or is_compiled(root)):
+            return
+        self._untimed.add(model)
+        what = "it is compiled" if is_compiled(root) else "a function was compiled that may call it"
+        untimed = UntimedModules(type(model).__name__, f"{what}, and hooks would make PyTorch compile it again")
+        step.records.facts.append((UntimedModules.KIND, untimed.model, asdict(untimed)))
+        _log.warning(
+            "watchglass: the modules of %s are not timed: %s; --profile-steps shows its operators",
+            untimed.model,
+            untimed.reason,
+        )
 
     def _observe(self, on: bool) -> None:
         for switch in self._observing:
