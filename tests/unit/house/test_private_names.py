@@ -48,6 +48,7 @@ def _operator(namespace: str) -> bool:
 #: Each name, or prefix, and how to see whether PyTorch has it.
 LISTED: dict[str, Callable[[], bool]] = {
     "_version": lambda: torch.ones(1)._version == 0,
+    "_parameters": lambda: "weight" in nn.Linear(1, 1)._parameters,
     "_saved_": lambda: all(hasattr(node, name) for node, names in _nodes() for name in names.split()),
     "_raw_saved_": lambda: hasattr((_leaf() * 2.0).grad_fn._raw_saved_other, "unpack_hook"),
     "_input_metadata": lambda: list(_softmax()._input_metadata[0].shape) == [2, 3],
