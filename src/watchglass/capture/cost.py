@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict, deque
 from typing import Any
 
@@ -89,12 +88,19 @@ class Cost:
             self._reported_ns = step.end_ns
             step.records.facts.append(("capture_cost", "budget", {**self.report(), **self._recorder.report()}))
 
-    def steady_steps_ended(self, steps: int, duration_ns: int, extra_ns: int) -> None:
-        """Add steps on the fast path: their time together, and ``extra_ns`` of callbacks beyond their usual cost."""
+    def steady_steps_ended(self, steps: int, start_ns: int, end_ns: int, extra_ns: int) -> None:
+        """Add steps on the fast path.
+
+        Args:
+            steps: How many.
+            start_ns: When the first began, by the clock of steps.
+            end_ns: When the last ended.
+            extra_ns: Time of callbacks beyond their usual cost.
+        """
         if steps:
             self._steps += steps
-            self._last_end_ns = time.monotonic_ns()
-            self._plan.budget.passed(steps, duration_ns, extra_ns)
+            self._last_end_ns = end_ns
+            self._plan.budget.passed(steps, end_ns - start_ns, extra_ns)
 
     def _share_of_devices(self) -> float:
         """Device time of one capture, averaged over the last ones."""

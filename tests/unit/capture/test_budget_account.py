@@ -206,8 +206,12 @@ def test_now_and_then_a_captured_step_reports_what_was_spent_so_far() -> None:
 def test_steps_on_the_shortest_path_are_steps_of_the_training() -> None:
     account = Account().run(50)
     before = account.cost.report()
-    account.cost.steady_steps_ended(30, 30 * 5 * MS, 10 * US)
+    start_ns = int(account.now_ns)
+    account.now_ns += 30 * 5 * MS
+    account.cost.steady_steps_ended(30, start_ns, int(account.now_ns), 10 * US)
     after = account.cost.report()
     assert after["train_steps"] - before["train_steps"] == 30
     assert after["train_ns"] - before["train_ns"] == 150 * MS
     assert after["callback_ns"] - before["callback_ns"] == 10 * US
+    account.run(1)
+    assert account.cost.report()["train_ns"] - after["train_ns"] == 5 * MS, "the next step begins where they ended"

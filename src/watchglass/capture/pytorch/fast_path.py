@@ -375,7 +375,7 @@ class FastPath:
             return
         self._first = self._step
         self._norm_ns = 0
-        self._since_ns = monotonic_ns()
+        self._since_ns = hook.clock.now_ns()
         self._now.at, self._now.follows = BETWEEN, pattern.begins
         # Its records belong to the recorder now; they must not be kept alive up to the next forward on the full path.
         self._current.forward = None
@@ -420,7 +420,7 @@ class FastPath:
         for listener in self._current.events.resting:
             listener(False)
         self._hook.alternating.passed(self.pattern.model, steps)
-        self._hook.cost.steady_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
+        self._hook.cost.steady_steps_ended(steps, self._since_ns, self._hook.clock.now_ns(), self._norm_ns)
         if at != BETWEEN:
             self._hand_over(at, superseded)
         if at == IN_BACKWARD and self._read is not None:
