@@ -107,14 +107,25 @@ class TestMemoryLeak(RuleSuite):
 
 
 def test_the_message_has_rate_and_time_left(run_path: Path) -> None:
-    run = minutes(growing(8), **{"memory.limit": [16e9] * 12})
+    run = minutes(growing(6), **{"memory.limit": [16e9] * 12})
     (finding,) = found(run_path, run)
+    assert finding.count == 1
     assert finding.message == (
         "the memory of the run's processes grew from 1.10 GB to 1.40 GB in 3 minutes, 16.7 MB for each training step, "
-        "and did not level off; at this rate the limit of 16.00 GB is reached in 2 hours"
+        "and did not level off; at this rate the limit of 16.00 GB is reached 2 hours after step 29"
     )
     assert finding.evidence["bytes_per_second"] == pytest.approx(100 * MB / 60, rel=1e-3)
     assert finding.ends_in_s == pytest.approx(146 * 60, rel=1e-3)
+
+
+def test_a_leak_that_is_seen_again_states_the_newest_time_left(run_path: Path) -> None:
+    run = minutes([*growing(8), *growing(6, by=500 * MB, begin=2e9)], **{"memory.limit": [16e9] * 12})
+    (finding,) = found(run_path, run)
+    assert (finding.step, finding.last_step) == (35, 83)
+    last = 2e9 + 500 * MB * 4
+    assert finding.ends_in_s == pytest.approx((16e9 - last) / (500 * MB) * 60, rel=1e-3)
+    assert "at this rate the limit of 16.00 GB is reached 24 minutes after step" in finding.message
+    assert finding.evidence["bytes_per_second"] == pytest.approx(500 * MB / 60, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class Finding:
     def ends_in_s(self) -> float | None:
         """In how many seconds what it found ends the run, as its evidence states, at least 0: 0 where the run stands.
 
-        None for what ends no run, or where that is not known. It counts from the step at which it was first seen.
+        None for what ends no run, or where that is not known. It counts from the step at which it was last seen.
         """
         stated = self._stated("ends_in_s")
         return stated if stated is not None and stated >= 0 else None

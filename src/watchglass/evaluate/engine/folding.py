@@ -33,6 +33,8 @@ class Folded:
 class Folding:
     """The findings of one rule on one worker of one attempt. Those of the same severity and subject are one.
 
+    It has the words and values of the first of them. If they state when the run ends, it has those of the newest.
+
     Attributes:
         dropped: Number of findings beyond the limit, which are not kept.
     """
@@ -43,8 +45,9 @@ class Folding:
     _changed: dict[_Key, None] = field(default_factory=dict)
 
     def would_keep(self, finding: Finding) -> bool:
-        """Whether it is new and would be kept."""
-        return len(self._folded) < self.most and _key(finding) not in self._folded
+        """Whether its words and values would be kept: it is new, or a newer estimate of when the run ends."""
+        known = self._folded.get(_key(finding))
+        return len(self._folded) < self.most if known is None else _ends_otherwise(finding, known.finding)
 
     def add(self, finding: Finding, order: Order) -> Folded | None:
         """Takes in a finding at a step; returns it if it is new and kept, None for a repeat or one too many."""
@@ -59,6 +62,11 @@ class Folding:
         if order != known.last_order:
             first = known.finding
             last_step = finding.step if finding.mode is first.mode else first.last_step
+            if _ends_otherwise(finding, first):
+                first = replace(
+                    first, value=finding.value, limit=finding.limit, message=finding.message, causes=finding.causes,
+                    what_to_try=finding.what_to_try, evidence=finding.evidence,
+                )  # fmt: skip
             known.finding = replace(first, last_step=last_step, count=first.count + 1)
             known.last_order = order
             self._changed[key] = None
@@ -75,6 +83,10 @@ class Folding:
             return []
         changed, self._changed = self._changed, {}
         return [self._folded[key].finding for key in changed]
+
+
+def _ends_otherwise(finding: Finding, known: Finding) -> bool:
+    return finding.ends_in_s != known.ends_in_s
 
 
 def _key(finding: Finding) -> _Key:

@@ -132,7 +132,8 @@ class MemoryLeak(Rule):
         left_s = (limit - last[2]) * took_s / growth
         if left_s > 0:
             evidence["ends_in_s"] = left_s
-        until = f"; at this rate the limit of {_bytes(limit)} is reached in {_time(left_s)}" if left_s > 0 else ""
+        ends = f"; at this rate the limit of {_bytes(limit)} is reached {_time(left_s)} after step {last[1][0]}"
+        until = ends if left_s > 0 else ""
         each = f", {_bytes(of_step)} for each training step" if of_step else ""
         process = _grown(first[3], last[3], growth)
         symptom, what = self._symptom(process)
