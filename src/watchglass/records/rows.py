@@ -214,7 +214,7 @@ PHASES = RowKind(
 )  # fmt: skip
 PAUSES = RowKind(
     "pauses", 19, (
-        Field("pause", "u16", "garbage collection 1, torch.save 2", values=Pause),
+        Field("pause", "u16", "garbage collection 1, torch.save 2, torch.profiler 3", values=Pause),
         Field("count", "u32", "how many of them took a millisecond or more"),
         Field("seconds", "f32", "their time, which is a part of that of the phases", "s"),
     ), unique=("pause",), given_up=GivenUp.SCALARS,

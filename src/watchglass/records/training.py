@@ -203,10 +203,12 @@ class Pause(IntEnum):
     Attributes:
         COLLECTION: Python's garbage collector runs in this thread.
         SAVE: ``torch.save`` writes.
+        PROFILE: PyTorch's profiler begins or ends, or what it recorded is read or exported.
     """
 
     COLLECTION = 1
     SAVE = 2
+    PROFILE = 3
 
 
 class Loader(IntEnum):

@@ -1,8 +1,9 @@
-"""Pauses of the training thread whose reason is known: garbage collections of Python, and ``torch.save``."""
+"""Pauses of the training thread whose reason is known: garbage collections, ``torch.save`` and PyTorch's profiler."""
 
 from __future__ import annotations
 
 import gc
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -18,7 +19,9 @@ _MOST = 4096
 
 
 class Pauses:
-    """Times garbage collections and saves in the training thread, which the step in whose phases they lie records.
+    """Times garbage collections, saves and the work of PyTorch's profiler beside steps, all in the training thread.
+
+    The step in whose phases they lie records them.
 
     Args:
         hook: Its end is the end of this.
@@ -32,16 +35,24 @@ class Pauses:
         collected = hook.guard.shielded(self._collected)
         gc.callbacks.append(collected)
         hook.detach_with(lambda: gc.callbacks.remove(collected))
-        hook.detach_with(calls.SAVE.listen(hook.guard, before=self._save_begins, ended=self._save_ended))
+        for pause, each in (
+            (Pause.SAVE, calls.SAVE),
+            (Pause.PROFILE, calls.PROFILERS),
+            (Pause.PROFILE, calls.PROFILERS_ENDED),
+        ):
+            begins, ended = partial(self._call_begins, pause), partial(self._call_ended, pause)
+            hook.detach_with(each.listen(hook.guard, before=begins, ended=ended))
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
-        (self._begin if phase == "start" else self._end)(Pause.COLLECTION)
+        # The profiler makes an object of every event: what is collected meanwhile is its work.
+        if Pause.PROFILE not in self._since_ns:
+            (self._begin if phase == "start" else self._end)(Pause.COLLECTION)
 
-    def _save_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._begin(Pause.SAVE)
+    def _call_begins(self, pause: Pause, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._begin(pause)
 
-    def _save_ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._end(Pause.SAVE)
+    def _call_ended(self, pause: Pause, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._end(pause)
 
     def _begin(self, pause: Pause) -> None:
         if get_ident() == self._thread:

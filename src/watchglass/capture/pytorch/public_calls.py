@@ -5,7 +5,9 @@ Each is wrapped when its first listener comes and restored when its last one lea
 ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and ``step`` of the schedulers of
 ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``,
 ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
-where phases of steps are recorded ``__next__`` of the iterators that it returns and ``torch.save``, and, in captured
+where phases of steps are recorded ``__next__`` of the iterators that it returns, ``torch.save``, ``start``, ``step``,
+``stop`` and ``events`` of ``torch.profiler.profile``, ``__enter__`` and ``__exit__`` of
+``torch.autograd.profiler.profile`` and, of both, ``export_chrome_trace`` and ``key_averages``, and, in captured
 forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
 ``scaled_dot_product_attention`` and ``multi_head_attention_forward``, in captured steps in which casts to float8 are
 observed ``to`` of ``Tensor``, in single steps in which a rule looks for reads of tensors ``item``, ``tolist``, ``cpu``,
@@ -312,6 +314,12 @@ def _profilers() -> Iterable[tuple[Any, str]]:
     return ((recent, "start"), (recent, "step"), (older, "__enter__"))
 
 
+def _profilers_ended() -> Iterable[tuple[Any, str]]:
+    recent, older = torch.profiler.profile, torch.autograd.profiler.profile
+    yield from ((recent, "stop"), (recent, "events"), (older, "__exit__"))
+    yield from ((owner, name) for owner in (recent, older) for name in ("export_chrome_trace", "key_averages"))
+
+
 def _ranges() -> Iterable[tuple[Any, str]]:
     return ((torch.autograd.profiler.record_function, "__enter__"),)
 
@@ -394,8 +402,10 @@ def keep_wrapped(guard: Guard) -> Callable[[], None]:
     return undo.close
 
 
-#: Of a profiler of the script itself, while operators are profiled.
-PROFILERS = PublicCall(_profilers, NestOfThread())
+_PROFILER = NestOfThread()
+#: Of a profiler of the script itself: calls that may begin it, and others that end it or read it.
+PROFILERS = PublicCall(_profilers, _PROFILER)
+PROFILERS_ENDED = PublicCall(_profilers_ended, _PROFILER)
 #: Where a range of the script (``record_function``) begins, while operators are profiled.
 RANGES = PublicCall(_ranges, inner=True)
 #: Profilers of Python functions, while those are profiled.

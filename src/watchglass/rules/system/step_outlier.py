@@ -21,10 +21,15 @@ _FIRST, _RECENT, _AGAIN = 16, 64, 16
 _KEPT, _FOR_GOOD = 16, 16
 #: The share of their additional time that a pause takes, if it is the reason (house). Around `torch.save`, a checkpoint
 #: copies, flushes and uploads.
-_REASON = {Pause.COLLECTION: 0.5, Pause.SAVE: 0.25}
+_REASON = {Pause.COLLECTION: 0.5, Pause.SAVE: 0.25, Pause.PROFILE: 0.5}
 _SYMPTOMS = {"data": "outliers_wait_for_data", "other": "outliers_between_steps"}
-_SYMPTOMS_OF_PAUSES = {Pause.COLLECTION: "outliers_collect_garbage", Pause.SAVE: "outliers_save"}
-_PAUSES = {Pause.COLLECTION: "garbage collection", Pause.SAVE: "torch.save"}
+_SYMPTOMS_OF_PAUSES = {
+    Pause.COLLECTION: "outliers_collect_garbage", Pause.SAVE: "outliers_save", Pause.PROFILE: "outliers_profile",
+}  # fmt: skip
+_PAUSES = {
+    Pause.COLLECTION: "garbage collection", Pause.SAVE: "torch.save",
+    Pause.PROFILE: "PyTorch's profiler (its start, stop, export or sums)",
+}  # fmt: skip
 _WHERE = {
     "data": "waiting for data", "prepare": "between the arrival of a batch and the call of the model",
     "copy": "copying to the device",
@@ -38,15 +43,16 @@ class StepOutlier(Rule):
 
     Looks at: the phases of training steps, and evaluations before them.
     Fires when: more than `n_outliers` times a step took more than `factor` times the median of the last steps, and
-        `least` seconds more than it, and together these steps cost at least `cost` percent of the time of all
-        steps. Outliers in a row count once. The phase that grew most in them is named; garbage collections in the
-        training thread, if they took half of the additional time, or calls of `torch.save`, if they took a quarter,
-        and in half of these steps; and whether outliers come at equal distances or after evaluations. The gain is
-        an upper bound: outliers as fast as the median. Sixteen outliers in a row are an `info`: since which step,
-        in which phase, and whether watchglass looks for the first bad module in them. It joins the diagnosis of
+        `least` seconds more than it, and together these steps cost at least `cost` percent of the time of all steps.
+        Outliers in a row count once. The phase that grew most in them is named; garbage collections or PyTorch's
+        profiler in the training thread, if they took half of the additional time, or calls of `torch.save`, if they
+        took a quarter, and in half of these steps; and whether outliers come at equal distances or after evaluations.
+        The gain is an upper bound: outliers as fast as the median. Sixteen outliers in a row are an `info`: since which
+        step, in which phase, and whether watchglass looks for the first bad module in them. It joins the diagnosis of
         values that became NaN or infinite at that step.
     Usual causes: checkpoints, logging or evaluations by hand between steps; a loader that starts its workers again in
-        each epoch; garbage collection; code that compiles for new shapes; other programs on the machine.
+        each epoch; garbage collection; `torch.profiler` in the loop of the script; code that compiles for new shapes;
+        other programs on the machine.
     What to try: `persistent_workers=True`; checkpoints less often, or in another thread; `gc.freeze()` after the
         start.
     Costs: nothing in addition to the phases of steps, which are recorded under a launcher.

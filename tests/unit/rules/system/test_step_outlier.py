@@ -79,12 +79,14 @@ def test_outliers_after_evaluations_are_told_from_others(run_path: Path) -> None
         (Pause.COLLECTION, 0.9, "pauses_between_steps"),
         (Pause.SAVE, 0.6, "checkpoints_stop_training"),
         (Pause.SAVE, 0.4, "pauses_between_steps"),
+        (Pause.PROFILE, 1.9, "profiler_stops_training"),
+        (Pause.PROFILE, 0.9, "pauses_between_steps"),
     ],
 )
 def test_a_pause_that_takes_enough_of_the_time_is_the_reason(
     run_path: Path, pause: Pause, spent_s: float, cause: str
 ) -> None:
-    """Half for garbage collections, a quarter for saves."""
+    """Half for garbage collections and the profiler, a quarter for saves."""
     slow = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, other_s=2.0, pauses={pause: spent_s})
     run = [slow if n >= 40 and n % 20 == 0 else STEP for n in range(101)]
     (finding,) = found(run_path, run)
@@ -92,6 +94,7 @@ def test_a_pause_that_takes_enough_of_the_time_is_the_reason(
     words = {
         "garbage_collection": "garbage collection took 7.6 s",
         "checkpoints_stop_training": "torch.save took 2.4 s",
+        "profiler_stops_training": "PyTorch's profiler (its start, stop, export or sums) took 7.6 s",
     }
     assert (f"next batch, where {words.get(cause)} of 8 s, every 20 steps" in finding.message) is (cause in words)
     assert finding.evidence["paused_s"][pause.name] == pytest.approx(4 * spent_s)
@@ -249,3 +252,17 @@ class TestStepOutlierThatSaves(TestStepOutlierInRealRuns):
 
     def pause(self, model: nn.Module) -> None:
         torch.save(model.state_dict(), SlowFile(self.clock))
+
+
+class TestStepOutlierThatProfiles(TestStepOutlierInRealRuns):
+    """The script's own profiler, whose objects are collected while it works."""
+
+    cause = "profiler_stops_training"
+
+    def pause(self, model: nn.Module) -> None:
+        def collects(profile: torch.profiler.profile) -> None:
+            Slow(self.clock)
+            gc.collect()
+
+        with torch.profiler.profile(on_trace_ready=collects, activities=[torch.profiler.ProfilerActivity.CPU]):
+            torch.ones(2).add(1)
