@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from watchglass.errors import UnknownNameError
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status, count
 from watchglass.view.json_format import finding_to_json, strict_json
-from watchglass.view.models import models_named
 from watchglass.view.page import escaped, figures_html, page, section, table_html
 from watchglass.view.text import duration, exact_duration, percent, quantity
 from watchglass.view.time_figures import durations_figure, machine_figure, phases_figure
 from watchglass.view.time_tables import code_tables
 from watchglass.view.usage import far_longer_steps
 from watchglass.view.verdict import tone
+from watchglass.view.verdict_sentences import also_in, over_models
 
 if TYPE_CHECKING:
     from watchglass.records import Verdict
@@ -226,16 +226,8 @@ def _problems(findings: Sequence[Finding]) -> list[Finding]:
 
 def _folded(findings: Sequence[Finding]) -> list[tuple[Finding, str]]:
     """Findings with their sentences. What a rule found in several models, such as each fold, is one: the first."""
-    alike: dict[tuple[Any, ...], list[Finding]] = {}
-    for finding in findings:
-        subject = str(finding.evidence.get("subject")) if finding.model is not None else finding.id
-        alike.setdefault((finding.rule, finding.severity, finding.worker, subject), []).append(finding)
-    return [(first, first.message + _also([each.model for each in others])) for first, *others in alike.values()]
-
-
-def _also(models: Sequence[int | None]) -> str:
-    named = sorted({model for model in models if model is not None})
-    return f"; also in {models_named(named)}" if named else ""
+    groups = over_models(findings)
+    return [(first, "; ".join(filter(None, (first.message, also_in(others))))) for first, *others in groups]
 
 
 def _head(verdict: Verdict, document: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ Every format uses them: the terminal, Markdown, JSON, JUnit, SARIF and the repor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from watchglass.records import (
     CURE,
@@ -191,13 +191,15 @@ def workers_named(workers: Sequence[str]) -> str:
 
 
 def chain(findings: Sequence[Finding], above: str = "") -> list[str]:
-    """The symptoms in the order given: step, rule, message. Equal symptoms of several workers are one.
+    """The symptoms in the order given: step, rule, message. Equal symptoms of several workers or models are one.
 
     Args:
         findings: The findings.
         above: The headline that is shown directly above, whose messages need not be repeated; "" for none.
     """
-    return [chain_link(group, above) for group in alike(findings)]
+    groups = {id(group[0]): group for group in alike(findings)}
+    of_models = over_models(group[0] for group in groups.values())
+    return [chain_link(groups[id(first)], above, others) for first, *others in of_models]
 
 
 def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -212,10 +214,30 @@ def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
-def chain_link(findings: Sequence[Finding], above: str = "") -> str:
+def over_models(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Findings in the order given; what a rule found in several models, such as each fold, is one group.
+
+    What only states the numbers of a model, an ``info``, is a group for each.
+    """
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        subject = finding.evidence.get("subject")
+        single = finding.model is None or subject is None or finding.severity is Severity.INFO
+        about = len(groups) if single else str(subject)
+        groups.setdefault((finding.attempt, finding.rule, finding.severity, finding.worker, about), []).append(finding)
+    return list(groups.values())
+
+
+def also_in(others: Sequence[Finding]) -> str:
+    """``"also in model_2 and model_3"``, from the further findings of a group of :func:`over_models`; "" for none."""
+    named = sorted({finding.model for finding in others if finding.model is not None})
+    return f"also in {models_named(named)}" if named else ""
+
+
+def chain_link(findings: Sequence[Finding], above: str = "", others: Sequence[Finding] = ()) -> str:
     """One symptom: ``"step 4: ExplodingTensor: the loss became NaN (on worker_1)"``; the first worker is not named.
 
-    ``above`` is as in :func:`chain`.
+    ``above`` is as in :func:`chain`; ``others`` are the findings of the same in further models.
     """
     first = findings[0]
     workers = {finding.worker for finding in findings}
@@ -223,6 +245,7 @@ def chain_link(findings: Sequence[Finding], above: str = "") -> str:
         f"{first.count} times until step {first.last_step}" if first.count > 1 else "",
         f"on {len(workers)} workers" if len(workers) > 1 else "",
         *(f"on {printable(worker)}" for worker in workers - {"", "worker_0"} if len(workers) == 1),
+        f"{also_in(others)}, from step {min(each.step for each in others)} on" if others else "",
     ]
     note = "; ".join(filter(None, notes))
     # A headline is a title and messages, "title: message; message".

@@ -171,6 +171,18 @@ def test_what_several_workers_saw_alike_is_said_once(sick_verdict: Verdict) -> N
     assert len(chain((growth, replace(growth, step=31)))) == 2
 
 
+def test_what_several_models_show_alike_is_said_once(sick_verdict: Verdict) -> None:
+    """As each fold of a cross-validation does; their numbers differ. What only states numbers is said of each."""
+    first = replace(sick_verdict.findings[1], evidence={"subject": "waits for data"})
+    folds = [replace(first, id=f"fold {n}", model=n, step=30 + 100 * n, message=f"{n} %") for n in (1, 2)]
+    (said,) = chain((first, *folds))
+    assert said.startswith("step 30: ")
+    assert said.endswith("(30 times until step 59; also in model_2 and model_3, from step 130 on)")
+    for changed in ({"evidence": {"subject": "copies"}}, {"evidence": {}}, {"rule": "Other"}):
+        assert len(chain((first, replace(folds[0], **changed)))) == 2
+    assert len(chain([replace(each, severity=Severity.INFO) for each in (first, *folds)])) == 3
+
+
 def test_what_another_worker_saw_alone_names_it(sick_verdict: Verdict) -> None:
     growth = sick_verdict.findings[1]
     for worker, note in {"worker_1": "; on worker_1)", "worker_0": "step 59)", "": "step 59)"}.items():
