@@ -92,35 +92,20 @@ class StepPattern:
             self._ahead.seen.clear()
             return False
         ahead = self._ahead.take(step.helpers)
-        forwards, groups, backwards = step.forwards, optimizer.param_groups, self._current.objectives.backwards
+        forwards, backwards = len(step.forwards), self._current.objectives.backwards
         root = self._current.models.only_root(step.mode_step - self._habit)
-        same = (
-            not self._current.recomputed
-            and self._current.quiet_steps >= self._habit
-            and root is not None
-            and len(step.optimizers) == 1
-            and len(groups) == 1
-            and (by_script or type(groups[0].get("lr")) is float)
-            and objective is not None
-            and type(objective.value) is float
-            and math.isfinite(objective.value)
-            # One loss for each backward, and forward: nothing was cleared between them.
-            and len(objective.losses) == backwards
-            and (len(forwards) == backwards or (len(forwards) > backwards == 1 and not by_script))
-            and all(loss.plain for loss in objective.losses)
-            and all(forward.backpropagated for forward in forwards)
-            and ahead is not None
-            and not (ahead and by_script)
-        )
+        fits = root is not None and ahead is not None and not (ahead and by_script)
+        fits = fits and self._is_regular(step, optimizer, objective, by_script=by_script)
         before = self._ahead.expected
-        if not same or optimizer is not self.optimizer() or root is not self.root() or ahead != before:
+        if not fits or optimizer is not self.optimizer() or root is not self.root() or ahead != before:
+            # If it fits, it is the first of another pattern.
             self._alike = 0
             self.optimizer, self.root = weakref.ref(optimizer), gone if root is None else weakref.ref(root)
             self.inside = weakref.WeakSet(() if root is None else inside(root))
             self._ahead.expected = ahead or ()
         self.most = max(self.most, backwards) if self._alike else backwards
-        self.several = len(forwards) > backwards or (self.several and self._alike > 0)
-        self._alike += same
+        self.several = forwards > backwards or (self.several and self._alike > 0)
+        self._alike += fits
         if self._alike < self._habit:
             return False
         if ahead and step.due:
@@ -133,12 +118,37 @@ class StepPattern:
         if ahead:
             _, _, again, after_backward = self.begins
             self.begins = (False, False, again, after_backward)
+        self._remember(step, optimizer, by_script=by_script)
+        self.training = root is not None and root.training
+        return True
+
+    def _is_regular(
+        self, step: OpenStep, optimizer: Optimizer, objective: Objective | None, *, by_script: bool
+    ) -> bool:
+        """Whether one optimizer with one learning rate made the update, from a loss for each backward."""
+        forwards, groups, backwards = step.forwards, optimizer.param_groups, self._current.objectives.backwards
+        return (
+            not self._current.recomputed
+            and self._current.quiet_steps >= self._habit
+            and len(step.optimizers) == 1
+            and len(groups) == 1
+            and (by_script or type(groups[0].get("lr")) is float)
+            and objective is not None
+            and type(objective.value) is float
+            and math.isfinite(objective.value)
+            # One loss for each backward, and forward: nothing was cleared between them.
+            and len(objective.losses) == backwards
+            and (len(forwards) == backwards or (len(forwards) > backwards == 1 and not by_script))
+            and all(loss.plain for loss in objective.losses)
+            and all(forward.backpropagated for forward in forwards)
+        )
+
+    def _remember(self, step: OpenStep, optimizer: Optimizer, *, by_script: bool) -> None:
+        """Keep what the fast path takes from the last step that was observed in full."""
         self.model, self.by_script = step.model, by_script
-        state = forwards[-1].state
+        state = step.forwards[-1].state
         known = isinstance(state, ForwardState)
         self.settings, self.draws = (state.settings, state.draws) if known else (None, NONE)
         self.random = True in self.draws
         parameter = self._current.objectives.parameter_of(optimizer)
         self.parameter = gone if parameter is None else weakref.ref(parameter)
-        self.training = root is not None and root.training
-        return True
