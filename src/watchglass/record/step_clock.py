@@ -8,8 +8,9 @@ updated; the clock returns the step that this belongs to. Its rules:
 * A forward without gradients is an EVAL step, unless a step that is begun manually is open. Where several models are
   called in one step, it may help to train another one, as a teacher or a target network does. Inside a TRAIN step of
   other models it is a part of this step. Before one, the clock holds it back. It becomes an EVAL step if a loss is
-  computed from it, if it is one of many in a row, or if its own model is trained next. Otherwise it is a part of the
-  next step.
+  computed from it, if it is one of many in a row, if its own model is trained next, or if it is one of several of
+  models that were trained before and another is trained for the first time, as the next fold of a cross-validation is.
+  Otherwise it is a part of the next step.
 * A forward with gradients is TRAIN only if a backward runs through it. If none has run when its step closes, the
   forward becomes an EVAL step before it (evaluation without ``no_grad``), unless the step had an update and no backward
   at all. Of several models, one that was not updated gets one more step: a generator is called in the step of its
@@ -35,6 +36,8 @@ from watchglass.records import Mode
 _MOST_CAPTURED, _MOST_UNDECIDED = 64, 1024
 #: Forwards without gradients in a row from which on they are an evaluation, independent of later events.
 _MANY = 16
+#: The same where a model is trained for the first time: a teacher that was trained before helps with a call or two.
+_SEVERAL = 3
 _TRAIN = int(Mode.TRAIN)
 
 
@@ -70,6 +73,8 @@ class StepClock:
         self._held: list[OpenStep] = []
         # Models that were called so often in a row that they are being evaluated, with a loss or without.
         self._phase: set[int] = set()
+        # Models that were called with gradients.
+        self._called: set[int] = set()
         #: The model whose call opens a TRAIN step, None where no call does.
         self.called: int | None = None
         #: Of models that are trained together on the same losses, the first, by the number of each.
@@ -159,6 +164,7 @@ class StepClock:
                 other.records.forget_tensors()
             step.records.absorb(other.records)
         step.forwards.append(forward)
+        self._called.add(model)
         if len(step.forwards) % _MOST_CAPTURED == 0:
             self._bound(step)
         return forward
@@ -343,6 +349,9 @@ class StepClock:
         leader = self.leaders.get(model, model)
         own = [at for at, step in enumerate(self._held, 1) if step.model == leader or step.by_hand]
         held = self._held[own[-1] if own else 0 :]
+        if len(held) >= _SEVERAL and model not in self._called and all(step.model in self._called for step in held):
+            self._emit_held()
+            return []
         if own:
             del self._held[own[-1] :]
             self._emit_held()

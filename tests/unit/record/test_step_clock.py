@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 from watchglass.record import Forward, OpenStep, StepClock
@@ -137,6 +138,36 @@ def test_a_gan_updates_two_models_in_two_steps_with_every_forward_in_its_own() -
         log.clock.end_update()
         log.train(optimizer=2)
     assert log.seen() == [("TRAIN", 0), ("TRAIN", 1), ("TRAIN", 2), ("TRAIN", 3)]
+
+
+def trained(log: Log, model: int, helpers: Sequence[int] = ()) -> None:
+    for helper in helpers:
+        log.clock.forward(grad=False, training=False, model=helper)
+    log.clock.forward(grad=True, training=True, model=model).backpropagated = True
+    log.clock.begin_update(model)
+    log.clock.end_update()
+
+
+def test_several_calls_of_a_trained_model_before_another_is_trained_first_are_an_evaluation() -> None:
+    """As between two folds of a cross-validation, without a loss."""
+    log = Log()
+    trained(log, 0)
+    trained(log, 1, [0, 0, 0])
+    trained(log, 1)
+    assert log.seen() == [("TRAIN", 0), ("EVAL", 0), ("EVAL", 1), ("EVAL", 2), ("TRAIN", 1), ("TRAIN", 2)]
+    assert [step.global_step for step in log.steps] == list(range(6))
+    assert [step.train_step for step in log.steps] == [0, 0, 0, 0, 1, 2]
+    assert [step.helpers for step in log.steps if step.mode is Mode.TRAIN] == [(), (), ()]
+
+
+def test_calls_of_other_models_that_may_help_belong_to_the_step() -> None:
+    """Of a teacher that was never trained, of one in the steps after the first, and of one that is called twice."""
+    for models in ([2, 2, 2], [0, 2, 0], [0, 0]):
+        log = Log()
+        trained(log, 0)
+        trained(log, 1, models)
+        trained(log, 1, [0, 0, 0])
+        assert log.seen() == [("TRAIN", 0), ("TRAIN", 1), ("TRAIN", 2)]
 
 
 def test_records_of_forwards_and_of_the_update_are_kept_in_order() -> None:
