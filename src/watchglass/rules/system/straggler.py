@@ -42,7 +42,8 @@ class Straggler(Rule):
     Fires when: in each of the last two windows of `window` steps, the median time in the other phases is longest on
         the same rank, and longer than the median of the other ranks by `percent` percent of a whole step. The forward
         counts only where the phases before it show no such rank: some models wait for other ranks in it. A run that is
-        too short for two windows is judged at its end. The gain is an upper bound: a rank as fast as the others. A rank
+        too short for two windows is judged at its end. The gain is an upper bound: a rank as fast as the others. In a
+        forward it is none, because such a rank is most likely slow in its backward too, whose time is not known. A rank
         that is slow in its backward alone is not found.
     Usual causes: a rank that also logs, evaluates or saves; longer samples or a slower disk; a loader with fewer cores;
         another program on the same cores or GPU.
@@ -127,6 +128,13 @@ class Straggler(Rule):
         where, symptom = (_UNREAD, "rank_is_late_outside_model") if unread else (_WHERE[phase], _SYMPTOMS[phase])
         later, whole = float(np.mean(laters)), float(np.mean(wholes))
         gain, others = whole / max(whole - later, 1e-9), len(step.views) - 1
+        # What is slow in the forward is slow in the backward too, in which ranks wait for each other.
+        bound = (
+            f"if it were as fast as the others there, steps would be {gain:.1f} times as fast, and faster still where "
+            "its backward takes longer too"
+            if phase == "forward"
+            else f"if it were as fast as the others, steps would be at most {gain:.1f} times as fast"
+        )
         yield self.finding(
             step,
             severity=Severity.WARNING,
@@ -134,8 +142,7 @@ class Straggler(Rule):
             value=100 * later / whole,
             limit=self.percent,
             message=f"{'the other rank waits' if others == 1 else f'{others} other ranks wait'} for {rank}: it takes "
-            f"{1000 * later:.3g} ms longer in each training step of {1000 * whole:.3g} ms, mostly {where}; if "
-            f"it were as fast as the others, steps would be at most {gain:.1f} times as fast",
+            f"{1000 * later:.3g} ms longer in each training step of {1000 * whole:.3g} ms, mostly {where}; " + bound,
             symptoms=(symptom,),
             evidence={"gain": gain, "rank": rank, "phase": phase, "seconds": later},
         )
