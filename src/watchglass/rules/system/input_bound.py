@@ -41,7 +41,8 @@ class InputBound(Rule):
         copies from memory that is not pinned, or that are not `non_blocking`.
     What to try: worker processes, `num_workers`; samples that are prepared once and stored; larger reads. Where a
         process that trains makes each batch in less than a millisecond, sending it from a worker takes as long: slices
-        of tensors in place of single samples. Where a batch takes longer to get to the script than to make, no workers.
+        of tensors in place of single samples. Where a batch takes longer to get to the script than to make, no workers,
+        or no more than cores.
         For copies, `pin_memory=True` and `.to(device, non_blocking=True)`.
     Costs: nothing in addition to the phases of steps, which are recorded under a launcher.
     Source: 5 and 20 percent: XProf, input-pipeline analyzer (tensorflow.org/guide/profiler); house: the windows, and
@@ -161,11 +162,15 @@ class InputBound(Rule):
         mean = f", in the mean of {ranks} ranks" if ranks > 1 else ""
         small = workers == 0 and bool(parts) and parts["mean_fetch_s"] + parts["mean_collate_s"] < _SMALL_S
         sent = bool(workers and parts) and parts["mean_transfer_s"] > parts["mean_fetch_s"] + parts["mean_collate_s"]
+        # More workers than cores take turns: a batch that is made waits until its worker, or the script, has a core.
+        crowded = sent and 0 < of_rank < (workers or 0)
         more = None if small else 0 if sent else _workers_to_try(workers, of_rank)
+        if crowded:
+            more = max(1, int(of_rank / 2))
         tried = whole / max(whole - waited, self._made_s(ranks) * steps * ranks / more) if more else gain
         symptom = "waits_for_small_batches" if small else "waits_for_workers" if workers else "waits_without_workers"
         if sent:
-            symptom = "waits_for_transfers"
+            symptom = "waits_for_crowded_workers" if crowded else "waits_for_transfers"
         if workers is None:
             symptom = "waits_for_data"
         known = {"loader_workers": workers, "cores": cores or None, "try_workers": more, **parts}

@@ -111,6 +111,12 @@ def test_the_part_that_takes_most_of_a_batch_is_named(
         ((1, -1, 1, 0.0009, 0.0002, 0.0, 0.0), "loader_without_workers", "on 16 cores; try num_workers=8; of the"),
         ((1, 0, 1, 0.0004, 0.0002, 0.0, 0.0), "loader_too_slow", "1 loader worker on 16 cores; try num_workers=8"),
         ((1, 0, 1, 0.0004, 0.0002, 0.1, 0.01), "batches_slow_to_send", "; try num_workers=0; of the 10.6 ms"),
+        (
+            (1, 15, 1, 0.0004, 0.0002, 0.1, 0.01),
+            "batches_slow_to_send",
+            "workers on 16 cores; try num_workers=0",
+        ),
+        ((1, 16, 1, 0.0004, 0.0002, 0.1, 0.01), "loader_workers_do_not_fit", "on 16 cores; try num_workers=8; of the"),
         ((1, 0, 1, 0.04, 0.0002, 0.1, 0.01), "loader_too_slow", "1 loader worker on 16 cores; try num_workers=8"),
         (None, "loader_too_slow", "of each training step waits for data; without these waits"),
     ],
