@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,10 @@ _PAUSES = {
     Pause.COLLECTION: "garbage collection", Pause.SAVE: "torch.save",
     Pause.PROFILE: "PyTorch's profiler (its start, stop, export or sums)",
 }  # fmt: skip
+_DOES = {
+    Pause.COLLECTION: "Python collected garbage", Pause.SAVE: "torch.save wrote",
+    Pause.PROFILE: "PyTorch's profiler began, ended, exported or summed up",
+}  # fmt: skip
 _WHERE = {
     "data": "waiting for data", "prepare": "between the arrival of a batch and the call of the model",
     "copy": "copying to the device",
@@ -39,17 +43,19 @@ _WHERE = {
 
 
 class StepOutlier(Rule):
-    """Single training steps take far longer than the others and cost much of the time.
+    """Steps that take far longer than the others, or are stopped often, cost much of the time.
 
     Looks at: the phases of training steps, and evaluations before them.
     Fires when: more than `n_outliers` times a step took more than `factor` times the median of the last steps, and
         `least` seconds more than it, and together these steps cost at least `cost` percent of the time of all steps.
-        Outliers in a row count once. The phase that grew most in them is named; garbage collections or PyTorch's
-        profiler in the training thread, if they took half of the additional time, or calls of `torch.save`, if they
-        took a quarter, and in half of these steps; and whether outliers come at equal distances or after evaluations.
-        The gain is an upper bound: outliers as fast as the median. Sixteen outliers in a row are an `info`: since which
-        step, in which phase, and whether watchglass looks for the first bad module in them. It joins the diagnosis of
-        values that became NaN or infinite at that step.
+        Or such pauses as below, in more than `n_outliers` steps, cost as much, although these steps are no outliers: a
+        pause that is the reason cost what the step took beyond the median. Outliers in a row count once. The phase that
+        grew most in them is named; garbage collections or PyTorch's profiler in the training thread, if they took half
+        of the additional time, or calls of `torch.save`, if they took a quarter, and in half of these steps; and
+        whether outliers come at equal distances or after evaluations. The gain is an upper bound: outliers as fast as
+        the median. Sixteen outliers in a row are an `info`: since which step, in which phase, and whether watchglass
+        looks for the first bad module in them. It joins the diagnosis of values that became NaN or infinite at that
+        step.
     Usual causes: checkpoints, logging or evaluations by hand between steps; a loader that starts its workers again in
         each epoch; garbage collection; `torch.profiler` in the loop of the script; code that compiles for new shapes;
         other programs on the machine.
@@ -83,6 +89,8 @@ class StepOutlier(Rule):
     #: Number of outliers with such a pause that is the reason of their length, by name, and of all slow steps.
     with_reason: dict[str, int] = state(dict)
     slow: int = state(int)
+    #: By name of a pause: number of steps with it, what it cost in seconds, and the last of these steps.
+    stopped: dict[str, list[Any]] = state(dict)
     #: Number of outliers, of those after an evaluation, and the last of their steps.
     count: int = state(int)
     evaluated: int = state(int)
@@ -118,6 +126,7 @@ class StepOutlier(Rule):
                 self.since_step = view.mode_step
                 self._count(view)
                 yield from self._judged(view)
+        yield from self._pauses(view, sum(seconds), outlier=outlier)
         self.in_a_row = self.in_a_row + 1 if outlier else 0
         if self.in_a_row == _FOR_GOOD:
             yield self._slower(view, np.median([*self.recent[1 - _FOR_GOOD :], seconds], axis=0))
@@ -141,7 +150,7 @@ class StepOutlier(Rule):
 
     def _judged(self, view: StepView) -> Iterable[Finding]:
         lost = sum(self.beyond)
-        if self.count <= self.n_outliers or 100 * lost < self.cost * self.whole or lost >= self.whole:
+        if not self._enough(self.count, lost):
             return
         percent, gain = 100 * lost / self.whole, self.whole / (self.whole - lost)
         phase = PHASE_NAMES[int(np.argmax(self.beyond))]
@@ -168,6 +177,40 @@ class StepOutlier(Rule):
                 "paused_s": self.paused,
             },
         )  # fmt: skip
+
+    def _pauses(self, view: StepView, taken: float, *, outlier: bool) -> Iterable[Finding]:
+        """Pauses that come so often that their steps are no outliers, or that are too short for it."""
+        for pause, spent in view.pauses.items() if self.usual else ():
+            more = taken - self.usual[-1]
+            is_reason = spent >= _REASON[pause] * more
+            if outlier and not is_reason:
+                continue
+            # Around the pause, the script does more for it.
+            cost = max(spent, more) if is_reason else spent
+            number, cost_s, steps = self.stopped.get(pause.name, [0, 0.0, []])
+            number, cost_s, steps = number + 1, cost_s + cost, [*steps[1 - _KEPT :], view.model_step]
+            self.stopped[pause.name] = [number, cost_s, steps]
+            lost = sum(self.beyond)
+            # That of outliers is a part of their finding.
+            if not self._enough(number, cost_s) or (self._enough(self.count, lost) and self._is_reason(pause, lost)):
+                continue
+            percent, gain = 100 * cost_s / self.whole, self.whole / (self.whole - cost_s)
+            yield self.finding(
+                view,
+                severity=Severity.WARNING,
+                subject=_PAUSES[pause],
+                value=percent,
+                limit=self.cost,
+                message=f"{_DOES[pause]} in {count(number, 'training step')}{_rhythm(steps)}, which cost {cost_s:.2g} "
+                f"s, {percent:.0f} % of the time, so without that steps are at most {gain:.1f} times as fast",
+                symptoms=(_SYMPTOMS_OF_PAUSES[pause],),
+                evidence={"gain": gain, "steps": steps, "paused_s": {pause.name: cost_s}},
+            )
+
+    def _enough(self, number: int, lost: float) -> bool:
+        """Whether this number of steps is more than accidents, and this time is much."""
+        least = max(self.cost / 100 * self.whole, (self.n_outliers + 1) * self.least)
+        return number > self.n_outliers and least <= lost < self.whole
 
     def _is_reason(self, pause: Pause, lost: float) -> bool:
         """A single long pause explains one outlier, not the others."""
@@ -202,5 +245,13 @@ class StepOutlier(Rule):
         """When outliers come, where that is known."""
         if 2 * self.evaluated > self.count:
             return ", after evaluations"
-        distances = set(np.diff(self.steps).tolist())
-        return f", every {distances.pop()} steps" if len(distances) == 1 and len(self.steps) > 2 else ""
+        return _rhythm(self.steps)
+
+
+def _rhythm(steps: list[int]) -> str:
+    """At which equal distances steps come; "" where they do not."""
+    distances = set(np.diff(steps).tolist())
+    if len(distances) != 1 or len(steps) < 3:
+        return ""
+    (distance,) = distances
+    return f", every {distance} steps" if distance > 1 else ", one after the other"

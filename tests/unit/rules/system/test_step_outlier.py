@@ -43,13 +43,18 @@ class TestStepOutlier(RuleSuite):
         return steps(120, every=20, other_s=2.0)
 
     def also_sick(self) -> Sequence[Sequence[Step]]:
-        return (steps(120, every=10, data_s=2.0), steps(120, every=15, backward_s=3.0))
+        # In the last one each tenth step is stopped for no longer than it takes itself.
+        stopped = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, other_s=0.15, pauses={Pause.COLLECTION: 0.15})
+        often = [stopped if n % 10 == 9 else STEP for n in range(120)]
+        return (steps(120, every=10, data_s=2.0), steps(120, every=15, backward_s=3.0), often)
 
     def healthy(self) -> Sequence[Step]:
         # Slow first steps, some noise, steps that become slower for good, and one long pause.
         slower = [phased(forward_s=0.9)] * 80
         noisy = [phased(forward_s=0.09 + 0.01 * (n % 7)) for n in range(80)]
-        return [phased(forward_s=9.0), *noisy, phased(forward_s=0.1, other_s=60.0), *slower]
+        # Collections and saves that take little of the time.
+        pauses = [phased(forward_s=0.9, pauses={Pause.COLLECTION: 0.05, Pause.SAVE: 0.01})] * 80
+        return [phased(forward_s=9.0), *noisy, phased(forward_s=0.1, other_s=60.0), *slower, *pauses]
 
 
 def test_the_message_says_where_and_when(run_path: Path) -> None:
@@ -100,6 +105,36 @@ def test_a_pause_that_takes_enough_of_the_time_is_the_reason(
     assert finding.evidence["paused_s"][pause.name] == pytest.approx(4 * spent_s)
 
 
+@pytest.mark.parametrize(
+    ("pause", "every", "other_s", "spent_s", "message"),
+    [
+        # 38 steps from step 32 on, four of which take longer, or four steps alone.
+        (Pause.SAVE, 10, 0.2, 0.1, "torch.save wrote in 4 training steps, every 10 steps, which cost 0.8 s, 17 %"),
+        (Pause.SAVE, 10, 0.2, 0.05, "torch.save wrote in 4 training steps, every 10 steps, which cost 0.8 s, 17 %"),
+        (Pause.SAVE, 10, 0.2, 0.02, ""),
+        (Pause.COLLECTION, 10, 0.2, 0.1,
+         "Python collected garbage in 4 training steps, every 10 steps, which cost 0.8 s, 17 %"),
+        (Pause.COLLECTION, 10, 0.2, 0.04, ""),
+        (Pause.COLLECTION, 1, 0.1, 0.1,
+         "Python collected garbage in 4 training steps, one after the other, which cost 0.4 s, 50 %"),
+        (Pause.COLLECTION, 1, 0.1, 0.01, ""),
+    ],
+)  # fmt: skip
+def test_pauses_of_steps_that_are_no_outliers_cost_as_much(
+    run_path: Path, pause: Pause, every: int, other_s: float, spent_s: float, message: str
+) -> None:
+    slow = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, other_s=other_s, pauses={pause: spent_s})
+    findings = found(run_path, [slow if n % every == every - 1 else STEP for n in range(121)])
+    assert len(findings) == bool(message)
+    for finding in findings:
+        gain = f"{finding.evidence['gain']:.1f}"
+        assert finding.message == f"{message} of the time, so without that steps are at most {gain} times as fast"
+        assert finding.causes[0] == {
+            Pause.COLLECTION: "garbage_collection", Pause.SAVE: "checkpoints_stop_training"
+        }[pause]  # fmt: skip
+        assert finding.evidence["gain"] == pytest.approx(finding.value / (100 - finding.value) + 1)
+
+
 def test_one_long_pause_is_not_the_reason_of_the_other_outliers(run_path: Path) -> None:
     run = steps(101, every=20, other_s=2.0)
     run[80] = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, other_s=60.0, pauses={Pause.COLLECTION: 59.0})
@@ -112,8 +147,9 @@ def test_one_long_pause_is_not_the_reason_of_the_other_outliers(run_path: Path) 
 def test_pauses_of_usual_steps_are_no_reason(run_path: Path) -> None:
     usual = phased(data_s=0.01, forward_s=0.03, backward_s=0.06, pauses={Pause.COLLECTION: 0.05})
     run = [phased(forward_s=2.0) if n >= 40 and n % 20 == 0 else usual for n in range(101)]
-    (finding,) = found(run_path, run)
-    assert finding.causes[0] == "steps_interrupted"
+    by_cause = {finding.causes[0]: finding.message for finding in found(run_path, run)}
+    assert by_cause.keys() == {"steps_interrupted", "garbage_collection"}
+    assert "garbage" not in by_cause["steps_interrupted"]
 
 
 @pytest.mark.parametrize(("slow", "count"), [(15, 0), (16, 1), (60, 1)])
