@@ -124,6 +124,7 @@ BUILT_IN = {
     "BatchSize": BuiltInRule("system.batch_size", "system", _NO_GPU),
     "UpdateBound": BuiltInRule("system.update_bound", "system"),
     "ScriptBound": BuiltInRule("system.script_bound", "system"),
+    "EvaluationBound": BuiltInRule("system.evaluation_bound", "system"),
     "GradientNoise": BuiltInRule("system.gradient_noise", "system"),
     "LoadBalancing": BuiltInRule("system.load_balancing", "system", _NO_GPU),
     "GPUMemoryIncrease": BuiltInRule("system.gpu_memory_increase", "system", _NO_GPU),

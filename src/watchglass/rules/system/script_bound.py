@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from watchglass.config import parameter
@@ -17,6 +18,11 @@ from watchglass.tables import JointStep
 
 #: Steps that are enough for a short run.
 _ENOUGH = 16
+#: Windows whose median is kept, an even number: then two become one. Parts in which the time has to rise, and least
+#: windows of a part, so that a few seconds in which the machine is busy are no growth.
+_KEPT, _PARTS, _OF_PART = 64, 4, 2
+#: Least share of the whole growth in each part after the first, as in a straight line each has a third; least growth.
+_STEADY, _DOUBLE = 0.2, 2.0
 
 
 class ScriptBound(Rule):
@@ -29,15 +35,18 @@ class ScriptBound(Rule):
         model on a GPU only so much counts as the GPUs were idle, because the script may wait for them in this time; if
         no sample of a GPU shows that, the rule does not apply. The gain is an upper bound: steps without this time, and
         all else as it was. Single long pauses do not count: StepOutlier finds them. What one rank does alone is found
-        by Straggler. The rule does not judge updates that a script writes itself, nor LBFGS, whose time is partly in
+        by Straggler. If over four equal parts of at least eight windows, two for each part, the time rose in each part
+        by a fifth of the whole growth or more, and at least doubled, a finding names the growth. The rule does not
+        judge updates that a script writes itself, nor LBFGS, whose time is partly in
         `other`.
     Usual causes: samples that are read, decoded or augmented in the loop; metrics, logs or images of each step; a
-        simulator; a sleep or a request to a service.
+        simulator; a sleep or a request to a service. Where it grows: a metric or a plot of all that was collected so
+        far.
     What to try: the functions of some steps, by `--python-profile`; a `DataLoader` with worker processes; logs and
         metrics once in many steps.
     Costs: nothing in addition to facts of the default rules and the phases of steps, recorded under a launcher.
-    Source: house: 50 percent and 1 ms. In healthy programs of the scoreboard's development half, these phases take 27
-        percent at most, in one that plays a game between its steps.
+    Source: house: 50 percent and 1 ms, eight windows, a fifth and double. In healthy programs of the scoreboard's
+        development half, these phases take 27 percent at most, in one that plays a game between its steps.
     """
 
     needs = (
@@ -56,6 +65,11 @@ class ScriptBound(Rule):
     #: See :mod:`step_windows`; seconds by phase of the rank that spends least in these phases, at steps without a
     #: capture.
     windows: dict[str, Any] = state(step_windows.empty)
+    #: The medians of the time outside of loader, model and optimizer, over one or more windows each, with the last step
+    #: of each; how many windows; and medians of the open ones.
+    course: list[list[float]] = state(list)
+    length: int = state(lambda: 1)
+    open: list[float] = state(list)
     #: Whether any step waited for a loader.
     reads: bool = state(bool)
     #: See :func:`with_busiest`.
@@ -75,7 +89,10 @@ class ScriptBound(Rule):
             return
         fewest = min(phases, key=lambda each: each["prepare"] + each["other"])
         row = [fewest["prepare"], fewest["other"], sum(fewest.values()), min(fewest["forward"], fewest["backward"])]
-        yield from self._judged(step, step_windows.add(self.windows, row, self.window))
+        both = step_windows.add(self.windows, row, self.window)
+        if not self.windows["counted"] % self.window:
+            self._note_course(step)
+        yield from self._judged(step, both)
 
     def finish(self, step: JointStep) -> Iterable[Finding]:
         """The judgement of a short run."""
@@ -134,6 +151,44 @@ class ScriptBound(Rule):
             f"steps are at most {gain:.1f} times as fast",
             symptoms=("script_takes_most", *(() if idle is None else ("gpus_idle_beside_script",))),
             evidence={"gain": gain, "prepare_s": prepare, "other_s": other, "step_s": whole},
+        )
+
+        yield from self._growth(step, gain)
+
+    def _note_course(self, step: JointStep) -> None:
+        rows = self.windows["rows"][-self.window :]
+        self.open.append(median([prepare + other for prepare, other, *_ in rows]))
+        if len(self.open) < self.length:
+            return
+        self.course.append([sum(self.open) / self.length, step.mode_step])
+        self.open = []
+        if len(self.course) == _KEPT:
+            pairs = zip(self.course[::2], self.course[1::2], strict=True)
+            self.course, self.length = [[(a + b) / 2, last] for (a, _), (b, last) in pairs], 2 * self.length
+
+    def _growth(self, step: JointStep, gain: float) -> Iterable[Finding]:
+        """A finding where the time rises from part to part of the run."""
+        size = len(self.course) // _PARTS
+        if size < _OF_PART:
+            return
+        course = self.course[-_PARTS * size :]
+        parts = [median([spent for spent, _ in course[n * size : (n + 1) * size]]) for n in range(_PARTS)]
+        growth = parts[-1] - parts[0]
+        rises = [after - before for before, after in pairwise(parts)]
+        if min(rises) < _STEADY * growth or parts[-1] < max(_DOUBLE * parts[0], parts[0] + self.least):
+            return
+        first, last = (int(course[size // 2 - 1 + n][1]) for n in (0, (_PARTS - 1) * size))
+        yield self.finding(
+            step,
+            severity=Severity.WARNING,
+            subject="growth",
+            value=parts[-1] / max(parts[0], 1e-9),
+            limit=_DOUBLE,
+            message="what the script does outside of loader, model and optimizer takes longer from step to step: "
+            f"{1000 * parts[0]:.3g} ms of each around step {first}, {1000 * parts[-1]:.3g} ms around step {last}; "
+            f"without this time steps are at most {gain:.1f} times as fast now",
+            symptoms=("script_time_grows",),
+            evidence={"gain": gain, "first_s": parts[0], "last_s": parts[-1]},
         )
 
     def _before(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from phased_steps import phased
 from real_runs import RealRuns, Watch, batch, classifier, update
 from timed_layers import Takes
 from watchglass.config import RuleSpec
+from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.records import Fact, Finding, Mode, Severity, Status
 from watchglass.rules import find_rule
@@ -142,6 +143,42 @@ def test_what_one_rank_does_alone_is_no_finding(run_path: Path, others: float, f
     run = [replace(step, workers=[rank]) for ranks in together for rank, step in enumerate(ranks)]
     findings = replay(build_run(run_path, run, workers=2), [RuleSpec("ScriptBound")]).findings
     assert [", on each of 2 ranks, mostly" in finding.message for finding in findings] == [True] * fires
+
+
+def course(count: int, spent_s: Callable[[int], float]) -> list[Step]:
+    """Training steps whose time in ``other`` depends on their number."""
+    made = [phased(**REST, other_s=round(spent_s(n), 6)) for n in range(count)]
+    return [replace(made[0], facts=about()), *made[1:]]
+
+
+def test_time_that_grows_from_step_to_step_is_named_with_its_course(run_path: Path) -> None:
+    findings = found(run_path, course(8 + 32 * 8, lambda n: 0.02 + 0.0004 * n))
+    growth = next(finding for finding in findings if finding.evidence["subject"] == "growth")
+    assert growth.message == (
+        "what the script does outside of loader, model and optimizer takes longer from step to step: 35.8 ms of each "
+        "around step 39, 113 ms around step 231; without this time steps are at most 3.8 times as fast now"
+    )
+    assert growth.severity is Severity.WARNING
+    (first,) = diagnose(findings)
+    assert first.causes[0].cause.id == "work_grows_with_steps"
+    assert "takes longer from step to step" in first.headline
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "grows"),
+    [
+        (lambda n: 0.05 + 0.001 * n, True),
+        (lambda n: 0.1 + 0.0005 * (n // 200), False),  # hardly
+        (lambda n: 0.06 if n < 300 else 0.2, False),  # once
+        (lambda n: 0.05 + 0.1 * (1 - 0.5 ** (n / 40)), False),  # to a level
+        (lambda n: 0.06 + 0.06 * (n % 200) / 200, False),  # anew in each epoch
+        (lambda n: 0.06, False),
+    ],
+)
+def test_only_growth_in_every_part_counts(run_path: Path, spent_s: Callable[[int], float], grows: bool) -> None:
+    findings = found(run_path, course(600, spent_s))
+    assert findings, "the script takes most of each step"
+    assert any(finding.evidence["subject"] == "growth" for finding in findings) is grows
 
 
 class TestScriptBoundInRealRuns(RealRuns):
