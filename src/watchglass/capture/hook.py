@@ -82,52 +82,55 @@ class Hook:
         self.limits = limits
         self.config = config or SessionConfig(run=os.fspath(run)).with_settings(settings)
         check_destination(self.config)
-        self.plan = Plan(self.config, lambda: self.rank() or 0, limits.allowance_ns)
-        self._plan_changed = True
-        self.clock = StepClock(self._finished, self._due)
-        self.alternating = AlternatingOptimizers(functools.partial(self.plan.due, Mode.TRAIN), self.plan.next_due)
+        self._pid = os.getpid()
         self.active = True
+        #: Whether a fault has ended the capture.
+        self.broken = False
         #: Returns this process's rank in its group, None if it trains alone. Called at the first training step.
         self.rank: Callable[[], int | None] = environment.group_rank
-        #: Monotonic clock of steps whose phases are recorded, and of their pauses and modules, in nanoseconds.
-        self.phase_clock: Callable[[], int] = monotonic_ns
-        self._restart_phases: Callable[[], None] = lambda: None
-        #: Called where deferred work must be finished, see :meth:`settle`.
-        self.on_settle: list[Callable[[], None]] = []
-        #: Called after the configuration has changed.
-        self.on_configured: list[Callable[[], None]] = []
-        #: Called with each finished step, before the recorder gets it; must not raise.
-        self.on_finished: list[Callable[[OpenStep], None]] = []
+
         #: Called with the attempt, on the recorder's thread, when this process has become a worker of the run.
         self.on_start: list[Callable[[int], None]] = []
         #: Called a few times a second on the recorder's thread, while the run is open.
         self.on_look: list[Callable[[], None]] = []
-        if self.config.records_phases:
-            HangStacks(self, after_s=limits.stacks_after_s)
+        #: Called after the configuration has changed.
+        self.on_configured: list[Callable[[], None]] = []
+        #: Called where deferred work must be finished, see :meth:`settle`.
+        self.on_settle: list[Callable[[], None]] = []
+        #: Called with each finished step, before the recorder gets it; must not raise.
+        self.on_finished: list[Callable[[OpenStep], None]] = []
         #: Called at the end of the training run, once its last step is settled.
         self.on_end: list[Callable[[], None]] = []
         #: Called when everything is written, the last one added first.
         self.on_close: list[Callable[[], None]] = []
-        # Several keys of a tensor (the adapter's, its name) lead to one id.
-        self._ids: dict[Any, int] = {}
-        self._names: dict[str, int] = {}
-        self._pid = os.getpid()
+        self._detachers: list[Callable[[], object]] = []
+
+        self.plan = Plan(self.config, lambda: self.rank() or 0, limits.allowance_ns)
+        self._plan_changed = True
+        self.clock = StepClock(self._finished, self._due)
+        self.alternating = AlternatingOptimizers(functools.partial(self.plan.due, Mode.TRAIN), self.plan.next_due)
+        #: Monotonic clock of steps whose phases are recorded, and of their pauses and modules, in nanoseconds.
+        self.phase_clock: Callable[[], int] = monotonic_ns
+        self._restart_phases: Callable[[], None] = lambda: None
         #: What was committed for this process and is not applied yet.
         self.changes = CommittedChanges(self)
         self._stopped = False
+
+        # Several keys of a tensor (the adapter's, its name) lead to one id.
+        self._ids: dict[Any, int] = {}
+        self._names: dict[str, int] = {}
         # Records saved between steps: they belong to the next step.
         self._carried = CapturedRecords()
-        #: Whether a step of :meth:`steady_step` has begun and is not over.
-        self.in_steady_step: Callable[[], bool] = lambda: False
         # A script may save values after an update: then the last step waits for them here, until the next step.
         self._saves_late = False
         self._late: OpenStep | None = None
         # Whether the step that is being closed becomes the one that waits.
         self._holds = False
+        #: Whether a step of :meth:`steady_step` has begun and is not over.
+        self.in_steady_step: Callable[[], bool] = lambda: False
+        # Of such steps: the ids of loss and learning rate, and the number of the model.
         self._steady_ids, self._steady_model = (0, 0), 0
-        self._detachers: list[Callable[[], object]] = []
-        #: Whether a fault has ended the capture.
-        self.broken = False
+
         self._recorder = Recorder(
             WorkerOpening(self.config, limits, lambda: self.rank(), self._worker_opened, open_store),
             flush_interval_s=self.config.flush_interval_s,
@@ -142,6 +145,8 @@ class Hook:
         self.guard = Guard(self)
         #: See :meth:`Guard.guarded`.
         self.guarded = self.guard.guarded
+        if self.config.records_phases:
+            HangStacks(self, after_s=limits.stacks_after_s)
         close_at_exit(self)
 
     # -- for adapters ---------------------------------------------------------------------------------------------
