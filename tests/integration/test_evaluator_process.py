@@ -69,6 +69,13 @@ def test_it_shows_that_it_lives(start: Start) -> None:
     assert not process.shows_life()
 
 
+def test_one_that_works_on_after_the_end_of_the_run_still_shows_that_it_lives(start: Start) -> None:
+    """Otherwise one that evaluates the last steps for long would be taken for hung."""
+    process = start("import os, sys, time; sys.stdin.read(); os.write(0, b'.'); time.sleep(600)")
+    process.let_go()
+    assert until(process.shows_life)
+
+
 def test_one_that_ends_without_reading_is_no_error(start: Start) -> None:
     process = start("raise SystemExit(3)")
     assert process.wait(PATIENCE_S) == 3

@@ -14,6 +14,7 @@ class EvaluatorTiming:
         silence_s: Silence after which a worker on another machine is lost, once the lifeline is closed.
         unreachable_s: Wait for an unreachable store, once the lifeline is closed.
         end_s: Wait for an unreachable store at the end of following.
+        folder_s: The longest of these two waits for a folder, which seldom comes back: its disk is full.
         longest_retry_s: Longest pause between two tries of an unreachable store.
         settled_s: Silence after the end of a run that succeeded, before following ends.
         restarted_s: The same for a run that failed, and may be started again.
@@ -67,6 +68,7 @@ class EvaluatorTiming:
     silence_s: float = 60.0
     unreachable_s: float = 300.0
     end_s: float = 60.0
+    folder_s: float = 5.0
     longest_retry_s: float = 30.0
     settled_s: float = 3.0
     restarted_s: float = 30.0

@@ -65,7 +65,10 @@ class CompanionProcess:
 
     def poll(self) -> int | None:
         """Its return code as of :class:`subprocess.Popen`; None while it runs."""
-        return self._process.poll()
+        code = self._process.poll()
+        if code is not None:
+            self._close()
+        return code
 
     def shows_life(self) -> bool:
         """Whether it has given a sign of life since the last call."""
@@ -80,20 +83,23 @@ class CompanionProcess:
         return seen
 
     def let_go(self) -> None:
-        """Close the lifeline after the end of the run: the process does the rest of its work and ends."""
+        """End the lifeline after the end of the run: the process does the rest of its work and ends.
+
+        Until then it still gives signs of life.
+        """
         if self._lifeline is not None:
             with suppress(OSError):  # it has ended already
                 # Processes forked since then hold the socket too.
-                self._lifeline.shutdown(socket.SHUT_RDWR)
-            self._lifeline.close()
-            self._lifeline = None
+                self._lifeline.shutdown(socket.SHUT_WR)
 
     def wait(self, timeout_s: float) -> int | None:
         """Its return code; None if it still runs after ``timeout_s``."""
         try:
-            return self._process.wait(timeout_s)
+            code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+        self._close()
+        return code
 
     def end(self) -> None:
         """End the process now."""
@@ -109,3 +115,9 @@ class CompanionProcess:
         self.let_go()
         self._process.kill()
         self.wait(self._termination_s)
+        self._close()
+
+    def _close(self) -> None:
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None

@@ -168,6 +168,18 @@ def test_silence_of_a_store_that_was_unreachable_is_no_silence_of_a_worker(claim
     assert case.ended() == "lost"
 
 
+def test_a_folder_that_refuses_after_the_end_of_the_run_is_not_waited_for_long(claimed: Make) -> None:
+    """A disk that is full stays so, and whoever has started the script waits for its end."""
+    case = claimed(this_process())
+    case.store.unreachable = True
+    case.look_again()
+    assert not case.evaluator.turn()
+    assert not case.evaluator.over(lifeline_open=False)
+    case.clock.advance(6.0)
+    assert not case.evaluator.over(lifeline_open=True)
+    assert case.evaluator.over(lifeline_open=False)
+
+
 def test_a_worker_that_has_claimed_its_place_and_written_nothing_yet_is_waited_for(claimed: Make) -> None:
     case = claimed(this_process())
     claim_worker(case.store, 0, "worker_1", ELSEWHERE)

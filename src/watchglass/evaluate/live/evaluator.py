@@ -189,7 +189,7 @@ class Evaluator:
         if lifeline_open:
             return False
         if self._retry.unreachable:
-            return self.unreachable_s > self._timing.unreachable_s
+            return self.unreachable_s > self._patience_s(self._timing.unreachable_s)
         # A worker may have begun and ended since the last listing.
         return self._retry.attempt(lambda: self._waits(self._timing.silence_s) or not self._judging.drained()) is False
 
@@ -229,7 +229,8 @@ class Evaluator:
         """Evaluates the rest, writes final findings and statuses, waits for actions, and releases the lease.
 
         Args:
-            patience_s: How long to retry while the store is unreachable; :attr:`EvaluatorTiming.end_s` if None. If
+            patience_s: How long to retry while the store is unreachable; if None :attr:`EvaluatorTiming.end_s`, for a
+                folder no longer than :attr:`EvaluatorTiming.folder_s`. If
                 the rest was not read, the rules stay in progress, so that no reader takes their statuses for final.
             action_patience_s: How long to wait for a delivery, once the run has ended;
                 :attr:`EvaluatorTiming.delivery_s` if None.
@@ -238,7 +239,7 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        patience_s = self._timing.end_s if patience_s is None else patience_s
+        patience_s = self._patience_s(self._timing.end_s) if patience_s is None else patience_s
         action_patience_s = self._timing.delivery_s if action_patience_s is None else action_patience_s
         insist = functools.partial(self._retry.insist, patience_s=patience_s, pause=pause)
         try:
@@ -278,6 +279,9 @@ class Evaluator:
             self._config.run, tuple(judging.findings), judging.statuses(), steps, self._finished,
             tuple(judging.problems),
         )  # fmt: skip
+
+    def _patience_s(self, longest_s: float) -> float:
+        return longest_s if self._store.policy.buffers_writes else min(longest_s, self._timing.folder_s)
 
     def _turn(self, max_bytes: int) -> bool:
         new = self._judging.read(max_bytes)
