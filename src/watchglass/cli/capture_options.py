@@ -79,7 +79,12 @@ ProfileSteps = Annotated[
     ),
 ]
 KeepTraces = Annotated[
-    bool, typer.Option("--keep-traces", help="Keep PyTorch's traces of profiled steps in the run, at most 64 MiB.")
+    bool,
+    typer.Option(
+        "--keep-traces",
+        help="Keep PyTorch's traces of the steps of --profile-steps, and of watchglass profile, in the run, at most "
+        "64 MiB.",
+    ),
 ]
 PythonProfile = Annotated[
     str | None,

@@ -233,9 +233,17 @@ class _After(NamedTuple):
 def _launch(job: Job, after: _After) -> int:
     from watchglass.launch import launch
 
+    def started(run: str, attempt: int) -> None:
+        if after.quiet:
+            return
+        print_note(_announcement(job, run, attempt, after.file))
+        profiler = job.capture.profiler
+        if profiler.keep_traces and not profiler.profile_steps:
+            print_note(f"no trace is kept yet: --profile-steps is missing; to profile steps: watchglass profile {run}")
+
     outcome = launch(
         job,
-        started=lambda run, attempt: None if after.quiet else print_note(_announcement(job, run, attempt, after.file)),
+        started=started,
         report=print_warning,
         waiting=lambda: progress("watchglass: evaluating the last steps (Ctrl-C to skip)", enabled=not after.quiet),
     )

@@ -54,6 +54,18 @@ def test_only_what_is_given_is_set() -> None:
     }
 
 
+def test_traces_that_no_window_will_have_are_stated_once(watchglass: Watchglass, jobs: list[Job]) -> None:
+    begun = "watchglass: run directory runs/x\n"
+    missing = (
+        "watchglass: no trace is kept yet: --profile-steps is missing; to profile steps: watchglass profile runs/x\n"
+    )
+    assert watchglass("run", "--keep-traces", "train.py").err == begun + missing
+    assert watchglass("run", "--keep-traces", "--python-profile", "5:7", "train.py").err == begun + missing
+    assert watchglass("run", "--keep-traces", "--profile-steps", "5:7", "train.py").err == begun
+    assert watchglass("run", "--quiet", "--keep-traces", "train.py").err == ""
+    assert jobs[0].capture.profiler.keep_traces
+
+
 def test_the_command_line_comes_before_the_file(watchglass: Watchglass, jobs: list[Job], tmp_path: Path) -> None:
     (tmp_path / "watchglass.toml").write_text(
         "save_interval = 3\noverhead_budget = 0.5\n[collections.gradients]\nsave_interval = 4\n"
