@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import typer.main
+from torch.distributed.run import get_args_parser
 
 from watchglass.cli import main
 from watchglass.cli.app import application
@@ -45,6 +47,29 @@ def test_printed_outputs_are_the_real_ones(
         main(command.split())
     printed = "".join(capsys.readouterr())
     assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
+
+
+def test_torchrun_leaves_every_option_but_one_to_watchglass(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before Python 3.12 its parser looks for abbreviations of its options behind the script, too."""
+    parser = get_args_parser()
+    for option in (each for parameter in COMMANDS["run"].params for each in parameter.opts):
+        words = ["run", option, "value", "train.py"]
+        if option == "--run" and sys.version_info < (3, 12):
+            with pytest.raises(SystemExit):
+                parser.parse_args(["-m", "watchglass", *words])
+            assert "ambiguous option: --run could match --run-path, --run_path" in capsys.readouterr().err
+        elif option.startswith("--"):
+            assert parser.parse_args(["-m", "watchglass", *words]).training_script_args == words
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/getting-started.md", "docs/cli.md"])
+def test_what_is_shown_for_torchrun_names_the_run_as_torchrun_accepts_it(repository: Path, page: str) -> None:
+    shown = re.findall(r"torchrun ([^`#\n]*-m watchglass run [^`#\n]*)", (repository / page).read_text())
+    assert shown
+    for line in shown:
+        words = line.replace("[", "").replace("]", "").split()
+        given = get_args_parser().parse_args(words)
+        assert (given.training_script, given.training_script_args[:2]) == ("watchglass", ["run", "--run-dir"])
 
 
 def test_every_environment_variable_is_described(text: str) -> None:

@@ -72,7 +72,8 @@ RunDirectory = Annotated[
         "--run",
         "--run-dir",
         metavar="RUN",
-        help="Location of the run: a folder, or s3://BUCKET/PATH. [default: a new path below --runs]",
+        help="Location of the run: a folder, or s3://BUCKET/PATH; with torchrun use --run-dir. "
+        "[default: a new path below --runs]",
     ),
 ]
 RunsFolder = Annotated[
@@ -163,7 +164,7 @@ def run(
     on stderr while the script runs, and a verdict at the end. The run is stopped only with --stop-on. The exit status
     is that of the script, or 86 after a stop.
 
-    With torchrun:  torchrun --nproc-per-node 2 -m watchglass run train.py
+    With torchrun:  torchrun --nproc-per-node 2 -m watchglass run --run-dir RUN train.py
     """
     from watchglass.launch import Job, run_untouched
 
