@@ -300,7 +300,8 @@ class ParameterReader:
         ]
         about = {"model": model} if self._models.seen > 1 else {}
         name = type(optimizer).__name__
-        step.records.facts.append(("optimizer", name, {"type": name, "groups": groups, **about}))
+        if isinstance(optimizer, Optimizer):  # lines of the script that update have no settings
+            step.records.facts.append(("optimizer", name, {"type": name, "groups": groups, **about}))
         models = self.models_of(optimizer)
         new, self._initialized = models - self._initialized, self._initialized | models
         wanted = "initialization" in chosen_facts(self._hook.config.facts)

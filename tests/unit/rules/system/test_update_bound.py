@@ -16,7 +16,7 @@ from timed_layers import Takes
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Fact, Finding, Mode, Severity, Status
-from watchglass.rules import find_rule
+from watchglass.rules import capture_for, find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
@@ -136,3 +136,31 @@ class TestUpdateBoundInRealRuns(RealRuns):
         for _ in range(50):
             labels = torch.randint(0, 4, (samples,))
             update(model, optimizer, labels[:, None] + 4 * torch.randint(0, 50, (samples, 8)), labels)
+
+
+class UpdatedByHand(RealRuns):
+    """A script that updates its weights itself, and then does something else."""
+
+    rule = "UpdateBound"
+    profiler = True
+    __test__ = False  # it has no healthy twin
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = nn.Sequential(nn.Linear(16, 4), Takes(self.clock, 0.0001))
+        watch(model)
+        for _ in range(60):
+            nn.functional.cross_entropy(model(torch.randn(2, 16)), torch.randint(0, 4, (2,))).backward()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight -= 0.1 * weight.grad
+            model.zero_grad()
+            self.clock.advance(0.005 if sick else 0.0)
+
+
+def test_what_a_script_does_after_an_update_of_its_own_is_not_taken_for_the_update(tmp_path: Path) -> None:
+    rules = [RuleSpec("UpdateBound"), RuleSpec("ScriptBound")]
+    UpdatedByHand().record(tmp_path / "run", capture_for(rules), sick=True)
+    evaluation = replay(tmp_path / "run", rules)
+    assert evaluation.findings == ()
+    reason = "the script writes its updates itself, so other work may be a part of them"
+    assert [(each.status, each.reason) for each in evaluation.statuses] == [(Status.NOT_APPLICABLE, reason)] * 2
