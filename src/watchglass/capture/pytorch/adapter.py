@@ -45,6 +45,7 @@ from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.unoptimized_weights import UnoptimizedWeights
 from watchglass.capture.pytorch.unwatched_models import UnwatchedModels
 from watchglass.capture.pytorch.update_point import UpdatePoint
+from watchglass.capture.pytorch.watched_optimizers import WatchedOptimizers
 from watchglass.record import OpenStep
 from watchglass.records import UnsteppedBackwards
 
@@ -74,13 +75,14 @@ class PyTorchAdapter:
         self._calls = self.fast_path.ahead.full = RootCalls(self._current, self._capture, self.fast_path)
         self._hidden = HiddenForwards(self._current, self._capture)
         self._backwards = Backwards(self._current)
-        self._updates = UpdatePoint(self._current, self._readings, self._capture, self.fast_path, self._unknown)
+        self._optimizers = WatchedOptimizers(self._current, self._readings, self._unknown)
+        self._updates = UpdatePoint(self._current, self._readings, self._capture, self.fast_path, self._optimizers)
         self._handwritten = HandwrittenUpdates(self._current, self._updates, self._without_optimizer, self._find)
         self._backwards.on_begin = self._before_backward
         self.fast_path.script = self._handwritten
         self.fast_path.on_missed_update = self._handwritten.look_back
         self._backwards.on_end = self._handwritten.after_backward
-        UnoptimizedWeights(hook, self._current.models, saving, self._updates.optimizers)
+        UnoptimizedWeights(hook, self._current.models, saving, self._optimizers.living)
         for part in TENSOR_PARTS:
             part(hook, self._current.models, saving, self._current.events)
         FirstBadModule(self._current)
@@ -139,7 +141,7 @@ class PyTorchAdapter:
         hook.detach_with(lambda: beginnings(False))
         beginnings(True)
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
-        operators = OperatorProfiler(hook, self._current.models, updates.optimizers)
+        operators = OperatorProfiler(hook, self._current.models, self._optimizers.living)
         # After the fast path and the update point, which end the step.
         windows: list[StepWindows] = []
         for profiler in (operators, CProfile(), Pyinstrument()):
@@ -149,7 +151,7 @@ class PyTorchAdapter:
             self._discovery = Discovery(self._current, self._calls)
             self._calls.between = self._discovery.between
         else:
-            self._calls.between = UnwatchedModels(self._current, self._updates.optimizers).between
+            self._calls.between = UnwatchedModels(self._current, self._optimizers.living).between
         Compilations(hook, self._current.models, self._calls, self._capture, self._discovery, self._hidden)
         script_unwatched(hook)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import types
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,13 +23,11 @@ from watchglass.capture.pytorch.objective import Objective, groups
 from watchglass.capture.pytorch.parameter_reader import LateGradients, ParameterReader, describe_bad
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.update_counters import settle_start
+from watchglass.capture.pytorch.watched_optimizers import WatchedOptimizers
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Mode, Role, series_name
-
-#: Steps of an optimizer after which its parameters are taken for those of no module.
-_MOST_TRIES = 8
 
 
 @dataclass(eq=False)
@@ -54,7 +51,7 @@ class UpdatePoint:
         readings: Reads parameters.
         capture: Switched off at the update.
         fast_path: Learns from every step that is over.
-        unknown: Called when an optimizer steps parameters of no known model; returns whether models are looked for.
+        optimizers: Those that update watched models.
     """
 
     def __init__(
@@ -63,18 +60,13 @@ class UpdatePoint:
         readings: ParameterReader,
         capture: ModuleCapture,
         fast_path: FastPath,
-        unknown: Callable[[Optimizer], bool],
+        optimizers: WatchedOptimizers,
     ) -> None:
         self._current = current
         self._readings = readings
         self._capture = capture
         self._fast_path = fast_path
-        self._unknown = unknown
-        # Values: the number of the first group of each.
-        self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        # Numbered names of learning rates stay, also when an optimizer dies.
-        self._several = False
-        self._tries: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._optimizers = optimizers
         self._in_scaler = self._stepped_in_scaler = False
         # A closure's first call has the loss of the weights before the update.
         self._first_objectives: dict[int, Objective] | None = None
@@ -87,10 +79,6 @@ class UpdatePoint:
         current.hook.on_finished.append(self._record_left)
         # The last updated step, with the objectives of its models.
         self._objectives: tuple[int, dict[int, Objective]] = (-1, {})
-
-    def optimizers(self) -> list[Optimizer]:
-        """Those of watched models that have stepped and live."""
-        return list(self._optimizers)
 
     def before(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step; returns changed arguments when there is a closure to be wrapped."""
@@ -108,7 +96,7 @@ class UpdatePoint:
             return None
         self._plain = len(arguments) == 1 and not kwargs and not self._in_scaler
         closure = kwargs.get("closure", arguments[1] if len(arguments) > 1 else None)
-        if not self._ours(optimizer):
+        if not self._optimizers.admit(optimizer):
             # The closure may be the first to call the model.
             late = functools.partial(self._begin_late, optimizer)
             return None if closure is None else self._with_closure(late, arguments, kwargs, closure)
@@ -124,7 +112,7 @@ class UpdatePoint:
 
     def _begin_late(self, optimizer: Optimizer) -> None:
         """The closure of an optimizer of unknown parameters has returned."""
-        if not self._current.update_depth and self._ours(optimizer):
+        if not self._current.update_depth and self._optimizers.admit(optimizer):
             self._read_gradients(self._begin(optimizer, closure=True), optimizer)
 
     def _begin(self, optimizer: Optimizer, *, closure: bool) -> OpenStep:
@@ -159,7 +147,7 @@ class UpdatePoint:
         if current.update_depth > 1:
             current.update_depth -= 1  # whichever it is: its beginning was counted as well
             return
-        if not current.update_depth or optimizer not in self._optimizers:
+        if not current.update_depth or optimizer not in self._optimizers.numbers:
             return
         current.update_depth = 0
         step = current.hook.clock.train
@@ -172,10 +160,10 @@ class UpdatePoint:
             with torch.no_grad():
                 self._readings.updates.save(step.records)
             self._notify(current.events.update_ended, step, optimizer)
-        self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], self._several)
+        self._readings.learning_rates(step, optimizer, self._optimizers.numbers[optimizer], self._optimizers.several)
         for listener in current.events.each_update_ended:
             listener(step, optimizer)
-        plain = self._plain and len(self._optimizers) == 1
+        plain = self._plain and len(self._optimizers.numbers) == 1
         learned = self._fast_path.pattern.learn(step, optimizer, self._objective(), plain=plain)
         current.objectives.updated(optimizer)
         self._end(step)
@@ -248,7 +236,7 @@ class UpdatePoint:
             model = self._meet(step, script, current.objectives.of(script) or current.objectives.recent())
             self._readings.describe(step, script, model)
         self._weights_read = self._late_gradients = None
-        plain = plain and not self._optimizers
+        plain = plain and not self._optimizers.numbers
         learned = self._fast_path.pattern.learn(step, script, self._objective(), plain=plain, by_script=True)
         current.objectives.updated(script)
         self._end(step)
@@ -264,7 +252,7 @@ class UpdatePoint:
         scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs["optimizer"]
         self._in_scaler = False
         clock = self._current.hook.clock
-        if self._stepped_in_scaler or clock.train is None or not self._ours(optimizer):
+        if self._stepped_in_scaler or clock.train is None or not self._optimizers.admit(optimizer):
             return
         step = clock.begin_update(id(optimizer))
         if self._current.hook.resumption.open:
@@ -289,41 +277,6 @@ class UpdatePoint:
     def _skipped(self, step: OpenStep, source: str, data: Any) -> None:
         if "step_skipped" in chosen_facts(self._current.hook.config.facts):
             step.records.facts.append(("step_skipped", source, data))
-
-    def _ours(self, optimizer: Optimizer) -> bool:
-        if optimizer in self._optimizers:
-            return True
-        if not self._readings.parameters(optimizer):
-            self._tries[optimizer] = tries = self._tries.get(optimizer, 0) + 1
-            if tries > _MOST_TRIES or not self._unknown(optimizer):
-                self._current.foreign.add(optimizer)
-                return False
-            if not self._readings.parameters(optimizer) and not self._take_loose(optimizer):
-                return False
-        self._optimizers[optimizer] = self._free_number(len(optimizer.param_groups))
-        self._several |= len(self._optimizers) > 1
-        return True
-
-    def _take_loose(self, optimizer: Optimizer) -> bool:
-        """Take the parameters of an optimizer for those of no module: an image, a vector of weights.
-
-        Not if a model has an optimizer: the updates of these parameters are then no training steps.
-        """
-        if self._optimizers:
-            return False
-        for group, parameters in enumerate(group["params"] for group in optimizer.param_groups):
-            for index, parameter in enumerate(parameters):
-                self._current.models.add_loose(parameter, f"optimizer0/group{group}/{index}")
-        return bool(self._readings.parameters(optimizer))
-
-    def _free_number(self, groups: int) -> int:
-        """The first number for the groups of an optimizer, free among all living optimizers."""
-        first = 0
-        for begin, other in sorted((begin, len(other.param_groups)) for other, begin in self._optimizers.items()):
-            if begin - first >= groups:
-                break
-            first = max(first, begin + other)
-        return first
 
     def _with_closure(
         self, then: Callable[[], None], arguments: Any, kwargs: Any, closure: Callable[[], Any]
