@@ -15,9 +15,10 @@ from processes import Processes, ended
 from real_runs import RealRuns, Watch
 from waiting import until
 from watchglass.config import RuleSpec
+from watchglass.diagnose import diagnose
 from watchglass.errors import UnknownNameError
 from watchglass.evaluate import replay
-from watchglass.records import Finding, Status
+from watchglass.records import Finding, Severity, Status
 from watchglass.rules import find_rule
 from watchglass.run import open_run
 from watchglass.testing import Batch, Step, build_run
@@ -155,6 +156,71 @@ def test_growth_is_absolute_and_relative(run_path: Path, by: float, begin: float
 def test_memory_before_the_first_step_does_not_count(run_path: Path) -> None:
     loading = [Batch(metrics={"processes.memory": growing(60, by=20 * MB)}) for _ in range(5)]
     assert found(run_path, [*loading, *minutes([3e9] * 3)[1:]]) == []
+
+
+def beginning(memory: Sequence[float], limit: float = 16e9) -> list[Step | Batch]:
+    """For each number of bytes five seconds in which every fifth sample is that, and the others are more."""
+    found: list[Step | Batch] = [Step(scalars={"loss": 1.0})]
+    for least in memory:
+        samples = [least + 300 * MB * (n % 5 > 0) for n in range(10)]
+        found += [
+            *[Step(scalars={"loss": 1.0}, seconds=0.5)] * 10,
+            Batch(metrics={"processes.memory": samples, "memory.limit": [limit] * 10}, seconds=5),
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("by", "severity"), [(50, Severity.INFO), (150, Severity.INFO), (270, Severity.WARNING)])
+def test_in_its_first_minutes_a_run_is_warned_that_may_not_live_longer(
+    run_path: Path, by: float, severity: Severity
+) -> None:
+    """Within five minutes at 270 MB in five seconds. Eight windows are compared; a shorter run gets an info."""
+    finding = found(run_path, beginning(growing(12, by=by * MB)))[0]
+    assert finding.severity is severity
+    assert finding.message.startswith("the memory of the run's processes grew from ")
+    assert "in 30 s, " in finding.message
+    assert "and did not level off; at this rate" in finding.message
+    (status,) = replay(str(run_path), [RuleSpec("MemoryLeak")]).statuses
+    if severity is Severity.INFO:
+        assert finding.symptoms == ()
+        assert status.status is Status.NOT_APPLICABLE
+        assert diagnose([finding]) == ()
+    else:
+        (diagnosis,) = diagnose([finding])
+        assert diagnosis.headline.startswith("Cause unclear: the memory of the run's processes grew")
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [({"graphs": 16}, "graphs_kept"), ({"blocks": 250}, "python_objects_kept"), ({}, "results_kept")],
+)
+def test_what_grows_at_first_is_named_where_facts_show_it(run_path: Path, facts: dict[str, Any], cause: str) -> None:
+    run = held(beginning(growing(12, by=400 * MB)), pid=0, **facts)
+    batches = [each for each in run if isinstance(each, Batch)]
+    one = [replace(each, metrics={**each.metrics, "process.memory": [[n] for n in each.metrics["processes.memory"]]})
+           for each in batches]  # fmt: skip
+    places = iter(one)
+    finding = found(run_path, [next(places) if isinstance(each, Batch) else each for each in run])[0]
+    assert (finding.severity, finding.causes[0]) == (Severity.WARNING, cause)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        [1e9] * 10,
+        [*growing(6, by=400 * MB), *[3.0e9] * 8],
+        [1e9, 3e9] * 6,
+        [1e9] * 5 + [4e9] * 5,
+        growing(10, by=5 * MB),
+    ],
+)
+def test_memory_that_levels_off_at_first_is_no_leak(run_path: Path, memory: list[float]) -> None:
+    assert found(run_path, beginning(memory)) == []
+
+
+def test_what_a_long_run_does_at_first_is_judged_by_its_minutes(run_path: Path) -> None:
+    """A data set is read into memory for half a minute, slowly enough, and stays there."""
+    assert found(run_path, beginning([*growing(7, by=100 * MB), *[1.6e9] * 60])) == []
 
 
 def test_a_run_without_samples_is_not_judged(run_path: Path) -> None:

@@ -19,10 +19,14 @@ _PARTS = 4
 _KEPT = 64
 #: Least share of the whole growth in each part after the first; in a straight line each has a third.
 _STEADY = 0.2
+#: Parts of a window that are windows of the beginning of a run, before five of its windows are whole.
+_FINE = 12
 #: Processes that train, of which facts are kept.
 _MOST_PROCESSES = 64
 #: Held graphs of earlier steps that are no chance.
 _HELD = 3
+#: Ending of the keys of the beginning of a run.
+_BEGINNING = "/beginning"
 #: Steps whose blocks of Python are kept; how often they rose, and by how many in all and for a step, if that is no
 #: noise.
 _POINTS, _RISES, _BLOCKS, _BLOCKS_OF_STEP = 8, 2, 1000, 0.5
@@ -35,14 +39,18 @@ class MemoryLeak(Rule):
         memory that is used and freed within a step, or within an epoch, does not count.
     Fires when: over four equal parts of the last windows the least memory rose in each part, by a fifth of the whole
         growth or more, and by `least_bytes` and `percent` percent together. Parts of 1, 2, 4 ... 16 windows are
-        compared. The windows become longer in a long run, so a leak that takes days is found too. The process is named
-        that has half of the growth. What grows is named where that is known: graphs of earlier steps that are still
-        held, in a process that trains, or the number of Python's memory blocks in it.
+        compared. The windows become longer in a long run, so a leak that takes days is found too. Until five windows
+        are whole, windows of a twelfth of their length are compared in the same way: a `warning` if in parts of two or
+        more the limit of the memory is reached within five windows at this rate, and at the end of a shorter run an
+        `info`. The process is
+        named that has half of the growth. What grows is named where that is known: graphs of earlier steps that are
+        still held, in a process that trains, or the number of Python's memory blocks in it.
     Usual causes: a list of losses or outputs that keeps the graph of each step; a cache or a hook that keeps tensors;
         samples that are Python objects, which each loader worker copies by and by.
     What to try: keep `loss.item()` or `loss.detach()`; look for what grows with `tracemalloc`; store samples in arrays.
     Costs: the fact held_memory; the samples of the machine are recorded under a launcher.
-    Source: 5 percent, 100 MB, three windows with growth, three held graphs, 1000 blocks and one in two steps: house.
+    Source: 5 percent, 100 MB, three windows with growth, a twelfth, three held graphs, 1000 blocks and one in two
+        steps: house.
     """
 
     needs = (
@@ -56,10 +64,11 @@ class MemoryLeak(Rule):
     least_bytes: float = parameter(1e8, help="least growth", unit="bytes", gt=0)
     percent: float = parameter(5.0, help="least growth relative to the first part", unit="%", ge=0)
 
-    #: By stream and clock: number of the open window, length of windows in units of ``window_s``, and for each window
-    #: seconds, the last training step with the seconds of its end, least memory, and that of each process.
+    #: By stream and clock, and with an ending for the beginning of a run: number of the open window, length of windows
+    #: in units of ``window_s``, and for each window seconds, the last training step with the seconds of its end, least
+    #: memory, and that of each process.
     open: dict[str, int] = state(dict)
-    length: dict[str, int] = state(dict)
+    length: dict[str, float] = state(dict)
     courses: dict[str, list[list[Any]]] = state(dict)
     limit: dict[str, float] = state(dict)
     #: By process that trains: graphs of earlier steps that were looked for, and those that are held; and at some of the
@@ -82,13 +91,26 @@ class MemoryLeak(Rule):
         for time_ns, value in zip(memory.time_ns.tolist(), memory.mean_of_instances.tolist(), strict=True):
             of_each = zip(single.instances, rows.get(time_ns, ()), strict=False)
             processes = {name: number for name, number in of_each if math.isfinite(number)}
-            if self._add(key, [time_ns / 1e9, [last.train_step, last.end_ns / 1e9], value, processes]):
+            row = [time_ns / 1e9, [last.train_step, last.end_ns / 1e9], value, processes]
+            if self._add(key, list(row)):
+                self.courses.pop(key + _BEGINNING, None)
                 yield from self._judged(window, key)
+            elif not self._is_long(key) and self._add(key + _BEGINNING, row):
+                yield from self._judged(window, key + _BEGINNING)
+
+    def finish(self, step: JointStep) -> Iterable[Finding]:
+        """What is known of a run that is too short for a judgement."""
+        for key in [key for key in self.courses if key.endswith(_BEGINNING)]:
+            yield from self._judged(step, key, ended=True)
 
     def applicable(self, step: JointStep) -> str:
         """Not for runs that are too short."""
-        few = self.open and max(map(len, self.courses.values())) <= _PARTS
+        few = self.open and not any(map(self._is_long, self.courses))
         return f"the run was sampled for less than {_PARTS + 1} windows of {self.window_s:g} s" if few else ""
+
+    def _is_long(self, key: str) -> bool:
+        """Whether the windows of a whole course were compared."""
+        return not key.endswith(_BEGINNING) and len(self.courses.get(key, ())) > _PARTS
 
     def _note_held(self, views: Sequence[StepView]) -> None:
         for fact in (fact for view in views if (fact := view.latest_fact("held_memory")) is not None):
@@ -101,7 +123,10 @@ class MemoryLeak(Rule):
 
     def _add(self, key: str, row: list[Any]) -> bool:
         """Takes in a sample; whether it begins a window, so that the one before is whole."""
-        course, length = self.courses.setdefault(key, []), self.length.setdefault(key, 1)
+        course, length = (
+            self.courses.setdefault(key, []),
+            self.length.setdefault(key, 1 / _FINE if key.endswith(_BEGINNING) else 1),
+        )
         number = int(row[0] // (length * self.window_s))
         if number == self.open.get(key):
             if course and row[2] < course[-1][2]:
@@ -117,9 +142,11 @@ class MemoryLeak(Rule):
             self.length[key], self.open[key] = 2 * length, -1
         return len(self.courses[key]) > _PARTS
 
-    def _judged(self, window: Window, key: str) -> Iterable[Finding]:
-        whole = self.courses[key][:-1]  # the last one has just begun
-        longest = [found for size in (1, 2, 4, 8, 16) if (found := self._growth(whole[-_PARTS * size :], size))]
+    def _judged(self, window: Window | JointStep, key: str, *, ended: bool = False) -> Iterable[Finding]:
+        beginning, key = key.endswith(_BEGINNING), key.removesuffix(_BEGINNING)
+        whole = self.courses[key + _BEGINNING * beginning][:-1]  # the last one has just begun
+        sizes = (2, 4) if beginning and not ended else (1, 2, 4, 8, 16)
+        longest = [found for size in sizes if (found := self._growth(whole[-_PARTS * size :], size))]
         if not longest:
             return
         first, last = longest[-1]
@@ -130,6 +157,9 @@ class MemoryLeak(Rule):
         evidence = {"bytes_per_second": growth / took_s, "growth_bytes": growth}
         limit = self.limit.get(key, 0.0)
         left_s = (limit - last[2]) * took_s / growth
+        soon = 0 < left_s <= (_PARTS + 1) * self.window_s
+        if beginning and not (soon or ended):
+            return
         if left_s > 0:
             evidence["ends_in_s"] = left_s
         ends = f"; at this rate the limit of {_bytes(limit)} is reached {_time(left_s)} after step {last[1][0]}"
@@ -137,17 +167,19 @@ class MemoryLeak(Rule):
         each = f", {_bytes(of_step)} for each training step" if of_step else ""
         process = _grown(first[3], last[3], growth)
         symptom, what = self._symptom(process)
+        # A data set that is read into memory once looks the same for so long.
+        symptom = "memory_grows_at_first" if beginning and symptom == "memory_grows" else symptom
         where = f", mostly in process {process}" if process and len(last[3]) > 1 else ""
         where += ", which does not train itself" if symptom == "memory_grows_beside_training" else ""
         yield self.finding(
             window,
-            severity=Severity.WARNING,
-            subject=window.stream,
+            severity=Severity.INFO if ended else Severity.WARNING,
+            subject=key.partition("/")[0],
             value=growth,
             limit=max(self.least_bytes, self.percent / 100 * first[2]),
             message=f"the memory of the run's processes grew from {_bytes(first[2])} to {_bytes(last[2])} in "
             f"{_time(took_s)}{where}{each}, and did not level off{what}{until}",
-            symptoms=(symptom,),
+            symptoms=() if ended else (symptom,),
             evidence={**evidence, "bytes_per_step": of_step} if of_step else evidence,
         )
 
