@@ -9,6 +9,7 @@ import pytest
 
 from launched_runs import LaunchedRuns
 from phased_steps import busy
+from synthetic_steps import modules, of_model, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity, Status
@@ -37,6 +38,15 @@ def test_percentiles_are_within_half_a_percent(run_path: Path) -> None:
     assert usage["cpu.utilization"] == pytest.approx({"min": 0, "p50": 50, "p95": 95, "p99": 99, "max": 100}, abs=0.5)
     assert "system: processor 50 % in the median, 95 % at the 95th percentile" in finding.message
     assert "memory.utilization" not in usage
+
+
+def test_with_several_models_it_is_of_the_last_step_of_the_run(run_path: Path) -> None:
+    """As of a cross-validation, whose first fold ends long before."""
+    (_, samples) = busy(101)
+    folds = [step for fold in (0, 1, 2) for step in (of_model(training(5), fold) if fold else training(5))]
+    build_run(run_path, [*folds, samples], modules=modules(3))
+    (finding,) = replay(run_path, [RuleSpec("OverallSystemUsage")]).findings
+    assert (finding.step, finding.global_step, finding.model) == (14, 14, None)
 
 
 @pytest.mark.slow

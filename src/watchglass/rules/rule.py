@@ -165,10 +165,14 @@ class Rule(Plugin):
         ranked = tuple(causes) or knowledge.likely(symptoms)
         advice = tuple(what_to_try) or (knowledge.cause(ranked[0]).what_to_try if ranked else ())
         run_id, attempt = view.run_id, view.attempt
+        of_model = of_model and (type(self).check is not Rule.check or type(self).check_step is not Rule.check_step)
         at = view.last if isinstance(view, Between) else view
         first = at.first if isinstance(at, JointStep) else at
-        worker, mode, step = (at.worker, at.mode, at.mode_step) if at is not None else (view.worker, Mode.TRAIN, -1)
-        of_model = of_model and (type(self).check is not Rule.check or type(self).check_step is not Rule.check_step)
+        if isinstance(at, JointStep) and not of_model:
+            # At the end of a run each model has its last step, and that of the process is the last of all.
+            first = max((each for each in at.views if each.worker == at.first.worker), key=lambda each: each.order)
+        worker = at.worker if at is not None else view.worker
+        mode, step = (first.mode, first.mode_step) if first is not None else (Mode.TRAIN, -1)
         model = (first.model if first is not None else 0) if of_model else None
         identity = (
             run_id, attempt, self.name, values(self), severity.value, subject, worker, mode.name, step,
