@@ -85,6 +85,10 @@ class _WorkerPlace:
             self.spool.close(0.0)
 
 
+#: The process, once it has begun a run: the initialization of a further one, as in a notebook, is not as old as it.
+_begun_in: list[int] = []
+
+
 class WorkerOpening:
     """Opens the worker's files; a call that raises StoreError may be repeated and continues where it was.
 
@@ -115,6 +119,7 @@ class WorkerOpening:
         self._store: Store | None = None
         self._harvested = False
         self._place: _WorkerPlace | None = None
+        self._made_ns = time.monotonic_ns()
 
     @property
     def patience_s(self) -> float:
@@ -144,11 +149,17 @@ class WorkerOpening:
         )  # fmt: skip
         joined = {
             "event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns(),
-            "versions": _versions(), "alone": rank is None, "age_ns": process_age_ns(place.claim),
+            "versions": _versions(), "alone": rank is None, "age_ns": self._age_ns(place.claim),
         }  # fmt: skip
         writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
+        _begun_in[:] = [os.getpid()]
         self._opened(open_mailbox(store, place.attempt, worker, environment.world_size()), place.attempt)
         return writer
+
+    def _age_ns(self, claim: Claim) -> int | None:
+        """Nanoseconds since the initialization began: with the process, or in a further run of it with the hook."""
+        age_ns, since_ns = process_age_ns(claim), time.monotonic_ns() - self._made_ns
+        return min(age_ns, since_ns) if age_ns is not None and _begun_in == [os.getpid()] else age_ns
 
     def abandon(self) -> None:
         """Give up: remove the files made so far."""

@@ -25,8 +25,9 @@ class Stage:
     """A stretch of time of a worker.
 
     Attributes:
-        name: ``"initialization"``: from the start of the process to the first step. ``"training"``, ``"evaluation"``,
-            ``"prediction"``: steps of one mode in a row. ``"finalization"``: from the last step until the worker left.
+        name: ``"initialization"``: from the start of the process, or from ``watch`` of a further run in it, to the
+            first step. ``"training"``, ``"evaluation"``, ``"prediction"``: steps of one mode in a row.
+            ``"finalization"``: from the last step until the worker left.
         attempt: Its attempt.
         begin: Wall time in UTC, datetime64[ns].
         end: The same.

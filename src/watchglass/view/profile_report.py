@@ -267,7 +267,7 @@ def _job_table(job: Mapping[str, Any]) -> str:
         ("Command", f"<code>{escaped(' '.join(job['command']))}</code>"),
         ("Begin and end, UTC", escaped(f"{_second(job['begin'])} to {_second(job['end'])}")),
         ("Length", duration(whole)),
-        ("Initialization", f"{time(job['initialization_s'])}, from the start of the process to the first step"),
+        ("Initialization", f"{time(job['initialization_s'])}, up to the first step"),
         ("Training loop", time(job["training_loop_s"])),
         ("of it training", f"{time(job['training_s'])}, {count(job['training_steps'], 'step')}"),
         ("of it evaluation", f"{time(job['evaluation_s'])}, {count(job['evaluation_steps'], 'step')}"),

@@ -76,6 +76,17 @@ def test_initialization_begins_with_the_process(tmp_path: Path) -> None:
     assert last.seconds > 0
 
 
+def test_initialization_of_a_further_run_in_a_process_begins_with_its_hook(tmp_path: Path) -> None:
+    """As in a notebook, whose process may have started hours ago."""
+    for name in ("one", "two"):
+        began = time.time()
+        with Hook(tmp_path / name) as hook, hook.step("train"):
+            hook.save_scalar("loss", 1.0)
+    first = open_run(tmp_path / "two").stages().stages[0]
+    assert first.name == "initialization"
+    assert first.begin.astype("int64") / 1e9 > began - 0.05
+
+
 @pytest.mark.parametrize("age_ns", [0, 1_000_000])
 def test_a_process_that_trains_at_once_has_no_unknown_initialization(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_ns: int
