@@ -103,9 +103,9 @@ class FakeClock(Now):
         self.advance(SLEEP_S)
 
 
-def watched(path: Path, clock: FakeClock | None = None, hook: type[Hook] = Hook) -> Hook:
+def watched(path: Path, clock: FakeClock | None = None, hook: type[Hook] = Hook, profiler: Any = True) -> Hook:
     """A hook that records phases; without the sampler's process, which ``watch`` would start."""
-    made = hook(path, profiler=True, save_interval=16, strict=True)
+    made = hook(path, profiler=profiler, save_interval=16, strict=True)
     if clock is not None:
         made.phase_clock = clock.monotonic_ns
     PyTorchAdapter(made, discover=True)
@@ -350,6 +350,32 @@ def test_garbage_collections_and_saves_are_noted_with_their_step(tmp_path: Path,
     phases = run.phases()
     took_s = {n: seconds for n, seconds in zip(phases.steps.tolist(), phases.seconds, strict=True) if seconds}
     assert took_s == pytest.approx({3: BURN_S, 8: 2 * SLEEP_S, 36: BURN_S, 37: 2 * SLEEP_S + BURN_S})
+
+
+def test_of_profilers_only_that_of_the_script_is_noted_and_what_is_collected_meanwhile_is_its_work(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = torch.profiler.profile.stop
+
+    def slow(profile: torch.profiler.profile) -> None:
+        collect(clock)
+        stop(profile)
+
+    monkeypatch.setattr(torch.profiler.profile, "stop", slow)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = watched(tmp_path / "run", clock, profiler={"enabled": True, "profile_steps": "20:22"})
+    gc.freeze()
+    for number, inputs in enumerate(DataLoader(Slow(None, STEPS))):
+        step(model, optimizer, inputs)
+        if number == 30:
+            with torch.profiler.profile():
+                torch.ones(1).add(1)
+    hook.close()
+    run = open_run(tmp_path / "run")
+    assert len(run.operators()) == 1
+    found = run.sql("select step, pause, count, seconds from pauses order by all").to_arrow().to_pylist()
+    assert [tuple(row.values()) for row in found] == [(31, "profile", 1, pytest.approx(BURN_S))]
 
 
 def test_nothing_is_recorded_without_the_profiler(tmp_path: Path) -> None:

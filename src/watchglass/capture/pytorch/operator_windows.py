@@ -94,7 +94,8 @@ class OperatorProfiler(WindowProfiler):
             calls.RANGES.listen(self._hook.guard, before=lambda args, kwargs: self._begun.add(args[0])),
         )
         try:
-            recording.profile.start()
+            with calls.own_profiler():
+                recording.profile.start()
         except BaseException:
             recording.end_ranges()
             raise
@@ -104,7 +105,8 @@ class OperatorProfiler(WindowProfiler):
         try:
             recording.end_ranges()
         finally:
-            recording.profile.stop()
+            with calls.own_profiler():
+                recording.profile.stop()
         recording.held = tuple(held_memory(self._models.roots(), self._optimizers()))
 
     def result(self, recording: _Recording, frame: WindowFrame, *, writes: bool) -> Fact:  # noqa: D102

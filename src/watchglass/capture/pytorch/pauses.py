@@ -19,7 +19,7 @@ _MOST = 4096
 
 
 class Pauses:
-    """Times garbage collections, saves and the work of PyTorch's profiler beside steps, all in the training thread.
+    """Times garbage collections, saves and the work of the script's own PyTorch profiler, in the training thread.
 
     The step in whose phases they lie records them.
 
@@ -45,7 +45,7 @@ class Pauses:
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         # The profiler makes an object of every event: what is collected meanwhile is its work.
-        if Pause.PROFILE not in self._since_ns:
+        if not calls.profiles():
             (self._begin if phase == "start" else self._end)(Pause.COLLECTION)
 
     def _call_begins(self, pause: Pause, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -31,8 +31,8 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -400,6 +400,21 @@ def keep_wrapped(guard: Guard) -> Callable[[], None]:
     for call in _IN_MODELS:
         undo.callback(call.listen(guard))
     return undo.close
+
+
+def profiles() -> bool:
+    """Whether PyTorch's profiler begins, ends or is read in this thread now, by the script or by watchglass."""
+    return _PROFILER.inside
+
+
+@contextmanager
+def own_profiler() -> Iterator[None]:
+    """Calls of PyTorch's profiler in this block are of watchglass itself and not reported."""
+    before, _PROFILER.inside = _PROFILER.inside, True
+    try:
+        yield
+    finally:
+        _PROFILER.inside = before
 
 
 _PROFILER = NestOfThread()
