@@ -49,6 +49,26 @@ def test_with_several_models_it_is_of_the_last_step_of_the_run(run_path: Path) -
     assert (finding.step, finding.global_step, finding.model) == (14, 14, None)
 
 
+@pytest.mark.parametrize(
+    ("own", "cores", "words"),
+    [
+        (60.0, 2.0, "; other programs use 60 % of the processor on average, the run 30 %"),
+        (60.0, 1.0, "; other programs use 30 % of the processor on average, the run 60 %"),
+        (140.0, 2.0, ""),
+        (None, 2.0, ""),
+    ],
+)
+def test_what_other_programs_use_is_stated_where_it_is_much(
+    run_path: Path, own: float | None, cores: float, words: str
+) -> None:
+    metrics: dict[str, list[float]] = {"cpu.utilization": [80.0, 100.0] * 10, "cpu.limit": [cores] * 20}
+    if own is not None:
+        metrics["processes.utilization"] = [own - 10, own + 10] * 10
+    run = [Step(scalars={"loss": 1.0}, seconds=0.1), Batch(metrics=metrics, seconds=10)]
+    (finding,) = replay(build_run(run_path, run), [RuleSpec("OverallSystemUsage")]).findings
+    assert finding.message == f"system: processor 80 % in the median, 100 % at the 95th percentile{words}"
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("preloaded_python")
 class TestOverallSystemUsageInRealRuns(LaunchedRuns):
