@@ -355,16 +355,17 @@ def test_garbage_collections_and_saves_are_noted_with_their_step(tmp_path: Path,
 def test_of_profilers_only_that_of_the_script_is_noted_and_what_is_collected_meanwhile_is_its_work(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop = torch.profiler.profile.stop
+    for name in ("start", "stop", "key_averages"):
+        call = getattr(torch.profiler.profile, name)
 
-    def slow(profile: torch.profiler.profile) -> None:
-        collect(clock)
-        stop(profile)
+        def slow(profile: Any, call: Any = call) -> Any:
+            collect(clock)
+            return call(profile)
 
-    monkeypatch.setattr(torch.profiler.profile, "stop", slow)
+        monkeypatch.setattr(torch.profiler.profile, name, slow)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = watched(tmp_path / "run", clock, profiler={"enabled": True, "profile_steps": "20:22"})
+    hook = watched(tmp_path / "run", clock, profiler={"enabled": True, "profile_steps": "20:22,24:26"})
     gc.freeze()
     for number, inputs in enumerate(DataLoader(Slow(None, STEPS))):
         step(model, optimizer, inputs)
@@ -373,9 +374,9 @@ def test_of_profilers_only_that_of_the_script_is_noted_and_what_is_collected_mea
                 torch.ones(1).add(1)
     hook.close()
     run = open_run(tmp_path / "run")
-    assert len(run.operators()) == 1
+    assert len(run.operators()) == 2
     found = run.sql("select step, pause, count, seconds from pauses order by all").to_arrow().to_pylist()
-    assert [tuple(row.values()) for row in found] == [(31, "profile", 1, pytest.approx(BURN_S))]
+    assert [tuple(row.values()) for row in found] == [(31, "profile", 2, pytest.approx(2 * BURN_S))]
 
 
 def test_nothing_is_recorded_without_the_profiler(tmp_path: Path) -> None:

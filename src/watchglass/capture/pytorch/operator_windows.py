@@ -82,6 +82,7 @@ class OperatorProfiler(WindowProfiler):
         profiles = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
         return "the script uses PyTorch's profiler itself" if profiles else ""
 
+    @calls.own_profiler()
     def start(self) -> _Recording:  # noqa: D102
         from torch import profiler  # only when a window is due
 
@@ -94,21 +95,21 @@ class OperatorProfiler(WindowProfiler):
             calls.RANGES.listen(self._hook.guard, before=lambda args, kwargs: self._begun.add(args[0])),
         )
         try:
-            with calls.own_profiler():
-                recording.profile.start()
+            recording.profile.start()
         except BaseException:
             recording.end_ranges()
             raise
         return recording
 
+    @calls.own_profiler()
     def stop(self, recording: _Recording) -> None:  # noqa: D102
         try:
             recording.end_ranges()
         finally:
-            with calls.own_profiler():
-                recording.profile.stop()
+            recording.profile.stop()
         recording.held = tuple(held_memory(self._models.roots(), self._optimizers()))
 
+    @calls.own_profiler()
     def result(self, recording: _Recording, frame: WindowFrame, *, writes: bool) -> Fact:  # noqa: D102
         profile, ranges = recording.profile, recording.ranges
         operators = [

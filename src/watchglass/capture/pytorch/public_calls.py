@@ -409,7 +409,7 @@ def profiles() -> bool:
 
 @contextmanager
 def own_profiler() -> Iterator[None]:
-    """Calls of PyTorch's profiler in this block are of watchglass itself and not reported."""
+    """In this block, or function, PyTorch's profiler is used by watchglass itself: its calls are not reported."""
     before, _PROFILER.inside = _PROFILER.inside, True
     try:
         yield
