@@ -32,6 +32,8 @@ from watchglass.view import (
 _EXAMPLES = 3
 #: Largest number of independent workers, models and last values in the list.
 _MOST_WORKERS, _MOST_MODELS, _MOST_SCALARS = 20, 20, 60
+#: Largest number of workers whose phases are shown: one that is slow shows in the phases of those that wait for it.
+_MOST_TIMES = 8
 
 Rows = list[tuple[str, ...]]
 
@@ -48,6 +50,7 @@ def head_of(run: Run) -> Rows:
     """The head of the output: labels and texts."""
     manifest = run.manifest
     seconds = max(run.worker(name).seconds for name in leaders_of(run))
+    whose = f"{run.worker().name}: " if len(run.workers) > 1 else ""
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.created_ns / 1e9))
     return [
         ("command", " ".join(manifest.command)),
@@ -58,12 +61,12 @@ def head_of(run: Run) -> Rows:
         *(("", str(seam)) for seam in run.seams),
         ("workers", ", ".join(run.workers) or "none joined"),
         *(("machine", usage_sentence(usage)) for usage in usage_of(run)),
-        *(("time", phases_sentence(phases)) for phases in (run.phases(),) if len(phases)),
-        *(("loading", loading_sentence(loading)) for loading in (run.loader_workers(),) if len(loading)),
-        *(("modules", modules_sentence(times)) for times in (run.module_times(),) if len(times)),
+        *_times(run),
+        *(("loading", whose + loading_sentence(loading)) for loading in (run.loader_workers(),) if len(loading)),
+        *(("modules", whose + modules_sentence(times)) for times in (run.module_times(),) if len(times)),
         *(("not timed", untimed_sentence(fact.data)) for fact in run.facts(UntimedModules.KIND)),
-        *(("operators", operators_sentence(operators)) for operators in run.operators() if len(operators)),
-        *(("functions", functions_sentence(profile)) for profile in run.python_profiles() if len(profile)),
+        *(("operators", whose + operators_sentence(operators)) for operators in run.operators() if len(operators)),
+        *(("functions", whose + functions_sentence(profile)) for profile in run.python_profiles() if len(profile)),
         *(("not profiled", refusal_sentence(fact.data)) for fact in run.facts(WindowRefusal.KIND)),
         *(("evaluated by", who) for who in _evaluators(run)),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {manifest.version}"),
@@ -87,6 +90,14 @@ def sections_of(run: Run, path: str, *, every: bool) -> Iterator[Section]:
     yield Section(f"Tensors{whose}", tensors, "" if tensors else "none recorded")
     yield Section("Capture", [("", worker, line) for worker in run.workers for line in _capture_lines(run, worker)])
     yield _rules(run, path)
+
+
+def _times(run: Run) -> Iterator[tuple[str, str]]:
+    """The phases of the workers, with their names where there are several."""
+    for name in run.workers[:_MOST_TIMES]:
+        phases = run.phases(worker=name)
+        if len(phases):
+            yield "time", f"{f'{name}: ' if len(run.workers) > 1 else ''}{phases_sentence(phases)}"
 
 
 def _evaluators(run: Run) -> list[str]:

@@ -51,6 +51,14 @@ def test_the_mean_step_is_described_in_few_words(run: Run) -> None:
     assert repr(run.phases()).startswith("Phases(8 TRAIN steps of 'worker_0': data 38 %, prepare 2 %")
 
 
+def test_each_of_several_workers_has_its_phases_with_its_name(tmp_path: Path) -> None:
+    steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN]})] * 12
+    run = open_run(build_run(tmp_path / "run", steps, workers=10))
+    times = [text for label, text in head_of(run) if label == "time"]
+    assert [text.partition(": ")[0] for text in times] == [f"worker_{rank}" for rank in range(8)]
+    assert times[1].startswith("worker_1: training step 100 ms on average: 38 % waits for data")
+
+
 def test_steps_that_are_far_longer_are_counted_separately(tmp_path: Path) -> None:
     compiling = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0)
     steps = [Step({"loss": 1.0}, rows={PHASES: [compiling if n in (0, 9) else TRAIN]}) for n in range(22)]
