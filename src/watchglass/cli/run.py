@@ -72,7 +72,7 @@ RunDirectory = Annotated[
         "--run",
         "--run-dir",
         metavar="RUN",
-        help="Location of the run: a folder, or s3://BUCKET/PATH; with torchrun use --run-dir. "
+        help="Location of the run: a folder, or s3://BUCKET/PATH; --run-dir with torchrun. "
         "[default: a new path below --runs]",
     ),
 ]
