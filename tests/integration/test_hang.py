@@ -57,6 +57,12 @@ def test_it_names_the_line_of_the_script_and_the_call_in_it(run_path: Path) -> N
     assert finding.causes == ("training_stalled",)
 
 
+def test_a_function_of_watchglass_is_no_place_of_the_script(run_path: Path) -> None:
+    ours = ["/home/me/watchglass/src/watchglass/capture/wrappers_importlib_bootstrap.py", 63, "__next__"]
+    (finding,) = found(run_path, silent(100, stacks={0: stack(WAITS, ours, ["/home/train.py", 7, "step"])}))
+    assert finding.message.endswith("; it stands at train.py:7 in step, in wait of threading.py")
+
+
 def test_the_rank_that_stands_elsewhere_comes_first(run_path: Path) -> None:
     together, alone = stack(WAITS, ["/home/train.py", 7, "step"]), stack(["/home/train.py", 30, "save"])
     (finding,) = found(run_path, silent(100, stacks={0: together, 1: alone, 2: together}), workers=3)

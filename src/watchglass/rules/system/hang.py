@@ -17,8 +17,12 @@ from watchglass.tables import JointStep, Tick
 _MOST = 64
 #: How much longer a finding waits for stacks that are not there.
 _PATIENCE = 2.0
-#: Parts of the paths of files that belong to Python or to installed packages, not to the script.
-_LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen")
+#: Parts of the paths of files that belong to Python or to installed packages, not to the script; and of the functions
+#: of watchglass around those of PyTorch, which an editable install leaves where its source is.
+_LIBRARIES = (
+    "site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen",
+    f"{os.sep}watchglass{os.sep}capture{os.sep}",
+)  # fmt: skip
 
 
 class Hang(Rule):
