@@ -170,6 +170,16 @@ def beginning(memory: Sequence[float], limit: float = 16e9) -> list[Step | Batch
     return found
 
 
+def with_one_process(run: Sequence[Step | Batch]) -> list[Step | Batch]:
+    """The same with the memory of process 0, which has all."""
+    return [
+        replace(each, metrics={**each.metrics, "process.memory": [
+            [n] for n in each.metrics["processes.memory"]  # type: ignore[list-item]
+        ]})
+        if isinstance(each, Batch) else each for each in run
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("by", "severity"), [(50, Severity.INFO), (150, Severity.INFO), (270, Severity.WARNING)])
 def test_in_its_first_minutes_a_run_is_warned_that_may_not_live_longer(
     run_path: Path, by: float, severity: Severity
@@ -195,13 +205,16 @@ def test_in_its_first_minutes_a_run_is_warned_that_may_not_live_longer(
     [({"graphs": 16}, "graphs_kept"), ({"blocks": 250}, "python_objects_kept"), ({}, "results_kept")],
 )
 def test_what_grows_at_first_is_named_where_facts_show_it(run_path: Path, facts: dict[str, Any], cause: str) -> None:
-    run = held(beginning(growing(12, by=400 * MB)), pid=0, **facts)
-    batches = [each for each in run if isinstance(each, Batch)]
-    one = [replace(each, metrics={**each.metrics, "process.memory": [[n] for n in each.metrics["processes.memory"]]})
-           for each in batches]  # fmt: skip
-    places = iter(one)
-    finding = found(run_path, [next(places) if isinstance(each, Batch) else each for each in run])[0]
+    finding = found(run_path, with_one_process(held(beginning(growing(12, by=400 * MB)), pid=0, **facts)))[0]
     assert (finding.severity, finding.causes[0]) == (Severity.WARNING, cause)
+
+
+def test_held_graphs_are_enough_in_the_first_minutes(run_path: Path) -> None:
+    (finding,) = found(run_path, with_one_process(held(beginning(growing(12, by=30 * MB)), pid=0, graphs=16)))
+    assert (finding.severity, finding.causes[0]) == (Severity.WARNING, "graphs_kept")
+    without = with_one_process(held(beginning(growing(12, by=30 * MB)), pid=0))
+    (finding,) = found(run_path.with_name("without"), without)
+    assert finding.severity is Severity.INFO
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ class MemoryLeak(Rule):
         growth or more, and by `least_bytes` and `percent` percent together. Parts of 1, 2, 4 ... 16 windows are
         compared. The windows become longer in a long run, so a leak that takes days is found too. Until five windows
         are whole, windows of a twelfth of their length are compared in the same way: a `warning` if in parts of two or
-        more the limit of the memory is reached within five windows at this rate, and at the end of a shorter run an
-        `info`. The process is
+        more the limit of the memory is reached within five windows at this rate, or if graphs are held; at the end of a
+        shorter run an `info` without either. The process is
         named that has half of the growth. What grows is named where that is known: graphs of earlier steps that are
         still held, in a process that trains, or the number of Python's memory blocks in it.
     Usual causes: a list of losses or outputs that keeps the graph of each step; a cache or a hook that keeps tensors;
@@ -157,29 +157,29 @@ class MemoryLeak(Rule):
         evidence = {"bytes_per_second": growth / took_s, "growth_bytes": growth}
         limit = self.limit.get(key, 0.0)
         left_s = (limit - last[2]) * took_s / growth
-        soon = 0 < left_s <= (_PARTS + 1) * self.window_s
-        if beginning and not (soon or ended):
+        process = _grown(first[3], last[3], growth)
+        symptom, what = self._symptom(process)
+        early = beginning and symptom != "graphs_held"
+        if early and not (ended or 0 < left_s <= (_PARTS + 1) * self.window_s):
             return
         if left_s > 0:
             evidence["ends_in_s"] = left_s
         ends = f"; at this rate the limit of {_bytes(limit)} is reached {_time(left_s)} after step {last[1][0]}"
         until = ends if left_s > 0 else ""
         each = f", {_bytes(of_step)} for each training step" if of_step else ""
-        process = _grown(first[3], last[3], growth)
-        symptom, what = self._symptom(process)
         # A data set that is read into memory once looks the same for so long.
         symptom = "memory_grows_at_first" if beginning and symptom == "memory_grows" else symptom
         where = f", mostly in process {process}" if process and len(last[3]) > 1 else ""
         where += ", which does not train itself" if symptom == "memory_grows_beside_training" else ""
         yield self.finding(
             window,
-            severity=Severity.INFO if ended else Severity.WARNING,
+            severity=Severity.INFO if early and ended else Severity.WARNING,
             subject=key.partition("/")[0],
             value=growth,
             limit=max(self.least_bytes, self.percent / 100 * first[2]),
             message=f"the memory of the run's processes grew from {_bytes(first[2])} to {_bytes(last[2])} in "
             f"{_time(took_s)}{where}{each}, and did not level off{what}{until}",
-            symptoms=() if ended else (symptom,),
+            symptoms=() if early and ended else (symptom,),
             evidence={**evidence, "bytes_per_step": of_step} if of_step else evidence,
         )
 
