@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 SCHEMA = "urn:watchglass:schema:profiler-report:1"
 #: Sections about one kind of bottleneck, each with the rules that judge it.
 _BOTTLENECKS = (
-    ("Data loading", ("InputBound", "TooManyDataWorkers")), ("GPU utilization", ("LowGPUUtilization",)),
-    ("Batch size", ("BatchSize",)), ("CPU bottlenecks", ("CPUBottleneck",)), ("I/O bottlenecks", ("IOBottleneck",)),
-    ("Load balancing", ("LoadBalancing", "Straggler")), ("GPU memory", ("GPUMemoryIncrease",)),
-    ("Memory of the processes", ("MemoryLeak",)),
+    ("Data loading", ("InputBound", "TooManyDataWorkers")),
+    ("The script between data, model and optimizer", ("ScriptBound", "SynchronousCopy")),
+    ("Single steps and pauses", ("StepOutlier",)), ("Evaluations", ("EvaluationBound",)),
+    ("GPU utilization", ("LowGPUUtilization",)), ("Batch size", ("BatchSize", "UpdateBound")),
+    ("CPU bottlenecks", ("CPUBottleneck",)), ("I/O bottlenecks", ("IOBottleneck",)),
+    ("Load balancing", ("LoadBalancing", "Straggler")),
+    ("GPU memory", ("GPUMemoryIncrease", "MemoryFragmentation")), ("Memory of the processes", ("MemoryLeak",)),
 )  # fmt: skip
 _PERCENTILES = {"max": 100, "p99": 99, "p95": 95, "p50": 50, "min": 0}
 _MOST_ROWS = 20

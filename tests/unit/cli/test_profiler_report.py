@@ -24,6 +24,7 @@ from watchglass.records import (
     StepModules,
     WindowCost,
 )
+from watchglass.rules import RULE_SETS
 from watchglass.testing import Batch, Step, build_run
 
 #: A third of the time computes; evaluations load less.
@@ -118,6 +119,16 @@ def test_the_page_has_all_sections_and_shows_text_of_the_run_as_text(
     assert "Kernels of training steps 10:12, per step" in page
     assert "Times of a batch, on average" in page
     assert "1 finding on time and machine" in page
+
+
+def test_each_rule_about_a_bottleneck_has_its_place_among_them(
+    run: str, watchglass: Watchglass, tmp_path: Path
+) -> None:
+    assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.html").status == 0
+    section = (tmp_path / "p.html").read_text().split("<h2>Bottlenecks</h2>")[1].split("<h2>")[0]
+    # Summaries, what a run does not survive, and what is no bottleneck.
+    others = {"OverallSystemUsage", "OverallFrameworkMetrics", "Hang", "MaxInitializationTime", "GradientNoise"}
+    assert [name for name in RULE_SETS["system"].rules if name not in section and name not in others] == []
 
 
 def test_what_only_another_rank_shows_names_it(watchglass: Watchglass, tmp_path: Path) -> None:
