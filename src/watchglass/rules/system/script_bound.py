@@ -186,7 +186,7 @@ class ScriptBound(Rule):
             limit=_DOUBLE,
             message="what the script does outside of loader, model and optimizer takes longer from step to step: "
             f"{1000 * parts[0]:.3g} ms of each around step {first}, {1000 * parts[-1]:.3g} ms around step {last}; "
-            f"without this time steps are at most {gain:.1f} times as fast now",
+            f"at step {step.mode_step} steps are at most {gain:.1f} times as fast without this time",
             symptoms=("script_time_grows",),
             evidence={"gain": gain, "first_s": parts[0], "last_s": parts[-1]},
         )
