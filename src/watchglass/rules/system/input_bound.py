@@ -21,8 +21,9 @@ _PARTS = {"mean_fetch_s": "to fetch samples from the data set", "mean_collate_s"
 _ENOUGH = 16
 #: Time to make a batch that is no longer than what a worker process needs to send it (house).
 _SMALL_S = 1e-3
-#: A gain below this share of the greatest possible one is stated beside it (house).
-_LESS = 0.9
+#: A gain below this share of the greatest possible one is stated beside it, and the least for which a number of workers
+#: is advised (house).
+_LESS, _WORTH = 0.9, 1.05
 
 
 class InputBound(Rule):
@@ -36,7 +37,8 @@ class InputBound(Rule):
         where no sample of a GPU shows that, they are an `info` at most. A run that is too short for two windows is
         judged at its end. The gain is an upper bound: steps without any wait, and all else as it was. On a GPU, which
         computes while the script waits, less may be gained. Where the number of workers that is advised makes batches
-        more slowly than the rest of a step takes, the message also states the gain with that number.
+        more slowly than the rest of a step takes, the message also states the gain with that number; none is advised
+        where it would make batches no faster.
     Usual causes: a loader without worker processes; samples that are decoded or augmented on the way; slow storage;
         copies from memory that is not pinned, or that are not `non_blocking`.
     What to try: worker processes, `num_workers`; samples that are prepared once and stored; larger reads. Where a
@@ -167,11 +169,16 @@ class InputBound(Rule):
         more = None if small else 0 if sent else _workers_to_try(workers, of_rank)
         if crowded:
             more = max(1, int(of_rank / 2))
-        tried = whole / max(whole - waited, self._made_s(ranks) * steps * ranks / more) if more else gain
+        tried = gain
+        if more and not crowded:  # workers that take turns need longer for a batch than fewer would
+            tried = whole / max(whole - waited, self._made_s(ranks) * steps * ranks / more)
+        in_vain = tried < _WORTH
+        if in_vain:  # it would make batches no faster than now
+            more, tried = None, gain
         symptom = "waits_for_small_batches" if small else "waits_for_workers" if workers else "waits_without_workers"
         if sent:
             symptom = "waits_for_crowded_workers" if crowded else "waits_for_transfers"
-        if workers is None:
+        if workers is None or (in_vain and not workers):
             symptom = "waits_for_data"
         known = {"loader_workers": workers, "cores": cores or None, "try_workers": more, **parts}
         yield self.finding(

@@ -152,6 +152,21 @@ def test_a_number_of_workers_that_is_not_enough_is_advised_with_its_gain(
     assert finding.message.endswith(f"steps are at most {1 + 10 * batches * fetch_s:.1f} times as fast")
 
 
+def test_no_number_of_workers_is_advised_that_makes_batches_no_faster(run_path: Path) -> None:
+    """One core for one worker: it makes a batch while a step runs that takes a hundredth of this."""
+    step = phased(data_s=0.1, forward_s=0.001, loads=[(1, -1, 1, 0.1, 0.0, 0.0, 0.0)])
+    (finding,) = found(run_path, [cores(2), *[step] * 80])
+    assert "0 loader workers on 2 cores; of the 100 ms of a batch" in finding.message
+    assert "try_workers" not in finding.evidence
+    assert finding.causes[0] == "loader_too_slow"
+
+
+def test_the_gain_of_fewer_workers_is_not_taken_from_those_that_take_turns(run_path: Path) -> None:
+    step = phased(data_s=0.1, forward_s=0.1, loads=[(1, 16, 1, 0.4, 0.0, 1.0, 0.6)])
+    (finding,) = found(run_path, [cores(2), *[step] * 80])
+    assert "17 loader workers on 2 cores; try num_workers=1; of the" in finding.message
+
+
 def test_a_short_run_is_judged_with_the_cores_of_its_samples_and_the_last_batches_of_its_epochs(run_path: Path) -> None:
     """Each epoch ends with fewer batches than a row of their times has, so the evaluation after it has them."""
     train, load = phased(data_s=0.1, forward_s=0.1), (1, -1, 8, 0.004, 0.002, 0.0, 0.0)
