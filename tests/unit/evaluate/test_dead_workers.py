@@ -169,7 +169,7 @@ def test_silence_of_a_store_that_was_unreachable_is_no_silence_of_a_worker(claim
 
 
 def test_a_folder_that_refuses_after_the_end_of_the_run_is_not_waited_for_long(claimed: Make) -> None:
-    """A disk that is full stays so, and whoever has started the script waits for its end."""
+    """A disk that is full stays so, and the user waits for the end of the launcher."""
     case = claimed(this_process())
     case.store.unreachable = True
     case.look_again()

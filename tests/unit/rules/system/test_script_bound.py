@@ -171,7 +171,7 @@ def test_time_that_grows_from_step_to_step_is_named_with_its_course(run_path: Pa
         (lambda n: 0.1 + 0.0005 * (n // 200), False),  # hardly
         (lambda n: 0.06 if n < 300 else 0.2, False),  # once
         (lambda n: 0.05 + 0.1 * (1 - 0.5 ** (n / 40)), False),  # to a level
-        (lambda n: 0.06 + 0.06 * (n % 200) / 200, False),  # anew in each epoch
+        (lambda n: 0.06 + 0.06 * (n % 200) / 200, False),  # again in each epoch
         (lambda n: 0.06, False),
     ],
 )
