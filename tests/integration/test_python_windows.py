@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import watchglass
+from calls import uncollected
 from watchglass import ProfilerConfig, open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
@@ -334,10 +335,13 @@ def profiles() -> bool:
 
 def child_profiles() -> bool:
     """Whether a process that is forked now profiles."""
-    child = os.fork()
-    if child == 0:
-        os._exit(profiles())
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+    with uncollected():  # in the child, an object of another test may miss its threads
+        child = os.fork()
+        if child == 0:
+            os._exit(profiles())
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (False, True), f"the child ended with status {status}"
+    return bool(status)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
