@@ -134,7 +134,7 @@ def outline(verdict: Verdict, options: Sequence[str] = ()) -> list[TextRow]:
     rows += [TextRow(""), *below] if below else []
     if verdict.diagnoses:
         rows.append(TextRow(f"each cause with its evidence: {_command('explain', verdict.run, *options)}"))
-    # The rules about time are not in the default set: without this line nobody would learn of the cure.
+    # The default set has no rules about time, so no diagnosis names the cure.
     judged = any(status.rule == "InputBound" for status in verdict.statuses)
     if below and not judged and notable_wait(verdict.capture) is not None:
         rows.append(TextRow(f"why steps wait, and what to try: {_command('check', verdict.run, '--rules', 'system')}"))

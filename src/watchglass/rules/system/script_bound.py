@@ -35,10 +35,9 @@ class ScriptBound(Rule):
         model on a GPU only so much counts as the GPUs were idle, because the script may wait for them in this time; if
         no sample of a GPU shows that, the rule does not apply. The gain is an upper bound: steps without this time, and
         all else as it was. Single long pauses do not count: StepOutlier finds them. What one rank does alone is found
-        by Straggler. If over four equal parts of at least eight windows, two for each part, the time rose in each part
-        by a fifth of the whole growth or more, and at least doubled, a finding names the growth. The rule does not
-        judge updates that a script writes itself, nor LBFGS, whose time is partly in
-        `other`.
+        by Straggler. A second finding names growth: over four equal parts of at least eight windows, two for each
+        part, the time rose in each part by a fifth of the whole growth or more, and at least doubled. The rule does not
+        judge updates that a script writes itself, nor LBFGS, whose time is partly in `other`.
     Usual causes: samples that are read, decoded or augmented in the loop; metrics, logs or images of each step; a
         simulator; a sleep or a request to a service. Where it grows: a metric or a plot of all that was collected so
         far.
@@ -152,7 +151,6 @@ class ScriptBound(Rule):
             symptoms=("script_takes_most", *(() if idle is None else ("gpus_idle_beside_script",))),
             evidence={"gain": gain, "prepare_s": prepare, "other_s": other, "step_s": whole},
         )
-
         yield from self._growth(step, gain)
 
     def _note_course(self, step: JointStep) -> None:
