@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Shard, debug
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from failing import Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
@@ -267,6 +267,8 @@ def group() -> Iterator[None]:
     excepthook = sys.excepthook
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     yield
+    # PyTorch keeps the group in a cache of this thread. A child that another thread forks would free it, and crash.
+    getattr(debug, "_clear_sharding_prop_cache", lambda: None)()
     dist.destroy_process_group()
     sys.excepthook = excepthook
 
