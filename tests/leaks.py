@@ -120,10 +120,8 @@ def _of_the_compiler(value: object) -> bool:
 def differences(before: Snapshot, below: Path, patience_s: float = PATIENCE_S) -> list[str]:
     """One sentence for each thing that is there now and was not ``before``, or that was changed and not put back."""
     after = _settle(lambda: snapshot(below), before, patience_s)
-    held = after.threads - before.threads or after.processes - before.processes
-    # From 3.12 on, an exception that has left a `with` of contextlib is in a cycle with its frames.
-    if held or (sys.version_info >= (3, 12) and after.open_files - before.open_files):
-        # An exception in a cycle with its frames holds what they do: PyTorch raises such ones for its loaders' workers.
+    if sys.version_info >= (3, 12) and (after.open_files - before.open_files or after.threads - before.threads):
+        # An exception that has left a `with` of contextlib is in a cycle with its frames, and holds what they do.
         gc.collect()
         after = _settle(lambda: snapshot(below), before, patience_s)
     return [

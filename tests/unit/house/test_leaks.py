@@ -17,7 +17,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from calls import uncollected
 from leaks import differences, snapshot
 
 Undo = Callable[[], object]
@@ -115,25 +114,6 @@ def test_waits_for_a_thread_that_was_asked_to_end(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     threading.Timer(0.2, lambda: None).start()
     assert differences(before, tmp_path) == []
-
-
-class Garbage:
-    """In a cycle with itself; sets an event when it is freed."""
-
-    def __init__(self, freed: threading.Event) -> None:
-        self.itself, self.freed = self, freed
-
-    def __del__(self) -> None:
-        self.freed.set()
-
-
-def test_a_thread_that_ends_with_garbage_is_no_leak(tmp_path: Path) -> None:
-    freed = threading.Event()
-    before = snapshot(tmp_path)
-    threading.Thread(target=freed.wait).start()
-    with uncollected():
-        Garbage(freed)
-        assert differences(before, tmp_path, patience_s=0.5) == []
 
 
 def test_what_importing_third_parties_sets_is_no_leak(tmp_path: Path) -> None:
