@@ -19,7 +19,7 @@ from watchglass.control.messages import (
     encode,
 )
 from watchglass.errors import DamagedDataError, MissingFileError
-from watchglass.store import PollingIntervals, Store, layout
+from watchglass.store import PollingIntervals, Store, layout, read_small
 
 _log = logging.getLogger("watchglass")
 
@@ -85,7 +85,7 @@ class StoreMailbox:
         seen = encode(Acknowledgement(train_step), time.time_ns())
         self._store.write(layout.control_seen(*place, self._worker), seen, replace=True)
         try:
-            commit = decode_commit(kind, self._store.read(layout.control_commit(*place)))
+            commit = decode_commit(kind, read_small(self._store, layout.control_commit(*place)))
         except MissingFileError:
             return None
         self._open.discard(kind)
@@ -96,7 +96,7 @@ class StoreMailbox:
         """The change that somebody has committed without asking; None for one that cannot be read, which is passed."""
         commit = None
         try:
-            commit = decode_commit(kind, self._store.read(layout.control_commit(*place)))
+            commit = decode_commit(kind, read_small(self._store, layout.control_commit(*place)))
         except (DamagedDataError, MissingFileError) as error:
             _log.warning("watchglass: a request is ignored: %s", error)
         self._next[kind] += 1

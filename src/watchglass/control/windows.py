@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from watchglass.control.messages import Commit, ProfileWindow, decode_commit, encode
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, RunExistsError
-from watchglass.store import Store, layout
+from watchglass.store import Store, layout, read_small
 
 
 def commit_window(store: Store, attempt: int, window: ProfileWindow, at_step: int) -> Commit:
@@ -27,7 +27,7 @@ def commit_window(store: Store, attempt: int, window: ProfileWindow, at_step: in
     while True:
         path = layout.control_commit(window.kind, attempt, number)
         try:
-            taken = _steps(store.read(path))
+            taken = _steps(store, path)
         except MissingFileError:
             commit = Commit(at_step, window, number)
             with suppress(RunExistsError):  # another request came first: its steps count too
@@ -42,10 +42,10 @@ def commit_window(store: Store, attempt: int, window: ProfileWindow, at_step: in
         number += 1
 
 
-def _steps(data: bytes) -> range:
+def _steps(store: Store, path: str) -> range:
     """The steps of an earlier request; none of one that cannot be read, which workers pass over as well."""
     try:
-        commit = decode_commit(ProfileWindow, data)
+        commit = decode_commit(ProfileWindow, read_small(store, path))
     except DamagedDataError:
         return range(0)
     return range(commit.at_step, commit.at_step + getattr(commit.change, "steps", 0))

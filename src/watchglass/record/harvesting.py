@@ -38,12 +38,12 @@ from watchglass.store import (
     decode_rows,
     decode_step_ends,
     encode_lifecycle,
+    frames_of,
     layout,
     read_manifest,
     read_rings,
     release_worker,
     rings_held,
-    scan,
     send_abandoned,
     this_process,
 )
@@ -238,7 +238,7 @@ class _Written:
         self.unread = [path for _, path in sorted((n.seq, path) for n, path in names if n and n.worker == worker)]
         while self.unread:
             header: dict[str, Any] = {}
-            for frame in scan(store.read(self.unread.pop())).frames:
+            for frame in frames_of(store, self.unread.pop()):
                 if frame.kind == FrameKind.HEADER:
                     header = decode_header(frame.payload)
                 else:
@@ -250,7 +250,7 @@ class _Written:
         """Those of these tensors that no segment names; names are in the first segments, which are read then."""
         missing = ids - set(self.catalog)
         while missing and self.unread:
-            for frame in scan(store.read(self.unread.pop(0))).frames:
+            for frame in frames_of(store, self.unread.pop(0)):
                 if frame.kind == FrameKind.CATALOG:
                     with suppress(DamagedDataError):
                         missing -= {row.tensor_id for row in decode_catalog(frame.payload)}

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         write_tensors as write_tensors,
     )
     from watchglass.store.generations import Covered as Covered, newest_generation as newest_generation
+    from watchglass.store.json_documents import read_small as read_small
     from watchglass.store.liveness import (
         Attendance as Attendance,
         LaunchEnd as LaunchEnd,
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
     from watchglass.store.media.local import LocalStore as LocalStore
     from watchglass.store.media.locations import open_store as open_store
     from watchglass.store.memory_budget import Charges as Charges, MemoryBudget as MemoryBudget
+    from watchglass.store.object_frames import frames_of as frames_of
     from watchglass.store.parquet.reading import ParquetStatistics as ParquetStatistics
     from watchglass.store.policy import PollingIntervals as PollingIntervals, StorePolicy as StorePolicy
     from watchglass.store.reader import Problem as Problem, RunReader as RunReader, describe as describe

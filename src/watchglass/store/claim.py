@@ -20,7 +20,7 @@ from typing import Any
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError
 from watchglass.store import layout
 from watchglass.store.contract import Store, StoredObject
-from watchglass.store.json_documents import MAX_BYTES
+from watchglass.store.json_documents import MAX_BYTES, read_small
 from watchglass.store.spool.folder import is_given_up
 
 
@@ -249,7 +249,7 @@ def _generations(store: Store, path: str) -> list[Claim]:
     while True:
         name = _generation(path, len(claims))
         try:
-            data = store.read(name, 0, MAX_BYTES)
+            data = read_small(store, name)
         except MissingFileError:
             return claims
         claims.append(_decode(data, name))

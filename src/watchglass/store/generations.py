@@ -10,6 +10,7 @@ from typing import Any
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
 from watchglass.store import layout
 from watchglass.store.contract import Store
+from watchglass.store.json_documents import read_small
 
 #: Longest manifest in bytes that is read; one of 1,024 workers takes 200 KB.
 _MAX_BYTES = 64 << 20
@@ -88,7 +89,7 @@ def read_generation(store: Store, number: int) -> Generation:
         DamagedDataError: Its manifest makes no sense.
     """
     path = layout.generation_manifest(number)
-    data = store.read(path, 0, _MAX_BYTES)
+    data = read_small(store, path, _MAX_BYTES)
     try:
         value = json.loads(data)
         covers = tuple(_covered(row, number) for row in value["covers"])

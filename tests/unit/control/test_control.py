@@ -159,6 +159,36 @@ def test_a_damaged_window_is_passed_and_keeps_no_stop_back(tmp_path: Path, caplo
     assert "a request is ignored: a control message is not a ProfileWindow" in caplog.text
 
 
+class CountingStore(LocalStore):
+    """Notes how many bytes are read."""
+
+    bytes_read = 0
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        data = super().read(path, start, end)
+        self.bytes_read += len(data)
+        return data
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_a_commit_of_any_length_is_read_up_to_a_limit(tmp_path: Path, kind: type[Change]) -> None:
+    """A sparse file takes no space of the disk, and would take all memory of the training process."""
+    store = CountingStore(tmp_path)
+    mailbox = StoreMailbox(store, 0, "worker_0", KINDS)
+    for name in ("request", "commit"):
+        path = tmp_path / f"control/{kind.kind}/0000/0000/{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb") as file:
+            file.truncate(20 << 30)
+    listener = Listener([].append)
+    listener.listen(mailbox)
+    for _ in range(3):
+        listener.look(3)
+    assert 0 < store.bytes_read <= 3 * ((1 << 16) + 1)
+    if kind is ProfileWindow:
+        assert commit_window(store, 0, ProfileWindow(2), 3).number == 1
+
+
 def test_an_evaluator_that_takes_over_finds_what_was_written(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     before, after = (Agreement(store, 0, Stop("enough")) for _ in range(2))

@@ -20,6 +20,7 @@ from watchglass.records import STATISTIC_FIELDS, Mode, StepEnd
 from watchglass.store import (
     FrameKind,
     LocalStore,
+    MemoryBudget,
     RunReader,
     SegmentWriter,
     StatisticsBatch,
@@ -31,6 +32,7 @@ from watchglass.store import (
     encode_statistics,
     encode_step_ends,
     layout,
+    memory_budget,
     newest_generation,
     pin,
     release_worker,
@@ -109,6 +111,29 @@ def test_compacted_again_with_a_new_attempt_one_generation_holds_all(tmp_path: P
     ]  # fmt: skip
     again = compact(store)
     assert (again.generation, again.written, again.deleted) == (2, False, (0, 0))
+
+
+@pytest.mark.parametrize("what", ["frames without an end of a step", "a file of an earlier generation"])
+def test_what_takes_more_memory_than_a_process_may_read_is_not_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    store = small_run(tmp_path / "run", workers=2)
+    hostile = segments(store)[0]
+    with open(tmp_path / "run" / hostile, "ab") as file:
+        if what == "frames without an end of a step":
+            for _ in range(6):
+                file.write(encode_frame(FrameKind.FACTS, bytes(1 << 18), schema=77))
+        else:
+            named = {"path": "compacted/00000001/0000/worker_0-00000.parquet", "rows": 1, "bytes": 20 << 30,
+                     "global_steps": [0, 1], "footer_crc": 0}  # fmt: skip
+            file.write(encode_frame(FrameKind.COMPACTED, json.dumps(named).encode()))
+    budget = MemoryBudget(1 << 20)
+    monkeypatch.setattr(memory_budget, "reading_budget", lambda: budget)
+    done = compact(store)
+    assert [reason[:42] for reason in done.kept] == ["worker_0 of attempt 0 is not compacted: re"]
+    assert "WATCHGLASS_READ_MEMORY" in done.kept[0]
+    assert [each.worker for each in newest_generation(store).covers] == ["worker_1"], "the others are compacted"
+    assert budget.used_bytes == 0
 
 
 def test_a_training_run_that_goes_on_is_refused_and_its_earlier_attempts_are_compacted(tmp_path: Path) -> None:

@@ -22,10 +22,9 @@ from watchglass.store import (
     decode_record,
     layout,
     lease_holder,
+    read_small,
     this_process,
 )
-
-_MAX_BYTES = 1 << 16
 
 
 class BufferedJournal:
@@ -204,7 +203,7 @@ def judged_attempt(store: Store) -> int | None:
         StoreError: The store refused.
     """
     try:
-        value = json.loads(store.read(layout.JUDGED, 0, _MAX_BYTES))
+        value = json.loads(read_small(store, layout.JUDGED))
     except (MissingFileError, ValueError, RecursionError):  # a DamagedDataError is a ValueError
         return None
     attempt = value.get("attempt") if isinstance(value, dict) else None

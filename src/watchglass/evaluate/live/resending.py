@@ -15,7 +15,10 @@ from watchglass.evaluate.live.event_ids import is_event
 from watchglass.evaluate.live.journal import BufferedJournal
 from watchglass.evaluate.live.store_retry import slept
 from watchglass.records import Event, Observation
-from watchglass.store import Store, layout
+from watchglass.store import Store, layout, read_small
+
+#: Longest dead letter in bytes that is read.
+_MOST_BYTES = 1 << 20
 
 
 @dataclass
@@ -136,7 +139,7 @@ def _letters(store: Store, report: Callable[[str], None]) -> list[DeadLetter]:
     letters: list[DeadLetter] = []
     for entry in store.list(layout.DEAD_LETTERS):
         try:
-            row = json.loads(store.read(entry.path))
+            row = json.loads(read_small(store, entry.path, _MOST_BYTES))
             letter = DeadLetter(str(row["action"]), Event.from_json(row["event"]), int(row["tries"]))
             if not is_event(letter.event) or letter.path != entry.path:
                 raise ValueError

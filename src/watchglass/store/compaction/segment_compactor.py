@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, StoreError
+from watchglass.errors import DamagedDataError, InvalidValueError, MemoryBudgetError, MissingFileError, StoreError
 from watchglass.records import ROW_KINDS, STATISTICS, Encoding
 from watchglass.stats import Histograms
 from watchglass.store import layout
@@ -18,17 +18,14 @@ from watchglass.store.compaction.collected_bytes import CollectedBytes
 from watchglass.store.contract import Content, Store, check_path
 from watchglass.store.encoding import histogram_columns
 from watchglass.store.encoding.frames import (
-    HEADER_BYTES,
-    MAGIC,
-    MAX_PAYLOAD,
     Frame,
     FrameKind,
     encode_frame,
-    frame_length,
-    scan,
 )
 from watchglass.store.encoding.rows import dtype_of
 from watchglass.store.encoding.statistics_batch import FLAT, StatisticsBatch, decode_statistics
+from watchglass.store.memory_budget import Charges
+from watchglass.store.object_frames import frames_of
 from watchglass.store.parquet.index import end_crc
 from watchglass.store.parquet.reading import ParquetStatistics
 from watchglass.store.parquet.writing import encode_block, sorted_rows
@@ -101,6 +98,7 @@ class _Condenser(AbstractContextManager["_Condenser"]):
         self._batches: list[StatisticsBatch] = []
         self._rows = self._bins = self._files = self._done = 0
         self._first_end: int | None = None
+        self._charges = Charges()
 
     def add(self, frame: Frame) -> None:
         """Take in the next frame."""
@@ -138,6 +136,7 @@ class _Condenser(AbstractContextManager["_Condenser"]):
             shown = ", ".join(sorted(unknown))
             raise UnfitError(f"it was written by a newer watchglass, with columns that this one lacks: {shown[:80]!a}")
         if len(batch):
+            self._charge(batch.nbytes)
             self._batches.append(batch)
             self._rows += len(batch)
             self._bins += len(batch.histograms.keys) if batch.histograms is not None else 0
@@ -161,6 +160,7 @@ class _Condenser(AbstractContextManager["_Condenser"]):
         self._add(encode_frame(frame.kind, frame.payload, frame.schema))
 
     def _add(self, frame: bytes) -> None:
+        self._charge(len(frame))
         self._block.append(frame)
         self._block_bytes += len(frame)
 
@@ -184,6 +184,7 @@ class _Condenser(AbstractContextManager["_Condenser"]):
         for frame in frames[len(frames) if split is None else split :]:
             self._frames.add(frame)
         self._block, self._block_bytes, self._first_end = [], 0, None
+        self._charges.clear()
 
     def _write_file(self) -> None:
         with_bins = any(batch.histograms is not None for batch in self._batches)
@@ -198,11 +199,20 @@ class _Condenser(AbstractContextManager["_Condenser"]):
     def _copy_file(self, frame: Frame) -> None:
         """Take a file of an earlier generation over as it is."""
         old = compacted_file(frame)
+        self._charge(old.bytes)
         data = self._store.read(old.path, 0, old.bytes + 1)
         if len(data) != old.bytes or end_crc(data) != old.footer_crc:
             raise UnfitError(f"{old.path} is not what was written: {len(data)} of {old.bytes} bytes, or another footer")
         file = self._write_next(data, old.rows, old.global_steps)
         _check_written(self._store, file.path, len(data), zlib.crc32(data))
+        self._charges.clear()
+
+    def _charge(self, size: int) -> None:
+        """Charge what a block holds to the budget of this process, up to the end of the block."""
+        try:
+            self._charges.add(size)
+        except MemoryBudgetError as error:
+            raise UnfitError(str(error)) from error
 
     def _write(self, path: str, content: Content, size: int) -> None:
         self._store.write(path, content)
@@ -292,19 +302,9 @@ def whole_frames(store: Store, path: str) -> Iterator[Frame]:
     Raises:
         UnfitError: It is damaged.
     """
-    offset, want = 0, _CHUNK
-    while True:
-        data = store.read(path, offset, offset + want)
-        result = scan(data, base=offset, source=path)
-        yield from result.frames
-        offset += result.consumed
-        tail = data[result.consumed :]
-        if result.problem == "damaged" or (len(data) < want and MAGIC in tail[len(MAGIC) :]):
-            raise UnfitError(f"{path} is damaged at byte {offset}")
-        if len(data) < want:
-            return
-        length = frame_length(tail[:HEADER_BYTES])
-        want = max(_CHUNK, min(length or 0, HEADER_BYTES + MAX_PAYLOAD) + 1)
+    damaged_at = yield from frames_of(store, path)
+    if damaged_at is not None:
+        raise UnfitError(f"{path} is damaged at byte {damaged_at}")
 
 
 def _column_names(payload: bytes) -> list[str]:

@@ -63,7 +63,7 @@ def write_once(store: Store, path: str, content: bytes, worker: str) -> None:
     try:
         store.write(path, content)
     except RunExistsError as error:
-        if store.size(path) != len(content) or store.read(path) != content:
+        if store.size(path) != len(content) or store.read(path, 0, len(content)) != content:
             raise RunExistsError(
                 f"{worker} of {store.location} is also written by another process, which wrote {path}; "
                 "give each process its own rank"
