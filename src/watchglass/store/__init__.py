@@ -140,7 +140,7 @@ if TYPE_CHECKING:
         rings_exist as rings_exist,
         rings_held as rings_held,
     )
-    from watchglass.store.signalling import signal_owner as signal_owner
+    from watchglass.store.signalling import proof_of_worker as proof_of_worker, signal_owner as signal_owner
     from watchglass.store.spool.abandoned import send_abandoned as send_abandoned
     from watchglass.store.spool.folder import spool_exists as spool_exists
     from watchglass.store.spool.spool import Spool as Spool

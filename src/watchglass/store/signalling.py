@@ -1,7 +1,8 @@
-"""Sends a signal to the process that writes a worker's rings, proven by its record lock and not by a file.
+"""Proves that a process is the worker that a claim says it is, by a record lock and not by a file; signals it.
 
-A run may come from anywhere, so the process id in a claim proves nothing. The kernel knows which process holds the
-record lock of a ring, and a ring is a file of this user with the label of this worker.
+A run may come from anywhere, so the process id in a claim proves nothing: whoever signals a process by its id, or looks
+into it, asks here first. The kernel knows which process holds the record lock of a ring, and a ring is a file of this
+user with the label of this worker.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from watchglass.config import open_regular
@@ -26,11 +27,36 @@ _LINUX = sys.platform.startswith("linux")
 _FLOCK = struct.Struct("@hhqqi4x" if _LINUX else "@qqihh")
 
 
+@contextmanager
+def proof_of_worker(store: Store, claim: Claim, label: Mapping[str, Any]) -> Iterator[Callable[[], str]]:
+    """A function that tells why the process of a claim is not proven to be the worker; "" while it is.
+
+    The proof is the record lock of a ring that the claim names: that process must hold it. A process in another
+    container or on another machine has no process id here and is never proven. Ids are reused, so what was read of a
+    process counts only if the proof still holds afterwards.
+
+    Args:
+        store: The store of the run.
+        claim: The claim of the worker.
+        label: The label of the worker's rings.
+    """
+    if is_alive(claim) is not True:
+        yield lambda: "it does not run on this machine"
+        return
+    if claim.pid == os.getpid():  # to close a ring of this process would end its record lock
+        yield lambda: "it is this process"
+        return
+    descriptors = [found for path in paths_of_rings(store, claim.rings) if (found := _opened(path, label)) is not None]
+    unproven = "no record lock proves that the process of its claim is the worker's"
+    try:
+        yield lambda: "" if claim.pid in map(_holder, descriptors) else unproven
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
 def signal_owner(store: Store, claim: Claim, label: Mapping[str, Any], number: int) -> str:
     """Send a signal to the process of a claim, if it is proven to be a worker.
-
-    The proof is the record lock of a ring that the claim names: this process must hold it. A process in another
-    container or on another machine has no process id here and gets no signal.
 
     Args:
         store: The store of the run.
@@ -41,30 +67,24 @@ def signal_owner(store: Store, claim: Claim, label: Mapping[str, Any], number: i
     Returns:
         "" if the signal was sent, else the reason.
     """
-    if is_alive(claim) is not True:
-        return "it does not run on this machine"
-    if claim.pid == os.getpid():
-        return "it is this process"
-    descriptors = [found for path in paths_of_rings(store, claim.rings) if (found := _opened(path, label)) is not None]
-    try:
-        if claim.pid not in map(_holder, descriptors):
-            return "no record lock proves that the process of its claim is the worker's"
-        if not hasattr(os, "pidfd_open"):
-            os.kill(claim.pid, number)
-            return ""
-        process = os.pidfd_open(claim.pid)
+    with proof_of_worker(store, claim, label) as unproven:
+        reason = unproven()
+        if reason:
+            return reason
         try:
-            # Checked again: from here on the descriptor means this process, even if its number is reused.
-            if claim.pid not in map(_holder, descriptors):
-                return "it has ended"
-            signal.pidfd_send_signal(process, number)
-        finally:
-            os.close(process)
-    except OSError as error:
-        return f"the system refused: {error.strerror or error}"
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+            if not hasattr(os, "pidfd_open"):
+                os.kill(claim.pid, number)
+                return ""
+            process = os.pidfd_open(claim.pid)
+            try:
+                # Checked again: from here on the descriptor means this process, even if its number is reused.
+                if unproven():
+                    return "it has ended"
+                signal.pidfd_send_signal(process, number)
+            finally:
+                os.close(process)
+        except OSError as error:
+            return f"the system refused: {error.strerror or error}"
     return ""
 
 

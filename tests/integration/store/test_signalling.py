@@ -17,6 +17,7 @@ from clocks import Now
 from waiting import PATIENCE_S
 from watchglass.actions import Stopping
 from watchglass.control import WorkerProgress
+from watchglass.evaluate.live.outside_stacks import outside_stacks, stacks_of_worker
 from watchglass.records import Finding, Mode, Severity
 from watchglass.store import Claim, LocalStore, Rings, create_attempt, create_run, signal_owner, this_process
 
@@ -142,6 +143,29 @@ def test_a_file_that_another_program_has_locked_is_no_ring(
     claim = Claim(victim.pid, 0, "", this_process().host, rings=(name,))
     assert signal_owner(run, claim, LABEL, signal.SIGKILL)
     assert victim.poll() is None
+
+
+@pytest.mark.slow
+def test_the_stacks_of_a_process_that_only_a_claim_names_are_not_read(
+    tmp_path: Path, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Whoever writes a run could read through it what other processes of its reader do."""
+    store = LocalStore(tmp_path)
+    process, claim = worker_of(store, started)
+    victim = started(sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)")
+    victim.stdout.readline()
+    try:
+        named = replace(claim, pid=victim.pid, process_start=0, boot_id="")
+        assert outside_stacks(victim.pid), "they can be read"
+        assert stacks_of_worker(store, named, LABEL) == []
+        assert stacks_of_worker(store, claim, {**LABEL, "worker": "worker_1"}) == []
+        assert [thread["trains"] for thread in stacks_of_worker(store, claim, LABEL)] == [True]
+        process.kill()
+        process.wait(PATIENCE_S)
+        assert stacks_of_worker(store, claim, LABEL) == []
+    finally:
+        for name in claim.rings:
+            (tmp_path / name).unlink(missing_ok=True)
 
 
 def test_this_process_is_never_signalled_and_keeps_its_lock(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import functools
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import TextIO
+from typing import Any, TextIO
 
 from watchglass.config import Clock, EvaluatorConfig
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.engine.partial import most_steps, steps_by_worker
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.judging import Judging
+from watchglass.evaluate.live.outside_stacks import stacks_of_worker
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.restart_without_rule import left_out, own_lease
 from watchglass.evaluate.live.snapshot import RunSnapshot
@@ -71,7 +72,7 @@ class Evaluator:
             lambda: self.poll_s, self._report, self._begin_again, clock, longest_pause_s=self._timing.longest_retry_s
         )
         self._liveness = WorkerLiveness(self._store, config, self._judging.observed, clock)
-        self._ticking = Ticking(self._liveness, clock.monotonic, self._timing)
+        self._ticking = Ticking(self._liveness, clock.monotonic, self._timing, self._stacks_of)
         self._judging.join(self._reporting, self._liveness, self._stay)
         self._news_s = clock.monotonic()
         self._finished = False
@@ -333,6 +334,10 @@ class Evaluator:
         if begun and not self._liveness.awaits(self._judging.workers):
             self._journal.conclude(newest, _ends(workers))
         return True
+
+    def _stacks_of(self, worker: FollowedWorker, claim: Claim) -> list[dict[str, Any]]:
+        label = {"run": self._judging.run_id, "attempt": worker.attempt, "worker": worker.worker}
+        return stacks_of_worker(self._store, claim, label)
 
     def _stay(self) -> None:
         """Renew lease and pin, also in the middle of a long turn: another process takes over what expires."""

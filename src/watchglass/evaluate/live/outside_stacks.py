@@ -7,14 +7,34 @@ import logging
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from watchglass.store import Claim, Store, proof_of_worker
 
 _log = logging.getLogger("watchglass")
 #: Longest time that py-spy may take, while the evaluator waits for it.
 _LONGEST_S = 10.0
 #: Frames of a thread, the innermost ones, and threads that are kept, as of stacks that a process records itself.
 _MOST_FRAMES, _MOST_THREADS = 32, 16
+
+
+def stacks_of_worker(store: Store, claim: Claim, label: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """:func:`outside_stacks` of the process of a claim; [] unless it is proven to be the worker.
+
+    Args:
+        store: The store of the run.
+        claim: The claim of the worker.
+        label: The label of the worker's rings.
+    """
+    with proof_of_worker(store, claim, label) as unproven:
+        reason = unproven()
+        threads = [] if reason else outside_stacks(claim.pid)
+        reason = reason or unproven()
+    if reason:
+        _log.info("the stacks of process %d are not read: %s", claim.pid, reason)
+    return [] if reason else threads
 
 
 def outside_stacks(pid: int) -> list[dict[str, Any]]:
@@ -24,7 +44,7 @@ def outside_stacks(pid: int) -> list[dict[str, Any]]:
     permits it for child processes and for root. The process is not stopped meanwhile.
 
     Args:
-        pid: The process.
+        pid: The process, which the caller has proven to be one of the run.
 
     Returns:
         Dicts with ``name``, ``trains`` (whether it is the main thread) and ``frames``, each as file, line and function,

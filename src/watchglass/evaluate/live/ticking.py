@@ -9,10 +9,9 @@ from typing import Any
 from watchglass.config import EvaluatorTiming
 from watchglass.evaluate.engine.observing import tick_of
 from watchglass.evaluate.follower import FollowedWorker
-from watchglass.evaluate.live.outside_stacks import outside_stacks
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.records import Observation
-from watchglass.store import is_alive
+from watchglass.store import Claim, is_alive
 
 
 def tick_times(ticks_s: tuple[float, float] = EvaluatorTiming.ticks_s) -> Iterator[float]:
@@ -56,7 +55,7 @@ class Ticking:
         liveness: Who the workers are and whether they live.
         monotonic: Seconds.
         timing: How often ticks are due, and when stacks are read from outside.
-        outside: Reads the stacks of a process on this machine, see :func:`outside_stacks`.
+        outside: Reads the stacks of a worker on this machine, by its claim.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Ticking:
         liveness: WorkerLiveness,
         monotonic: Callable[[], float],
         timing: EvaluatorTiming,
-        outside: Callable[[int], list[dict[str, Any]]] = outside_stacks,
+        outside: Callable[[FollowedWorker, Claim], list[dict[str, Any]]],
     ) -> None:
         self._liveness, self._monotonic, self._timing, self._outside = liveness, monotonic, timing, outside
         self._groups: dict[tuple[int, str], _Waiting] = {}
@@ -115,7 +114,7 @@ class Ticking:
         stacks = {w.worker: latest for w in workers if (latest := self._new_stacks(w)) is not None}
         for worker in workers:
             if worker.worker in living and seconds[worker.worker] >= self._timing.outside_stacks_s:
-                found = self._stacks_from_outside(worker, claims[worker.worker].pid)
+                found = self._stacks_from_outside(worker, claims[worker.worker])
                 if found is not None:
                     stacks.setdefault(worker.worker, found)
         return [Observation("tick", attempt, None, {**data, "stacks": stacks} if stacks else data, name, shown.shown)]
@@ -129,12 +128,12 @@ class Ticking:
         self._shown_stacks[key] = found[-1].data
         return found[-1].data
 
-    def _stacks_from_outside(self, worker: FollowedWorker, pid: int) -> Any:
+    def _stacks_from_outside(self, worker: FollowedWorker, claim: Claim) -> Any:
         """The same, read once in a silence of a process that has recorded none; else None."""
         key = worker.attempt, worker.worker
         if _is_of_silence(self._shown_stacks.get(key), worker):
             return None
-        threads = self._outside(pid)
+        threads = self._outside(worker, claim)
         if not threads:
             return None
         self._shown_stacks[key] = {"step": worker.ended - 1, "threads": threads}
