@@ -32,7 +32,7 @@ _NUMBERED = re.compile(r"/(\d{8})\Z", re.ASCII)
 _CLAIM = re.compile(r"attempts/(\d{4,9})/workers/([a-z][a-z0-9_]{0,62})\.json(?:\.(\d{1,9}))?\Z", re.ASCII)
 _LAUNCH_END = re.compile(r"attempts/(\d{4,9})/workers/launch-(\d{1,9})\Z", re.ASCII)
 _TENSORS = re.compile(r"attempts/(\d{4,9})/tensors/([a-z][a-z0-9_]{0,62})-(\d{8,12})\.safetensors\Z", re.ASCII)
-_TRACE = re.compile(r"attempts/\d{4,9}/traces/[a-z][a-z0-9_]{0,62}-\d{8,18}\.json\.gz\Z", re.ASCII)
+_TRACE = re.compile(r"attempts/\d{4,9}/traces/([a-z][a-z0-9_]{0,62})-\d{8,18}\.json\.gz\Z", re.ASCII)
 _GENERATION = re.compile(r"\d{8}\Z", re.ASCII)
 
 
@@ -109,9 +109,10 @@ def trace(attempt: int, worker: str, first_step: int) -> str:
     return f"{attempt_path(attempt)}/traces/{check_worker(worker)}-{first_step:08}.json.gz"
 
 
-def is_trace(path: str) -> bool:
-    """Whether :func:`trace` gave this path."""
-    return _TRACE.match(path) is not None
+def worker_of_trace(path: str) -> str | None:
+    """The worker for which :func:`trace` gave this path; None for any other path."""
+    found = _TRACE.match(path)
+    return found[1] if found else None
 
 
 def segments(attempt: int, bucket: int | None = None) -> str:

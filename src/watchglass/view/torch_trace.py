@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from watchglass.config import read_regular
-from watchglass.errors import InvalidValueError, WatchglassError
+from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, StoreError
 from watchglass.records import OperatorTotals
-from watchglass.store import layout
+from watchglass.store import Charges, layout
 
 if TYPE_CHECKING:
     from watchglass.run import Operators, Run
@@ -30,6 +30,8 @@ _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"}
 #: Those that are added up.
 _SUMMED = {"cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset"}
 _LONGEST_NAME = 200
+#: Memory of a small number or an empty list with its place in a list, and of a table with a few keys: CPython 3.11.
+_VALUE_BYTES, _TABLE_BYTES = 64, 240
 #: In September 2001: earlier times are not those of a trace.
 _DATED_NS = 10**18
 
@@ -60,11 +62,13 @@ class TorchTrace:
         slices: By place, then by begin, an outer one before those inside.
         dated: Whether times are wall times.
         omitted: Number of slices that are not as the format demands.
+        charges: What reading it may take, charged to the budget of this process for as long as the trace is kept.
     """
 
     slices: tuple[TraceSlice, ...]
     dated: bool
     omitted: int
+    charges: Charges = field(default_factory=Charges, repr=False, compare=False)
 
     def operators(self) -> tuple[OperatorTotals, ...]:
         """Sums by name, those of the most own time first: of the host, and of kernels with ``on_device``."""
@@ -89,6 +93,7 @@ def read_torch_trace(path: str | Path) -> TorchTrace:
 
     Raises:
         InvalidValueError: The file cannot be read, or is no such trace; the message is one line.
+        MemoryBudgetError: Its objects take more memory than is left of the budget of this process.
     """
     try:
         data = read_regular(path, MOST_TRACE_BYTES)
@@ -102,9 +107,13 @@ def parse_torch_trace(data: bytes, what: str) -> TorchTrace:
 
     Raises:
         InvalidValueError: It is no such trace.
+        MemoryBudgetError: Its objects take more memory than is left of the budget of this process.
     """
+    charges = Charges()
     try:
-        document = json.loads(_unpacked(data))
+        content = _unpacked(data)
+        charges.add(object_bytes(content))
+        document = json.loads(content)
     except (ValueError, RecursionError, zlib.error) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise InvalidValueError(f"{what} is not a trace in Chrome's format: {reason}") from None
@@ -122,17 +131,27 @@ def parse_torch_trace(data: bytes, what: str) -> TorchTrace:
     found.sort(key=lambda each: (each.place, each.begin_ns, -each.length_ns))
     # Without a base, older releases of PyTorch state times since 1970.
     dated = based or min(each.begin_ns for each in found) > _DATED_NS
-    return TorchTrace(tuple(found), dated, len(complete) - len(found))
+    return TorchTrace(tuple(found), dated, len(complete) - len(found), charges)
 
 
-def kept_slices(run: Run, windows: Sequence[Operators]) -> list[TraceSlice]:
-    """The slices of the traces that a run keeps of windows; a trace that is not readable has none."""
-    found: list[TraceSlice] = []
-    for window in windows:
-        if layout.is_trace(window.trace):
-            with suppress(WatchglassError):
-                found += parse_torch_trace(run.store.read(window.trace, 0, MOST_TRACE_BYTES), window.trace).slices
-    return sorted(found, key=lambda each: (each.place, each.begin_ns, -each.length_ns))
+def kept_traces(run: Run, windows: Sequence[Operators]) -> list[TorchTrace]:
+    """The traces that a run keeps of windows of one worker, each once; one that is not readable is left out.
+
+    Raises:
+        MemoryBudgetError: They take more memory than is left of the budget of this process.
+    """
+    found = []
+    for path in dict.fromkeys(each.trace for each in windows if layout.worker_of_trace(each.trace) == each.worker):
+        with suppress(DamagedDataError, InvalidValueError, MissingFileError, StoreError):
+            found.append(parse_torch_trace(run.store.read(path, 0, MOST_TRACE_BYTES), path))
+    return found
+
+
+def object_bytes(text: bytes) -> int:
+    """About the most memory that JSON text and its objects take, by what separates and opens them."""
+    characters = len(text) if text.isascii() else 4 * len(text)
+    values = text.count(b",") + text.count(b"[") + text.count(b":")
+    return len(text) + 2 * characters + _VALUE_BYTES * values + _TABLE_BYTES * text.count(b"{")
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -169,10 +188,12 @@ def _nested(slices: Sequence[TraceSlice]) -> Iterable[tuple[TraceSlice, int, boo
     As PyTorch counts, an operator that directly holds one of the same name is one call.
     """
     inside: list[list[Any]] = []  # slice, end, time of what it directly holds, outermost of its name, a call
+    names: Counter[str] = Counter()  # of what is inside
 
     def left(until_ns: int | None) -> Iterable[tuple[TraceSlice, int, bool, bool]]:
         while inside and (until_ns is None or inside[-1][1] <= until_ns):
             each, _, held_ns, outermost, called = inside.pop()
+            names[each.name] -= 1
             yield each, max(each.length_ns - held_ns, 0), outermost, called
 
     place = ""
@@ -183,7 +204,8 @@ def _nested(slices: Sequence[TraceSlice]) -> Iterable[tuple[TraceSlice, int, boo
         yield from left(each.begin_ns)
         if inside:
             inside[-1][2] += each.length_ns
-        outermost = all(around[0].name != each.name for around in inside)
+        outermost = not names[each.name]
         called = not inside or inside[-1][0].name != each.name
+        names[each.name] += 1
         inside.append([each, each.begin_ns + each.length_ns, 0, outermost, called])
     yield from left(None)

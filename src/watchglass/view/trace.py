@@ -22,7 +22,7 @@ from watchglass.records import PHASE_NAMES, Finding, Mode
 from watchglass.run import Operators, StepTimes, step_times
 from watchglass.version import __version__
 from watchglass.view.output_file import check_output_path, write_whole
-from watchglass.view.torch_trace import TorchTrace, TraceSlice, kept_slices
+from watchglass.view.torch_trace import TorchTrace, TraceSlice, kept_traces
 
 if TYPE_CHECKING:
     from watchglass.run import Run
@@ -115,17 +115,20 @@ def trace_document(
     Raises:
         InvalidValueError: No step of the run is among them, there are more than :data:`MOST_STEPS`, or an imported
             trace is of another time.
+        MemoryBudgetError: The kept traces of these steps take more memory than is left of the budget of this process.
     """
     times = {name: step_times(run.worker(name)) for name in run.workers}
     span = _span(run, times, steps)
     events: list[_Event] = []
+    kept: dict[str, list[TorchTrace]] = {}  # until the end: one budget bounds the traces of all workers
     for process, (name, whole) in enumerate(times.items(), 1):
         shown = whole.between(*span)
         events += _process(process, name, shown)
         events += _steps(process, shown, span[0])
-        windows = run.operators(name)
+        windows = [each for each in run.operators(name) if len(_places(each, shown))]
         events += _windows(process, windows, shown, span[0])
-        events += _slices(process, kept_slices(run, windows), span)
+        kept[name] = kept_traces(run, windows)
+        events += _slices(process, [each for trace in kept[name] for each in trace.slices], span)
         # Of the first worker also those that concern no worker, but a machine.
         own = [each for each in findings if each.worker == name or (process == 1 and each.worker not in times)]
         events += _findings(process, own, shown, span[0])
@@ -209,21 +212,23 @@ def _slice(name: str, category: str, process: int, row: int, begin: int, end: in
 
 def _windows(process: int, windows: Sequence[Operators], shown: StepTimes, origin_ns: int) -> Iterator[_Event]:
     """Profiled windows, with the operators that took the most time and the cost of the window."""
-    train, named = shown.rows["mode"] == Mode.TRAIN, False
+    if windows:
+        yield _named("thread_name", process, _PROFILED, "profiled operators")
     for window in windows:
-        steps = shown.rows["step"]
-        at = np.flatnonzero(train & (steps >= window.steps.start) & (steps < window.steps.stop))
-        if not len(at):
-            continue
-        if not named:
-            named = True
-            yield _named("thread_name", process, _PROFILED, "profiled operators")
+        at = _places(window, shown)
         begin, end = int(shown.begin_ns[at].min()) - origin_ns, int(shown.end_ns[at].max()) - origin_ns
         words = f"operators of steps {window.steps.start}:{window.steps.stop}"
         cost = {name: seconds for name, seconds in asdict(window.cost).items() if np.isfinite(seconds)}
         own = {row.name: max(row.self_cpu_s, row.self_device_s) for row in reversed(window.rows[:_NAMED_OPERATORS])}
         numbers = {"self_s": dict(reversed(own.items())), "cost": cost}
         yield _slice(words, "operators", process, _PROFILED, max(begin, 0), end, numbers)
+
+
+def _places(window: Operators, shown: StepTimes) -> npt.NDArray[np.intp]:
+    """Where the steps of a window are among those that are shown."""
+    steps = shown.rows["step"]
+    train = shown.rows["mode"] == Mode.TRAIN
+    return np.flatnonzero(train & (steps >= window.steps.start) & (steps < window.steps.stop))
 
 
 def _inside(each: TraceSlice, span: tuple[int, int]) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from watchglass.errors import InvalidValueError
+from watchglass.errors import InvalidValueError, MemoryBudgetError
 from watchglass.records import OperatorWindow
 from watchglass.run import open_run
-from watchglass.store import LocalStore, layout
+from watchglass.store import LocalStore, MemoryBudget, layout, memory_budget
 from watchglass.testing import Step, build_run
 from watchglass.view import read_torch_trace, torch_trace, trace_document
 from watchglass.view.torch_trace import parse_torch_trace
@@ -170,3 +171,60 @@ def test_of_too_many_slices_the_longest_are_shown(tmp_path: Path, monkeypatch: p
     assert [each["name"] for each in events if each.get("cat") in ("cpu_op", "user_annotation", "kernel")] == [
         "step", "aten::linear",
     ]  # fmt: skip
+
+
+def test_objects_count_against_the_budget_and_not_only_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A megabyte of gzip may hold a hundred million empty lists."""
+    budget = MemoryBudget(100 << 20)
+    monkeypatch.setattr(memory_budget, "reading_budget", lambda: budget)
+    (tmp_path / "t.json.gz").write_bytes(gzip.compress(b"[" + b"[]," * 1_000_000 + b"[]]"))
+    with pytest.raises(MemoryBudgetError, match=r"at most 100 MiB are allowed.*WATCHGLASS_READ_MEMORY"):
+        read_torch_trace(tmp_path / "t.json.gz")
+    assert budget.used_bytes == 0
+    trace = parse_torch_trace(packed([event(f"op{i}", i, 1) for i in range(1000)]), "trace t")
+    assert 500_000 < budget.used_bytes < 2_000_000
+    del trace
+    assert budget.used_bytes == 0
+
+
+@pytest.mark.parametrize(("text", "most"), [
+    (b"[" + b"[]," * 50_000 + b"[]]", 3.0), (b"[" + b"{}," * 50_000 + b"{}]", 5.0),
+    (b"[" + b"1.5," * 50_000 + b"1]", 4.0),
+    (json.dumps([{f"key {i} {j}": 1000 * i + j for j in range(6)} for i in range(5_000)]).encode(), 4.0),
+    (json.dumps(["\u4e2d" * 50] * 5_000, ensure_ascii=False).encode(), 16.0), (packed(EVENTS * 500), 4.0),
+])  # fmt: skip
+def test_the_estimate_is_above_the_objects_and_not_far_above(text: bytes, most: float) -> None:
+    tracemalloc.start()
+    try:
+        document = json.loads(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert document
+    assert 0.7 * peak < torch_trace.object_bytes(text) < most * peak
+
+
+def test_nested_slices_are_added_up_in_time() -> None:
+    nested = [event(f"op{i % 3}", i, 200_000 - 2 * i) for i in range(60_000)]
+    rows = {row.name: row for row in parse_torch_trace(packed(nested), "trace t").operators()}
+    assert {name: row.calls for name, row in rows.items()} == {"op0": 20_000, "op1": 20_000, "op2": 20_000}
+    assert rows["op1"].cpu_s == pytest.approx(0.199998), "the outermost of the name"
+
+
+def test_windows_that_name_one_trace_parse_it_once_and_no_trace_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, others, parsed = layout.trace(0, "worker_0", 0), layout.trace(0, "worker_1", 0), []
+    windows = [OperatorWindow(step, step + 1, (), trace=path if step < 4 else others) for step in range(5)]
+    facts = [each.to_fact("torch.profiler") for each in windows]
+    run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, seconds=0.1)] * 5, facts=facts))
+    for each in (path, others):
+        LocalStore(tmp_path / "run").write(each, gzip.compress(packed()))
+    whole = torch_trace.parse_torch_trace
+    monkeypatch.setattr(
+        torch_trace, "parse_torch_trace", lambda data, what: (parsed.append(what), whole(data, what))[1]
+    )
+    trace_document(run)
+    assert parsed == [path]
+    trace_document(run, steps=range(4, 5))
+    assert parsed == [path], "no window of these steps keeps a trace of its worker"
