@@ -300,7 +300,7 @@ def test_the_command_line_takes_windows(tmp_path: Path) -> None:
         "    model(torch.ones(2, 4)).mean().backward()\n"
         "    optimizer.step()\n"
     )
-    words = [sys.executable, "-m", "watchglass", "run", "--run", "run", "--evaluator", "none", "--no-profiler"]
+    words = [sys.executable, "-m", "watchglass", "run", "--run", "run", "--evaluator", "none"]
     done = subprocess.run(
         [*words, "--profile-steps", "4:6", "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -130,12 +130,15 @@ def given_settings(
         **others: Values of options that have the name of their setting; None or False for an option not given.
 
     Raises:
-        InvalidValueError: A text that is no value of its option.
+        InvalidValueError: A text that is no value of its option, or options that contradict each other.
     """
     settings = {name: value for name, value in others.items() if value not in (None, False)}
     of_profiler = {
         name: value for name, value in (profiler or {}).items() if value is not None and (value or name == "enabled")
     }
+    if of_profiler.get("enabled") is False and len(of_profiler) > 1:
+        other = _option({}, f"profiler.{next(name for name in of_profiler if name != 'enabled')}")
+        raise InvalidValueError(f"use either --no-profiler or {other}, not both")
     if of_profiler:
         settings["profiler"] = of_profiler
     if overhead_budget is not None:

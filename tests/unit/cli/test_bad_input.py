@@ -36,6 +36,16 @@ def script(tmp_path: Path) -> Path:
             ["run", "--planned-steps", "1e999", "train.py"],
             "--planned-steps must be a whole number or none but got '1e9",
         ),
+        *(
+            (["run", "--no-profiler", *words, "train.py"], f"use either --no-profiler or {words[0]}, not both")
+            for words in (
+                ["--profile-steps", "1:2"],
+                ["--keep-traces"],
+                ["--python-profile", "1:2"],
+                ["--module-times"],
+                ["--sample-interval", "1"],
+            )
+        ),
         (["run", "--planned-steps", "-1", "train.py"], "--planned-steps must be >= 1 but got '-1'"),
         (["run", "--overhead-budget", "0", "train.py"], "--overhead-budget must be a percentage above 0"),
         (["run", "--overhead-budget", "nan", "train.py"], "at most 100 but got 'nan'"),

@@ -35,8 +35,8 @@ def options(**given: Any) -> dict[str, Any]:
 
 def test_settings_of_file_script_and_command_line_are_merged_one_by_one(in_tmp_path: Path) -> None:
     file = in_tmp_path / "watchglass.toml"
-    file.write_text('[profiler]\nsample_interval_s = 2\nprofile_steps = "5:7"\n')
-    _, config = capture_config(str(file), options(enabled=False, sample_interval_s="1"))
+    file.write_text('[profiler]\nenabled = false\nsample_interval_s = 2\nprofile_steps = "5:7"\n')
+    _, config = capture_config(str(file), options(sample_interval_s="1"))
     assert config.profiler == ProfilerConfig(enabled=False, sample_interval_s=1, profile_steps=("5:7",))
     scripted = config.with_settings({"profiler": ProfilerConfig(sample_interval_s=5, module_times=True)})
     assert scripted.profiler == ProfilerConfig(

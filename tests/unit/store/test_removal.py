@@ -66,6 +66,25 @@ def test_nothing_of_a_run_stays(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists() or not any((tmp_path / "run").rglob("*"))
 
 
+def test_a_fifo_in_place_of_an_object_goes_with_the_run_and_holds_it_for_nobody(tmp_path: Path) -> None:
+    store = small_run(tmp_path / "run", workers=1, steps=6)
+    places = (
+        "journal/lease", "journal/judged", "journal/00000007", "compacted/lease", "streams/system/claim",
+        "attempts/0000/workers/worker_9.json", "control/stop/0000/0000/commit",
+    )  # fmt: skip
+    for place in places:
+        path = tmp_path / "run" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    os.mkfifo(tmp_path / "run/pipe")
+    removal = plan_removal(store)
+    assert removal.foreign == ("pipe",), "it could be anybody's"
+    check_idle(store)
+    remove(store, removal)
+    assert [path.name for path in (tmp_path / "run").rglob("*")] == ["pipe"]
+
+
 def test_files_of_others_stay(tmp_path: Path) -> None:
     store = complete_run(tmp_path / "run")
     outside = tmp_path / "outside"

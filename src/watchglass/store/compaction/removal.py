@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from watchglass.errors import FormatVersionError, RunExistsError, StoreError
+from watchglass.errors import FormatVersionError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import claim, layout, manifest
 from watchglass.store.claim import Claim, is_alive
 from watchglass.store.compaction.pins import pins
-from watchglass.store.contract import Store
+from watchglass.store.contract import Store, WrapperStore
 from watchglass.store.liveness import claimed
 from watchglass.store.media.local import LocalStore, folders_below
 
@@ -48,7 +48,7 @@ class Removal:
 
     Attributes:
         paths: Its objects, in the order in which they are deleted.
-        hidden: Rings and temporary files in its folders, on this machine.
+        hidden: Rings and temporary files in its folders, and FIFOs and sockets in place of objects, on this machine.
         bytes: Length of all of them.
         foreign: Objects at its location that are no part of it; they stay.
     """
@@ -57,6 +57,15 @@ class Removal:
     hidden: tuple[Path, ...]
     bytes: int
     foreign: tuple[str, ...]
+
+
+class _WithoutOtherKinds(WrapperStore):
+    """A store in which a FIFO or a device in place of an object is missing: no process holds it."""
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        if self.behind().size(path) is None:
+            raise MissingFileError(f"{path} is no object of {self.location}; make sure that the path is right")
+        return super().read(path, start, end)
 
 
 def plan_removal(store: Store) -> Removal:
@@ -108,7 +117,7 @@ def check_idle(store: Store, *, even_if_unseen: bool = False) -> None:
     for path, what in (
         (layout.LEASE, "evaluates it"), (layout.COMPACTION_LEASE, "compacts it"), *claims_of_streams,
     ):  # fmt: skip
-        holder = claim.holder_of(store, path)
+        holder = claim.holder_of(_WithoutOtherKinds(store), path)
         if holder is not None:
             _refuse(store, holder, f"a process {what}", even_if_unseen)
     now_ns = time.time_ns()
@@ -147,9 +156,9 @@ def _refuse(store: Store, holder: Claim, what: str, even_if_unseen: bool) -> Non
 
 
 def _beside(store: Store) -> tuple[list[Path], list[str]]:
-    """Files that no listing of a store has: hidden files of a run in a local folder; links, FIFOs, sockets and devices.
+    """Files that no listing of a store has: those of a run in a local folder, and those that are no part of it.
 
-    Links are neither followed nor deleted.
+    Those of a run are hidden files, and FIFOs and sockets in place of objects. Links are neither followed nor deleted.
     """
     hidden: list[Path] = []
     foreign: list[str] = []
@@ -159,8 +168,11 @@ def _beside(store: Store) -> tuple[list[Path], list[str]]:
         inside = at.relative_to(store.root).parts
         for name in names:
             with suppress(FileNotFoundError):  # a temporary file that has its final name now
-                if not stat.S_ISREG((at / name).lstat().st_mode):
-                    foreign.append("/".join((*inside, name)))
-                elif _HIDDEN.match(name) and (not inside or inside[0] in _FOLDERS):
+                path, mode = "/".join((*inside, name)), (at / name).lstat().st_mode
+                in_place = _OF_A_RUN.fullmatch(path) and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
+                ours = stat.S_ISREG(mode) and _HIDDEN.match(name) and (not inside or inside[0] in _FOLDERS)
+                if in_place or ours:
                     hidden.append(at / name)
+                elif not stat.S_ISREG(mode):
+                    foreign.append(path)
     return hidden, foreign
