@@ -504,9 +504,11 @@ class Hook:
         self._put_late()
         for callback in self.on_finished:
             callback(step)
+        if step.mode is Mode.EVAL:
+            step.records.series += step.records.if_evaluated
         for name, role, weight, value in step.records.series:
             self.add_scalar(step.records, name, value, role, weight, step.model)
-        step.records.series = []
+        step.records.series, step.records.if_evaluated = [], []
         if self._plan_changed and step.mode is Mode.TRAIN:
             self._plan_changed = False
             # Rules that need other tensors learn from it that these will not come.

@@ -158,6 +158,8 @@ def _last_values(run: Run, title: str) -> Section:
     stretches = run.stretches(mode=Mode.EVAL)
     for name, mean in sorted(stretches[-1].means.items()) if stretches else ():
         rows.append(("", name, "EVAL", number(mean), f"mean after step {stretches[-1].train_step}"))
+        if (of_training := stretches[-1].training_means.get(name)) is not None:
+            rows.append(("", name, "EVAL", number(of_training), "the same of the training data"))
     left = len(names) - _MOST_SCALARS
     return Section(title, rows, f"and {count(left, 'further series', 'further series')}" if left > 0 else "")
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from watchglass.records import SEEN_ROWS
+
 
 @dataclass(frozen=True)
 class FactKind:
@@ -81,6 +83,12 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "a copy of at most 32,768 elements of the targets, at about 80 of 5,000 steps; the recorder's thread "
             "computes",
             "counts of classes, or moments of the targets of each loss function",
+        ),
+        SEEN_ROWS: FactKind(
+            "report",
+            "a copy of at most 64 rows of the inputs, of each at most 64 numbers or 256 tokens, at about 80 of 5,000 "
+            "training steps and at each batch of an evaluation",
+            "which batches of evaluations are training data: the share of their rows that training steps have had",
         ),
         "training_flags": FactKind(
             "rules",

@@ -51,6 +51,7 @@ class CapturedRecords:
         facts: ``(kind, source, data)``; data may be a :class:`Readback` of them, or of None for no fact after all.
         raw: Tensors to be kept whole.
         series: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
+        if_evaluated: As ``series``, recorded if the step turns out to be an evaluation, which they do not show.
         saved: As ``scalars``, by the script: they count instead of what is recorded of the same tensors.
         phases: Nanoseconds by :class:`~watchglass.records.StepPhase`; several of a step are added up.
         pauses: ``(pause, nanoseconds)``, each a part of the time of the phases.
@@ -65,6 +66,7 @@ class CapturedRecords:
     facts: list[tuple[str, str, Any]] = field(default_factory=list)
     raw: list[RawTensor] = field(default_factory=list)
     series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
+    if_evaluated: list[tuple[str, Role, float, Any]] = field(default_factory=list)
     saved: list[tuple[int, float, Any]] = field(default_factory=list)
     phases: list[tuple[int, ...]] = field(default_factory=list)
     pauses: list[tuple[int, int]] = field(default_factory=list)

@@ -77,6 +77,7 @@ from watchglass.records.training import (
     HISTOGRAM_MANTISSA_BITS as HISTOGRAM_MANTISSA_BITS,
     MOST_MODELS as MOST_MODELS,
     PHASE_NAMES as PHASE_NAMES,
+    SEEN_ROWS as SEEN_ROWS,
     STATISTIC_FIELDS as STATISTIC_FIELDS,
     Fact as Fact,
     Loader as Loader,

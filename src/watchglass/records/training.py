@@ -10,6 +10,10 @@ from typing import Any
 FORMAT_VERSION = (2, 0)
 
 
+#: Series of evaluations: the share of a batch's rows that captured training steps have had.
+SEEN_ROWS = "rows_seen_in_training"
+
+
 class Mode(IntEnum):
     """What the run did at a step. ``GLOBAL`` is the view over all, never stored."""
 

@@ -582,7 +582,9 @@ class Run:
     def stretches(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Stretch]:
         """Stretches of steps of one mode with the mean of each scalar, weighted by batch size, in order.
 
-        An EVAL stretch is one evaluation; a TRAIN stretch, the steps between two evaluations.
+        An EVAL stretch is one evaluation; a TRAIN stretch, the steps between two evaluations. If an evaluation goes
+        through batches of the training data and through others, ``means`` are those of the others, and
+        ``training_means`` those of the training data.
         """
         return self.worker(worker).stretches(mode)
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import InvalidValueError
-from watchglass.records import DERIVED_FIELDS, STATISTIC_FIELDS, Fact, Mode, StepEnd, TensorInfo
+from watchglass.records import DERIVED_FIELDS, SEEN_ROWS, STATISTIC_FIELDS, Fact, Mode, StepEnd, TensorInfo
 from watchglass.stats import RollingBaseline
+from watchglass.tables.seen_batches import seen_block
 
 #: Values of a scalar that a view can look back on. Bounds the evaluator's memory for runs of any length.
 SERIES_LIMIT = 4096
@@ -22,6 +23,9 @@ SERIES_LIMIT = 4096
 #: Two losses are the same where they differ by no more than this, relatively or near zero. A penalty on the weights
 #: below this limit changes nothing.
 SAME_LOSS, SAME_LOSS_NEAR_ZERO = 0.02, 1e-9
+
+#: Most pieces of an evaluation whose batches are told apart. An even number: of a longer one two steps are a piece.
+_MOST_PIECES = 1024
 
 #: ("scalar", name) or ("statistic", column, tensor name): a series that the engine keeps a baseline of.
 BaselineKey = tuple[str, ...]
@@ -38,7 +42,10 @@ class Stretch:
         train_step: Last TRAIN step begun before the stretch ended; -1 when there was none.
         first_step: First mode step of the stretch.
         last_step: Last mode step of the stretch.
-        means: Mean of each scalar over the stretch, weighted by batch size. NaN when any of its values is NaN.
+        means: Mean of each scalar over the stretch, weighted by batch size. NaN when any of its values is NaN. Of an
+            evaluation that has batches of the training data before or after those of other data, the means over the
+            other data.
+        training_means: Of such an evaluation, the means over the batches of the training data; else empty.
     """
 
     mode: Mode
@@ -46,6 +53,7 @@ class Stretch:
     first_step: int
     last_step: int
     means: dict[str, float]
+    training_means: dict[str, float] = field(default_factory=dict)
 
 
 class Series:
@@ -78,25 +86,65 @@ class Series:
 
 
 @dataclass
+class _Piece:
+    """Sums over a few steps in a row."""
+
+    rows: float = 0.0
+    seen: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: _Piece) -> None:
+        self.rows, self.seen = self.rows + other.rows, self.seen + other.seen
+        for name, total in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + total
+            self.weights[name] = self.weights.get(name, 0.0) + other.weights[name]
+
+    def means(self) -> dict[str, float]:
+        return {name: total / self.weights[name] for name, total in self.sums.items()}
+
+
+@dataclass
 class _OpenStretch:
     mode: Mode
     train_step: int
     first_step: int
     last_step: int
-    sums: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
+    #: Of an evaluation, as many pieces as it has steps, up to :data:`_MOST_PIECES`; else one.
+    pieces: list[_Piece] = field(default_factory=list)
+    steps_each: int = 1
+    steps: int = 0
 
     def add(self, step: StepEnd, scalars: Iterable[tuple[TensorInfo, float, float]]) -> None:
         self.last_step, self.train_step = step.mode_step, step.train_step
+        if not self.pieces or (self.mode is Mode.EVAL and self.steps % self.steps_each == 0):
+            self.pieces.append(_Piece())
+        piece = self.pieces[-1]
         for info, value, weight in scalars:
             # A weight of zero means that the batch size is not known; then every step counts alike.
             counted = weight if weight > 0 else 1.0
-            self.sums[info.name] = self.sums.get(info.name, 0.0) + value * counted
-            self.weights[info.name] = self.weights.get(info.name, 0.0) + counted
+            if info.name.rpartition("/")[2] == SEEN_ROWS:
+                piece.rows, piece.seen = piece.rows + counted, piece.seen + value * counted
+                continue
+            piece.sums[info.name] = piece.sums.get(info.name, 0.0) + value * counted
+            piece.weights[info.name] = piece.weights.get(info.name, 0.0) + counted
+        self.steps += 1
+        if len(self.pieces) == _MOST_PIECES:
+            self.pieces = [_sum(self.pieces[at : at + 2]) for at in range(0, _MOST_PIECES, 2)]
+            self.steps_each *= 2
 
     def close(self) -> Stretch:
-        means = {name: total / self.weights[name] for name, total in self.sums.items()}
-        return Stretch(self.mode, self.train_step, self.first_step, self.last_step, means)
+        begin, end = seen_block([each.rows for each in self.pieces], [each.seen for each in self.pieces])
+        training = _sum(self.pieces[begin:end]).means()
+        held_out = _sum([*self.pieces[:begin], *self.pieces[end:]]).means()
+        return Stretch(self.mode, self.train_step, self.first_step, self.last_step, held_out, training)
+
+
+def _sum(pieces: Iterable[_Piece]) -> _Piece:
+    total = _Piece()
+    for piece in pieces:
+        total.add(piece)
+    return total
 
 
 class StretchTracker:

@@ -137,6 +137,7 @@ class Events:
         step_began: A TRAIN step that is captured has opened.
         forward_began: An outermost module is about to be called.
         evaluation_began: The same of the first forward of an evaluation, which need not be captured.
+        each_evaluated: Not about captured steps: an outermost module is about to be called in an evaluation.
         module_entered: A module is about to run; only while a part wants inputs, see
             :class:`~watchglass.capture.pytorch.tensors.module_entry.ModuleEntry`.
         module_listeners: Listeners for returns of modules, each with a function that decides, as a captured forward
@@ -173,6 +174,7 @@ class Events:
     step_began: list[Callable[[OpenStep], None]] = field(default_factory=list)
     forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     evaluation_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    each_evaluated: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     module_entered: list[Callable[[ModuleCall], None]] = field(default_factory=list)
     module_listeners: list[tuple[Callable[[], bool], Callable[[ModuleCall], None]]] = field(default_factory=list)
     module_called: list[Callable[[ModuleCall], None]] = field(default_factory=list)

@@ -226,6 +226,8 @@ class RootCalls:
         if evaluating and not self._evaluating:
             self._notify(current.events.evaluation_began, ForwardCall(step, forward, root, arguments, kwargs))
         self._evaluating = evaluating
+        if evaluating and current.events.each_evaluated:
+            self._notify(current.events.each_evaluated, ForwardCall(step, forward, root, arguments, kwargs))
         if step.due:
             self._capture.switch_on(forward.records, root)
             self._notify(current.events.forward_began, ForwardCall(step, forward, root, arguments, kwargs))

@@ -27,9 +27,9 @@ class Overfit(Rule):
     """The validation loss rises over several evaluations while the training loss still falls.
 
     Looks at: the mean loss of each evaluation, weighted by batch size, and the mean training loss since the previous
-        evaluation. If the training loss contains more than that of an evaluation (a penalty, another scale, a sum over
-        each batch), the rule compares what the same loss function returned in both. If there is no such function, it
-        compares nothing.
+        evaluation. Batches of the training data, which an evaluation may go through as well, are left out. If the
+        training loss contains more than that of an evaluation (a penalty, another scale, a sum over each batch), the
+        rule compares what the same loss function returned in both. If there is no such function, it compares nothing.
     Fires when: one of these holds in `patience` evaluations in a row. A constant gap is no finding, nor is a flat
         validation loss. For losses that have been zero or below, the unit of the rise is the decrease from the first
         training losses.

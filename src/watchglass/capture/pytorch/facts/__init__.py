@@ -25,11 +25,13 @@ from watchglass.capture.pytorch.facts.model_structure import Membership, Trainin
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.facts.rank_gradients import RankGradients
 from watchglass.capture.pytorch.facts.running_statistics import RunningStatistics
+from watchglass.capture.pytorch.facts.seen_rows import SeenRowsFact
 from watchglass.capture.pytorch.facts.token_targets import TokenTargets
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.facts.update_samples import UpdateSampleFact
 from watchglass.capture.pytorch.models import Models
 from watchglass.config import chosen_facts
+from watchglass.records import SEEN_ROWS
 
 __all__ = ["Facts"]
 
@@ -116,6 +118,7 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     frozenset({"leftover_gradients"}): lambda hook, models, subjects, leave, kinds: Leftovers(hook, subjects, leave),
     frozenset({"training_flags"}): lambda hook, models, subjects, leave, kinds: TrainingFlags(models),
     frozenset({"membership"}): lambda hook, models, subjects, leave, kinds: Membership(hook, models, subjects, leave),
+    frozenset({SEEN_ROWS}): lambda hook, models, subjects, leave, kinds: SeenRowsFact(),
     frozenset({"token_targets"}): lambda hook, models, subjects, leave, kinds: TokenTargets(hook, leave),
     frozenset({"allocator"}): lambda hook, models, subjects, leave, kinds: Allocator(),
     frozenset({"held_memory"}): lambda hook, models, subjects, leave, kinds: HeldMemory(),

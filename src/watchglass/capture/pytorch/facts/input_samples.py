@@ -34,6 +34,31 @@ def table_sample(path: str, tensor: Tensor) -> Sample | None:
     return taken
 
 
+def row_sample(tensor: Tensor, rows: int, numbers: int, tokens: int) -> Sample | None:
+    """Parts of the first rows of a tensor, equal for equal rows; None of one that has none.
+
+    Args:
+        tensor: A batch of samples.
+        rows: Most rows.
+        numbers: Most elements of a row, spread over it.
+        tokens: Most elements of a row of integers, the first ones in a row.
+    """
+    if tensor.dim() < 1 or not tensor.numel() or hasattr(tensor, "to_local"):
+        return None
+    count = min(rows, tensor.shape[0])
+    in_order = tensor.dim() == 2 and not tensor.is_floating_point()
+
+    def take(each: Tensor) -> Tensor:
+        flat = each[:count].reshape(count, -1)
+        part = flat[:, :tokens] if in_order else flat[:, :: -(-flat.shape[1] // numbers)]
+        return part.reshape(-1).clone()
+
+    taken = _sample("", tensor, take)
+    if taken is not None:
+        taken.rows = count
+    return taken
+
+
 def elements(path: str, tensor: Tensor, index: Tensor, shape: tuple[int, ...]) -> Sample | None:
     """The elements of a tensor at some flat positions, as a sample of another shape; None if they cannot be read."""
     return _sample(path, tensor, lambda each: _at(each, index), shape)
