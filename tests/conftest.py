@@ -18,7 +18,7 @@ import pytest
 from leaks import differences, snapshot
 from preloaded import Preloaded
 
-pytest_plugins = ("servers.fixtures", "places")
+pytest_plugins = ("servers.fixtures", "places", "own_process", "retried")
 
 # Found examples must not depend on the day; a slow machine is no failure.
 hypothesis.settings.register_profile("watchglass", derandomize=True, deadline=None, print_blob=True, database=None)

@@ -15,6 +15,8 @@ from watchglass.config import EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.errors import LaunchError
 from watchglass.supervise import CompanionProcess
 
+pytestmark = pytest.mark.own_process
+
 CONFIG = EvaluatorConfig(run="run", attempt=0, rules=(RuleSpec("DeadRelu"),), timing=EvaluatorTiming(termination_s=0.2))
 
 Start = Callable[[str], CompanionProcess]

@@ -30,6 +30,8 @@ from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.module_hooks import unsaved
 
+pytestmark = pytest.mark.own_process
+
 _OURS = str(Path(watchglass.__file__).parent)
 _AROUND = wrappers_importlib_bootstrap.__file__
 #: What may lie between others and our code.

@@ -20,6 +20,8 @@ from calls import profiled
 from train_twice import EVERYTHING
 from watchglass.capture.pytorch import PyTorchAdapter
 
+pytestmark = pytest.mark.own_process
+
 SMALL, TIMES = 40, 4
 STEPS = 14
 

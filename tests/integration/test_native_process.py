@@ -13,6 +13,8 @@ import pytest
 from devices.kernel_calls import assert_same_bits, summaries
 from watchglass.stats import native
 
+pytestmark = pytest.mark.own_process
+
 #: Each test is another process: what it observes belongs to a process, and exists once.
 PRELUDE = """
 import ctypes, os, pathlib, platform, threading

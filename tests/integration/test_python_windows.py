@@ -27,6 +27,8 @@ from watchglass.errors import InvalidValueError
 from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowRefusal
 from watchglass.run import PythonProfile, Run
 
+pytestmark = pytest.mark.own_process
+
 Between = Callable[[int], object]
 #: From Python 3.12 on, cProfile profiles all threads of the process, and there is one such profiler.
 MONITORING: Any = getattr(sys, "monitoring", None)

@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -14,6 +15,8 @@ from train_twice import train
 from waiting import until
 from watchglass import open_run
 from watchglass.record import CapturedRecords
+
+pytestmark = pytest.mark.own_process
 
 
 def held() -> int:

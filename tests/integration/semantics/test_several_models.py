@@ -20,6 +20,8 @@ from watchglass import Hook, Mode, Run, open_run
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.capture.pytorch.module_tree import ModuleTree
 
+pytestmark = pytest.mark.own_process
+
 STEPS = 24
 
 

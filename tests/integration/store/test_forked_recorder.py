@@ -15,6 +15,8 @@ from watchglass.records import Mode, Reduction, UnitKind
 from watchglass.stats import Histograms, histograms_of, of_array
 from watchglass.store import LocalStore, Rings, read_rings
 
+pytestmark = pytest.mark.own_process
+
 LABEL = {"run": "r", "attempt": 0, "worker": "worker_0"}
 
 

@@ -21,6 +21,8 @@ from watchglass.store import FrameKind, LocalStore, RunReader, decode_finding, d
 from watchglass.tables import StepView
 from watchglass.testing import RunBuilder, Step, build_run
 
+pytestmark = pytest.mark.own_process
+
 RULES = '''
 import time
 import numpy as np

@@ -18,6 +18,8 @@ from calls import uncollected
 from waiting import PATIENCE_S, until
 from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog, wakeable
 
+pytestmark = pytest.mark.own_process
+
 _SHORT_S = 0.05
 
 

@@ -21,6 +21,8 @@ from watchglass.profile.sources import AmdProcessesSource, AmdSource, AmdStateSo
 from watchglass.run import open_run
 from watchglass.store import LocalStore, StreamWriter, create_attempt, create_run
 
+pytestmark = pytest.mark.own_process
+
 SECOND = 1_000_000_000
 
 

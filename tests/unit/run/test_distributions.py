@@ -24,6 +24,8 @@ from watchglass.tables import REDUCTIONS, History, Statistics, StepRecords, Step
 from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import Row, Step, build_run
 
+pytestmark = pytest.mark.own_process
+
 #: What a hook configuration of SageMaker Debugger may ask for, beside the abs_ forms.
 CLASSIC = ("min", "max", "mean", "std", "variance", "sum", "prod", "median", "l1", "l2")
 

@@ -13,6 +13,8 @@ from watchglass.store import dtype_of, encode_rows, open_store
 from watchglass.tables import Catalog, WorkerTables
 from watchglass.testing import RunBuilder, Step, build_run
 
+pytestmark = pytest.mark.own_process
+
 
 def finding(count):
     return Finding(

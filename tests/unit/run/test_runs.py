@@ -14,6 +14,8 @@ from watchglass.run.runs import runs_of
 from watchglass.store import LocalStore, read_manifest
 from watchglass.testing import Step, build_run
 
+pytestmark = pytest.mark.own_process
+
 
 def losses(*values, every=1):
     return [Step({"loss": value} if n % every == 0 else {}) for n, value in enumerate(values)]

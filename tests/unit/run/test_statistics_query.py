@@ -18,6 +18,8 @@ from watchglass.stats import column, histograms_of, of_array
 from watchglass.tables import Selection
 from watchglass.testing import Row, Step, build_run
 
+pytestmark = pytest.mark.own_process
+
 NAMES = ("fc1.weight", "gradient/fc1.weight", "fc2.bias")
 
 

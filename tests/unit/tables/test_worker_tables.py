@@ -26,6 +26,8 @@ from watchglass.tables import WorkerTables
 from watchglass.tables.payloads import Decoded, new_token
 from watchglass.testing import Row, Step, build_run
 
+pytestmark = pytest.mark.own_process
+
 
 def tables_of(path, worker="worker_0"):
     tables = WorkerTables()
