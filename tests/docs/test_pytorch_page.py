@@ -17,6 +17,7 @@ from leaks import TORCH_PATCHABLE
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.capture.pytorch.device_copies import CopyMethod
+from watchglass.capture.pytorch.first_use import attach_at_first_use
 from watchglass.capture.pytorch.public_calls import LOSS_FUNCTIONS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="utf-8")
@@ -63,6 +64,9 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
         for _ in range(3):
             model(torch.ones(2, 3, 4)).sum().backward()
             optimizer.step()
+    with Hook(tmp_path / "after an import in a thread") as hook:
+        attach_at_first_use(hook)
+        inside.append(functions())
     wrapped = {name for seen in inside for name, value in seen.items() if before.get(name) is not value}
     losses = {f"torch.nn.functional.{name}" for name in LOSS_FUNCTIONS}
     named = set(re.findall(r"`(torch(?:\.\w+)+)`", TEXT.split("watchglass changes no number")[0]))

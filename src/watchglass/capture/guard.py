@@ -68,15 +68,20 @@ class Guard:
         hook: Owner of the callbacks; gets their faults and their cost.
 
     Attributes:
+        thread: Identity of the training thread: the one that has made the guard, unless another one enters.
         waiting: The training thread waits for other threads that do its work: their calls count as its calls.
     """
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
         self._busy = self._suspended = False
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self.waiting = False
         _guards.add(self)
+
+    def enter_thread(self) -> None:
+        """The calling thread is the one that trains; before anything is observed."""
+        self.thread = threading.get_ident()
 
     def guarded(self, callback: _Callback, *, unless: Callable[[], bool] | None = None) -> _Callback:
         """``callback`` under the hot-path law: silent when off, re-entered or on another thread; never raises.
@@ -92,7 +97,7 @@ class Guard:
         def run(*args: Any) -> Any:
             if unless is not None and unless():
                 return None
-            if self._busy or not hook.active or (thread() != self._thread and not self.is_lent):
+            if self._busy or not hook.active or (thread() != self.thread and not self.is_lent):
                 return None
             self._busy = True
             started = now_ns()
@@ -162,7 +167,7 @@ class Guard:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of capture for a script: guarded, or plainly inside a callback, which is guarded already."""
-        if self._suspended or threading.get_ident() != self._thread:
+        if self._suspended or threading.get_ident() != self.thread:
             return None
         return function(*arguments) if self._busy else self.guarded(function)(*arguments)
 

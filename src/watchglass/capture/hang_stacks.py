@@ -46,7 +46,6 @@ class HangStacks:
         frames: Callable[[], Mapping[int, types.FrameType]] = sys._current_frames,
     ) -> None:
         self._hook, self._after_s, self._now_s, self._frames = hook, after_s, now_s, frames
-        self._thread = threading.get_ident()
         self._step = -1
         self._since_s = now_s()
         self._longest_s = self._due_s = 0.0
@@ -70,9 +69,10 @@ class HangStacks:
     def _threads(self) -> list[dict[str, Any]]:
         """The thread that trains, then the others."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        found = sorted(self._frames().items(), key=lambda each: (each[0] != self._thread, each[0]))
+        training = self._hook.guard.thread
+        found = sorted(self._frames().items(), key=lambda each: (each[0] != training, each[0]))
         return [
-            {"name": names.get(ident, str(ident)), "trains": ident == self._thread, "frames": _described(frame)}
+            {"name": names.get(ident, str(ident)), "trains": ident == training, "frames": _described(frame)}
             for ident, frame in found
             if ident != threading.get_ident() and not names.get(ident, "").startswith(_OURS)
         ][:_MOST_THREADS]

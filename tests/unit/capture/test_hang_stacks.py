@@ -23,6 +23,7 @@ class Silent:
         self.clock = SimpleNamespace(last_step=-1)
         self.on_look: list[Any] = []
         self.facts: list[Fact] = []
+        self.guard = SimpleNamespace(thread=threading.get_ident())
         self.now_s = 100.0
 
     def add_fact(self, fact: Fact) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +15,7 @@ from watchglass.capture.pytorch.adapter import PyTorchAdapter
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.crashed_modules import module_and_figures
 from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.first_use import attach_at_first_use
 from watchglass.capture.pytorch.reduce import for_numpy, plain
 from watchglass.config import environment
 
@@ -29,7 +31,11 @@ class PyTorch(Framework):
 
     def attach(self, hook: Hook, model: Any = None) -> None:
         """Watch a module, or all modules that are trained."""
-        adapter = PyTorchAdapter.of(hook) or PyTorchAdapter(hook, discover=model is None)
+        adapter = PyTorchAdapter.of(hook)
+        if adapter is None and model is None and threading.current_thread() is not threading.main_thread():
+            attach_at_first_use(hook)
+            return
+        adapter = adapter or PyTorchAdapter(hook, discover=model is None)
         if model is not None:
             adapter.attach(model)
 

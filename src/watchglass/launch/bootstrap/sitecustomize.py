@@ -1,9 +1,9 @@
 """Brings capture into the training process and its children; found first on PYTHONPATH, run by ``site`` at every start.
 
 It removes itself from ``sys.path``, and from ``sys.modules`` in favour of the ``sitecustomize`` of the environment,
-if there is one. One import hook remains: it waits for a framework, notifies :mod:`watchglass.session` after the import,
-and removes itself. One function for ``atexit`` remains, too: it does nothing unless an exception ends the process or
-watchglass has been imported.
+if there is one. One import hook remains: it waits for a framework, notifies :mod:`watchglass.session` once it is
+imported, and removes itself. One function for ``atexit`` remains, too: it does nothing unless an exception ends the
+process or watchglass has been imported.
 
 Child processes may run other interpreters, so this file keeps to old syntax, imports nothing but built-in
 modules and what ``site`` has imported already, and imports watchglass only when a framework is there.
@@ -17,60 +17,97 @@ import gc
 import os
 import sys
 import time
+from _thread import get_ident
 
 #: Import names of the frameworks to wait for: the launcher has them from the table of those that have an adapter.
 FRAMEWORKS = os.environ.get("WATCHGLASS_FRAMEWORKS", "").split()
 
 
 class _FrameworkFinder:
-    """Meta path finder that finds nothing itself; it adds a notice to the session to the import of a framework."""
+    """Meta path finder that finds nothing itself; it notifies the session when a framework has been imported.
+
+    Only an executed import counts. Packages that look for a framework (``find_spec``), imports that fail and modules
+    that are loaded later all ask a finder, any number of times.
+    """
 
     def __init__(self, names):
         self.waiting = set(names)
+        # Threads that ask the other finders for a framework, with its name: these finders may ask this one again.
+        self.asking = set()
 
     def find_spec(self, name, path=None, target=None):
-        """The spec that the other finders have for a framework, with our loader around theirs; None for the rest."""
-        if name not in self.waiting:
+        """The spec that the finders behind this one have for a framework; None for the rest."""
+        self.look()
+        asker = get_ident(), name
+        if name not in self.waiting or asker in self.asking:
             return None
+        self.asking.add(asker)
         try:
-            return self._around(name, path, target)
-        except Exception as error:
-            _warn(name, error)
-            return None
+            return self._found(name, path, target)
+        except Exception:
+            return None  # the import system asks the same finders next, and meets the same error
+        finally:
+            self.asking.discard(asker)
 
-    def _around(self, name, path, target):
-        self.waiting.discard(name)  # before the other finders run: they may import, and so come back here
-        if not self.waiting:
-            sys.meta_path.remove(self)
-        for finder in list(sys.meta_path):
+    def _found(self, name, path, target):
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
+            spec = find(name, path, target) if find is not None else None
             if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _TellingLoader(spec.loader, name)
+                _Execution.of(spec.loader, name, self)
                 return spec
         return None
 
+    def look(self):
+        """Notice a framework that was imported past this finder, by another one in front of it or by a loader."""
+        for name in tuple(self.waiting):
+            module = sys.modules.get(name)
+            # Any access to a module that is loaded later would load it.
+            if module is not None and type(module).__getattribute__ is type(sys).__getattribute__:
+                spec = getattr(module, "__spec__", None)
+                if spec is not None and not getattr(spec, "_initializing", False) and not _is_executing(module):
+                    self.imported(name)
 
-class _TellingLoader:
-    """Runs the framework's own loader, gives its place back to it, then notifies the session."""
+    def imported(self, name):
+        """A framework has been imported: notify the session, once."""
+        if name in self.waiting:
+            self.waiting.discard(name)
+            if not self.waiting and self in sys.meta_path:
+                sys.meta_path.remove(self)
+            _notify_session(name)
 
-    def __init__(self, loader, name):
-        self.loader = loader
-        self.name = name
 
-    def __getattr__(self, attribute):
-        return getattr(self.loader, attribute)
+class _Execution:
+    """Stands for ``exec_module`` on the loader of a framework until it has succeeded; then notifies the finder.
 
-    def create_module(self, spec):
-        """The module that the framework's loader creates."""
-        return self.loader.create_module(spec)
+    An attribute of the loader itself, so that whatever looks at the loader, or wraps it, sees its own class.
+    """
 
-    def exec_module(self, module):
-        """Import the framework as its own loader does, then notify the session."""
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        _notify_session(self.name)
+    def __init__(self, loader, name, finder):
+        self.loader, self.name, self.finder = loader, name, finder
+        self.execute = loader.exec_module
+
+    @classmethod
+    def of(cls, loader, name, finder):
+        """Put one on a loader; a loader that cannot have it is noticed by :meth:`_FrameworkFinder.look`."""
+        if hasattr(loader, "__dict__") and not isinstance(loader, type) and "exec_module" not in vars(loader):
+            loader.exec_module = cls(loader, name, finder)
+
+    def __call__(self, module):
+        """Execute the module as its loader does."""
+        self.execute(module)
+        if module.__name__ == self.name:  # the loader of an archive loads many
+            vars(self.loader).pop("exec_module", None)
+            self.finder.imported(self.name)
+
+
+def _is_executing(module):
+    """Whether the code of a module is running in this thread, as in an import that is written out by hand."""
+    frame = sys._getframe().f_back
+    while frame and not (frame.f_globals is vars(module) and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _notify_session(name):
