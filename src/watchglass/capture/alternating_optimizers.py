@@ -49,12 +49,12 @@ class AlternatingOptimizers:
     """Decides which TRAIN steps are captured. For one thread.
 
     Args:
-        due: The plan's answer for a step of a model, by its number among those of the model; called again for an
-            earlier step that a later one replaces.
-        next_due: The first step of a model from a given one on that the plan names.
+        due: The plan's answer for a step of a model, by its number among those of the model, and for the number of the
+            model; called again for an earlier step that a later one replaces.
+        next_due: The first step of a model from a given one on that the plan names, in the same form.
     """
 
-    def __init__(self, due: Callable[[int], bool], next_due: Callable[[int], int]) -> None:
+    def __init__(self, due: Callable[[int, int], bool], next_due: Callable[[int, int], int]) -> None:
         self._due = due
         self._next_due = next_due
         self._models: defaultdict[int, _Model] = defaultdict(_Model)
@@ -88,7 +88,7 @@ class AlternatingOptimizers:
             self._expected = self._last[0]
         model = self._models[self._expected]
         own = self.own_step(self._expected, mode_step)
-        if self._due(own):
+        if self._due(own, self._expected):
             model.planned, model.owed = own, -1
             model.captured.clear()
             return True
@@ -96,10 +96,10 @@ class AlternatingOptimizers:
             self._paid = model.planned = model.owed
             model.owed = -1
             model.captured.clear()
-            return self._due(model.planned)
+            return self._due(model.planned, self._expected)
         if not model.alternates or model.planned < 0 or kind is None or kind in model.captured:
             return False
-        return self._due(model.planned)
+        return self._due(model.planned, self._expected)
 
     def own_step(self, model: int, mode_step: int) -> int:
         """Number of a TRAIN step among those of a model; the steps before this process are the first model's."""
@@ -111,7 +111,7 @@ class AlternatingOptimizers:
     def next_due(self, model: int, mode_step: int) -> int:
         """The first TRAIN step from ``mode_step`` on that the plan names, if all of them are of one model."""
         own = self.own_step(model, mode_step)
-        return self._next_due(own) - own + mode_step
+        return self._next_due(own, model) - own + mode_step
 
     def ended(self, step_model: int, optimizers: Iterable[int], mode_step: int, *, captured: bool) -> int:
         """A TRAIN step of a model was updated by these; returns its number among those of the model."""
@@ -123,7 +123,7 @@ class AlternatingOptimizers:
         if captured:
             model.captured.add(kind)
             model.owed = -1
-        elif self._expected != step_model and self._next_due(own) == own:
+        elif self._expected != step_model and self._next_due(own, step_model) == own:
             model.owed = own
         if len(model.kinds) > _MOST_KINDS:
             model.kinds.clear()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import Any
 
 from watchglass.capture.plan import Plan
@@ -32,16 +34,31 @@ class Cost:
         plan: Its budget learns the cost of each step, and chooses the interval.
         recorder: Its thread's time is part of the cost.
         report_ns: Time between two facts on the cost so far.
+        now_ns: Clock of callbacks.
+        used_ns: Processor time of the calling thread. Reading it is a system call, so it is read in captured steps and
+            in a sample of the others.
 
     Attributes:
+        now_ns: Clock of callbacks.
+        measures: Whether a step is open whose processor time is measured: its callbacks are reported by
+            :meth:`entered` and :meth:`left`.
         callbacks_ns: Time of callbacks since the last step was accounted for.
         memory: Bytes that capture holds.
         device_ns: Upper bound of the time that devices have spent on statistics so far. Only the recorder's thread
             adds to it; the training thread reads it.
     """
 
-    def __init__(self, plan: Plan, recorder: Recorder, report_ns: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        recorder: Recorder,
+        report_ns: int,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+        used_ns: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
         self.report_ns = report_ns
+        self.now_ns, self._used_ns = now_ns, used_ns
+        self.measures = False
         self.callbacks_ns = 0
         self.memory = Memory()
         self.device_ns = 0
@@ -52,17 +69,48 @@ class Cost:
         self._last_end_ns = self._reported_ns = 0
         self._background_ns = 0.0
         self._device_ns = 0
+        # Of callbacks before the open step; of those in it, if it is measured: how long they took, their processor time.
+        self._between_ns = self._took_ns = self._worked_ns = 0
+        # When the running callback of a measured step began, or the step in it, by both clocks; None between callbacks.
+        self._since: tuple[int, int] | None = None
         self._arrived_ns: deque[int] = deque(maxlen=_SHARING)
 
     def began(self, cost_ns: int) -> None:
         """Add the time of installing capture in the process; the time of the run begins with it."""
-        self._plan.budget.cost_ns += cost_ns
-        self._plan.budget.train_ns += cost_ns
+        self._plan.budget.began(cost_ns)
+
+    def entered(self, now_ns: int) -> None:
+        """A callback of a measured step begins."""
+        self._since = now_ns, self._used_ns()
+
+    def left(self, now_ns: int) -> int:
+        """A callback of a measured step ends, or the step in it; returns how long it took."""
+        if self._since is None:
+            return 0
+        began_ns, used_ns = self._since
+        self._since = None
+        self._took_ns += now_ns - began_ns
+        self._worked_ns += self._used_ns() - used_ns
+        return now_ns - began_ns
+
+    def step_opened(self, *, due: bool) -> None:
+        """A TRAIN step opens in the running callback."""
+        self._between_ns = self.callbacks_ns
+        self._took_ns = self._worked_ns = 0
+        self.measures, self._since = due or self._plan.budget.samples, None
+        if self.measures:
+            self.entered(self.now_ns())
 
     def step_ended(self, step: OpenStep, own_step: int) -> None:
         """Account for a finished TRAIN step, number ``own_step`` of its model; its records get facts on the cost."""
         self._steps += 1
-        cost_ns, self.callbacks_ns = self.callbacks_ns, 0
+        # The rest of the running callback belongs to the next step, which gets all of its time.
+        cost_ns, self.callbacks_ns = self.callbacks_ns - self._between_ns, 0
+        if self.measures:
+            self.callbacks_ns = -self.left(self.now_ns())
+            cost_ns = self._worked_ns
+        self.measures = False
+        between_ns, self._between_ns = self._between_ns, 0
         duration_ns = step.end_ns - (self._last_end_ns or step.start_ns)
         self._last_end_ns = step.end_ns
         background_ns = device_ns = 0.0
@@ -73,9 +121,9 @@ class Cost:
         budget = self._plan.budget
         chosen = step.due and self._plan.chosen
         changed = budget.spent(
-            cost_ns, max(duration_ns, cost_ns), captured=step.due, chosen=chosen, step=own_step,
-            planned=budget.due(own_step), background_ns=background_ns, device_ns=device_ns,
-            standing_ns=self._recorder.work.step_cpu_ns, elsewhere_ns=self._recorder.work.cpu_ns + self.device_ns,
+            cost_ns, max(duration_ns, cost_ns), captured=step.due, chosen=chosen, step=own_step, model=step.model,
+            planned=budget.due(own_step, step.model), took_ns=self._took_ns, between_ns=between_ns,
+            background_ns=background_ns, device_ns=device_ns, standing_ns=self._recorder.work.step_cpu_ns,
         )  # fmt: skip
         if chosen and self._recorder.pressure:
             changed |= budget.relieve()
@@ -114,7 +162,7 @@ class Cost:
         budget, peak = self._plan.budget, dict(self.memory.peak)
         peak["cpu"] = peak.get("cpu", 0) + self._recorder.peak_bytes
         return {
-            "callback_ns": budget.cost_ns, "device_ns": self.device_ns, "train_ns": budget.train_ns,
+            "callback_ns": budget.cost_ns, "start_ns": budget.start_ns, "device_ns": self.device_ns, "train_ns": budget.train_ns,
             "train_steps": self._steps, "captured_steps": budget.captures, "overhead_budget": budget.share,
             "allowance_ns": budget.allowance_ns, "interval": budget.interval,
             "fixed_interval": budget.fixed is not None, "peak_bytes": peak,

@@ -91,7 +91,8 @@ class Guard:
             unless: Whether to do nothing now, called first: a compiler that reads the code must not get further.
         """
         # Bound here: this runs many times in every step.
-        now_ns, thread, hook, cost = time.perf_counter_ns, threading.get_ident, self._hook, self._hook.cost
+        thread, hook, cost = threading.get_ident, self._hook, self._hook.cost
+        now_ns = cost.now_ns
 
         @functools.wraps(callback)
         def run(*args: Any) -> Any:
@@ -101,6 +102,8 @@ class Guard:
                 return None
             self._busy = True
             started = now_ns()
+            if cost.measures:
+                cost.entered(started)
             try:
                 return callback(*args)
             except Exception as error:
@@ -108,7 +111,10 @@ class Guard:
                 return None
             finally:
                 self._busy = False
-                cost.callbacks_ns += now_ns() - started
+                ended = now_ns()
+                cost.callbacks_ns += ended - started
+                if cost.measures:
+                    cost.left(ended)
 
         return run  # type: ignore[return-value]  # takes the arguments of the callback
 

@@ -532,7 +532,9 @@ class Hook:
 
     def _due(self, mode: Mode, mode_step: int) -> bool:
         if mode is Mode.TRAIN:
-            return self.alternating.opens(mode_step, self.clock.called)
+            due = self.alternating.opens(mode_step, self.clock.called)
+            self.cost.step_opened(due=due)
+            return due
         return self.plan.due(mode, mode_step)
 
     def _report_unmatched(self, step: OpenStep) -> None:

@@ -127,10 +127,10 @@ class Plan:
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
-    def due(self, mode: Mode, mode_step: int) -> bool:
-        """Whether anything is to be captured at a step that opens now."""
+    def due(self, mode: Mode, mode_step: int, model: int = 0) -> bool:
+        """Whether anything is to be captured at a step of a model that opens now."""
         schedules = () if self._is_silent(mode) else self._schedules[mode]
-        chosen = mode is Mode.TRAIN and self.budget.due(mode_step) and self.budget.pays()
+        chosen = mode is Mode.TRAIN and self.budget.due(mode_step, model) and self.budget.pays(model)
         due = 0
         by_budget = False
         for schedule, members in schedules:
@@ -152,15 +152,16 @@ class Plan:
         """Whether steps of a mode are due for their facts only: no collection is captured in it."""
         return self._sketches and (self._is_silent(mode) or not self._schedules[mode])
 
-    def next_due(self, train_step: int) -> int:
-        """The smallest TRAIN step from ``train_step`` on at which anything is due; :data:`NEVER` for none.
+    def next_due(self, train_step: int, model: int = 0) -> int:
+        """The smallest TRAIN step of a model from ``train_step`` on at which anything is due; :data:`NEVER` for none.
 
         Valid until that step, because the interval of the budget changes only at captured steps. The step may still be
         skipped if the remaining budget does not pay for it.
         """
         if self._is_silent(Mode.TRAIN):
             return NEVER
-        return min((self._next(schedule, train_step) for schedule, _ in self._schedules[Mode.TRAIN]), default=NEVER)
+        schedules = self._schedules[Mode.TRAIN]
+        return min((self._next(schedule, train_step, model) for schedule, _ in schedules), default=NEVER)
 
     def resume(self) -> None:
         """An evaluation inside an open TRAIN step is over: answers are about the TRAIN step again."""
@@ -239,11 +240,11 @@ class Plan:
             self._rank, self._silent = None, silent
         return silent
 
-    def _next(self, schedule: Schedule, step: int) -> int:
+    def _next(self, schedule: Schedule, step: int, model: int) -> int:
         listed = schedule.next_listed(step)
         start = max(step, schedule.start)
         interval = schedule.interval
-        regular = self.budget.next_due(start) if interval is None else -(-start // interval) * interval
+        regular = self.budget.next_due(start, model) if interval is None else -(-start // interval) * interval
         if schedule.end is not None and regular >= schedule.end:
             regular = NEVER
         return regular if listed is None else min(listed, regular)

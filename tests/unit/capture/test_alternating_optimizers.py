@@ -12,7 +12,7 @@ from watchglass.capture.alternating_optimizers import AlternatingOptimizers
 
 def captured(order: Iterable[str], interval: int, steps: int) -> dict[str, list[int]]:
     """Captured steps by who updated in them."""
-    turns = AlternatingOptimizers(lambda step: step % interval == 0, lambda step: -(-step // interval) * interval)
+    turns = AlternatingOptimizers(lambda step, model: step % interval == 0, lambda step, model: -(-step // interval) * interval)
     found: dict[str, list[int]] = {}
     for step, who in zip(range(steps), order, strict=False):
         due = turns.opens(step, 0)
@@ -52,11 +52,11 @@ def test_one_that_comes_rarely_is_captured_when_it_comes() -> None:
 def test_a_step_that_is_like_an_earlier_one_is_asked_for_as_that() -> None:
     asked: list[int] = []
 
-    def due(step: int) -> bool:
+    def due(step: int, model: int) -> bool:
         asked.append(step)
         return step % 8 == 0
 
-    turns = AlternatingOptimizers(due, lambda step: -(-step // 8) * 8)
+    turns = AlternatingOptimizers(due, lambda step, model: -(-step // 8) * 8)
     for step, who in zip(range(10), itertools.cycle([1, 2]), strict=False):
         asked.clear()
         turns.ended(0, {who}, step, captured=turns.opens(step, 0))
@@ -64,7 +64,7 @@ def test_a_step_that_is_like_an_earlier_one_is_asked_for_as_that() -> None:
 
 
 def test_updates_of_no_optimizer_take_no_turn() -> None:
-    turns = AlternatingOptimizers(lambda step: step == 0, lambda step: step and 1 << 62)
+    turns = AlternatingOptimizers(lambda step, model: step == 0, lambda step, model: step and 1 << 62)
     for step in range(5):
         assert turns.opens(step, None) is (step == 0)
         turns.ended(0, set(), step, captured=step == 0)
@@ -72,7 +72,7 @@ def test_updates_of_no_optimizer_take_no_turn() -> None:
 
 def captured_of_models(order: Iterable[int], interval: int, steps: int, called: Iterable[int]) -> dict[int, list[int]]:
     """Captured steps by model, each by its own number."""
-    turns = AlternatingOptimizers(lambda step: step % interval == 0, lambda step: -(-step // interval) * interval)
+    turns = AlternatingOptimizers(lambda step, model: step % interval == 0, lambda step, model: -(-step // interval) * interval)
     found: dict[int, list[int]] = {}
     for step, model, first in zip(range(steps), order, called, strict=False):
         due = turns.opens(step, first)
@@ -103,7 +103,7 @@ def test_the_next_training_run_in_a_process_is_captured_from_its_first_step() ->
 
 
 def test_steps_before_this_process_are_the_first_model_s() -> None:
-    turns = AlternatingOptimizers(lambda step: step % 10 == 0, lambda step: -(-step // 10) * 10)
+    turns = AlternatingOptimizers(lambda step, model: step % 10 == 0, lambda step, model: -(-step // 10) * 10)
     assert not turns.opens(1005, 0)
     turns.ended(0, {0}, 1005, captured=False)
     turns.passed(0, 3)

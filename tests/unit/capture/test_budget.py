@@ -32,6 +32,8 @@ class Training:
         idle_ns: What they take of any other on the full path.
         background_ns: What the recorder's thread works for a capture; it comes when ``every`` captures are there.
         steady: Whether steps between captures take the shortest path.
+        busy: How many times as long everything takes as on an idle machine.
+        model: The model that is trained; its steps count from 0.
     """
 
     budget: Budget
@@ -41,13 +43,14 @@ class Training:
     background_ns: float = 0.0
     every: int = 1
     steady: bool = False
+    busy: float = 1.0
+    model: int = 0
     number: int = 0
     captured: list[int] = field(default_factory=list)
     changes: list[tuple[int, int]] = field(default_factory=list)
     spent_ns: float = 0.0
     bare_ns: float = 0.0
     _waiting: int = 0
-    _worked_ns: float = 0.0
 
     def run(self, steps: int) -> Training:
         for _ in range(steps):
@@ -63,12 +66,12 @@ class Training:
         return spent_ns / (self.bare_ns - bare_ns + spent_ns)
 
     def _step(self, number: int) -> None:
-        bare_ns = self.step_ns(number)
+        bare_ns = self.busy * self.step_ns(number)
         self.bare_ns += bare_ns
-        due, background_ns = self.budget.due(number) and self.budget.pays(), 0.0
+        due, background_ns = self.budget.due(number, self.model) and self.budget.pays(self.model), 0.0
         if self.steady and not due and self.budget.knows_idle:
             self.spent_ns += self.idle_ns / 4
-            self.budget.passed(1, int(bare_ns + self.idle_ns / 4), 0)
+            self.budget.passed(1, int(bare_ns + self.busy * self.idle_ns / 4), 0)
             return
         cost_ns = self.idle_ns
         if due:
@@ -78,15 +81,16 @@ class Training:
             if self._waiting >= self.every:
                 background_ns, self._waiting = self._waiting * self.background_ns, 0
         self.spent_ns += cost_ns + background_ns
-        self._worked_ns += background_ns
+        took_ns = self.busy * cost_ns
         if self.budget.spent(
             int(cost_ns),
-            int(bare_ns + cost_ns),
+            int(bare_ns + took_ns),
             captured=due,
             chosen=due,
             step=number,
+            model=self.model,
+            took_ns=int(took_ns),
             background_ns=background_ns,
-            elsewhere_ns=self._worked_ns,
         ):
             self.changes.append((number, self.budget.interval))
 
@@ -143,9 +147,9 @@ def test_a_short_run_costs_what_is_allowed_and_has_captures_to_look_at(
 ) -> None:
     steps = int(seconds * 1000 / step_ms)
     training = Training(Budget(0.01), constant(step_ms * MS), constant(capture_ms * MS), idle_ns=0).run(steps)
-    # What captures cost is known when two have been taken.
     allowed_ns = ALLOWANCE_NS + 0.01 * (training.bare_ns + training.spent_ns)
-    assert training.spent_ns <= max(allowed_ns, 2 * capture_ms * MS)
+    # What captures cost is known when two have been taken; the first one belongs to the start.
+    assert training.spent_ns - training.budget.start_ns <= max(allowed_ns, capture_ms * MS)
     if capture_ms <= 10:
         assert len(training.captured) >= min(30, steps)
     assert len(training.captured) >= min(8, steps, 0.5 * allowed_ns / (capture_ms * MS))
@@ -169,28 +173,33 @@ def test_no_doubling_takes_more_than_a_part_of_what_is_left() -> None:
     assert training.spent_ns <= ALLOWANCE_NS
 
 
-def test_bookkeeping_that_is_too_dear_leaves_a_part_of_what_is_allowed() -> None:
+def test_bookkeeping_that_is_too_dear_leaves_the_allowance_and_a_quarter_of_the_share() -> None:
     """Steps of 0.2 ms with 30 microseconds of bookkeeping: 15 % that nothing can thin out."""
     training = Training(Budget(0.01), constant(0.2 * MS), constant(1.5 * MS), idle_ns=30 * US).run(300_000)
     assert len(training.captured) > 100
     assert max(training.captured) > 250_000
     captures_ns = len(training.captured) * 1.5 * MS
-    assert captures_ns <= 0.5 * ALLOWANCE_NS + 0.25 * 0.01 * (training.bare_ns + training.spent_ns) + 3 * MS
+    assert captures_ns <= ALLOWANCE_NS + 0.25 * 0.01 * (training.bare_ns + training.spent_ns) + 3 * MS
 
 
-def test_imports_that_take_long_leave_half_of_the_allowance() -> None:
-    training = Training(Budget(0.01), constant(10 * MS), constant(2 * MS))
-    training.budget.cost_ns = 2 * ALLOWANCE_NS
-    training.run(100)
-    assert len(training.captured) > 30
-    assert len(training.captured) * 2 * MS <= 0.5 * ALLOWANCE_NS
+def test_the_start_is_not_charged_to_captures() -> None:
+    """Neither installing capture in the process, nor the first capture of a model, which imports and compiles."""
+    def first(capture: int) -> float:
+        return 10 * ALLOWANCE_NS if capture == 0 else 2 * MS
+
+    late = Training(Budget(1e-9), constant(10 * MS), first)
+    late.budget.began(10 * ALLOWANCE_NS)
+    late.run(1000)
+    quick = Training(Budget(1e-9), constant(10 * MS), constant(2 * MS)).run(1000)
+    assert late.captured == quick.captured
+    assert late.budget.start_ns > 19.9 * ALLOWANCE_NS
 
 
 def test_a_capture_that_is_not_paid_for_is_not_taken() -> None:
     training = Training(Budget(0.01), constant(100 * MS), constant(600 * MS), idle_ns=0).run(2000)
     assert training.captured[:2] == [0, 1]
-    # 0.7 s too much was spent, and the next one wants to be paid for: 1.3 s at 1 % are 130 s.
-    assert training.captured[2:] == [] or training.captured[2] > 1250
+    # The second one left a debt of 0.1 s, and the next one must be paid for: 0.7 s at 1 % are 70 s.
+    assert training.captured[2] >= 700
 
 
 @pytest.mark.parametrize("interval", [1, 8, 64, MAX_INTERVAL])
@@ -351,3 +360,64 @@ def test_what_a_slower_rank_captures_is_part_of_what_a_faster_one_does() -> None
     slow = Training(Budget(0.01), capture_ns=constant(9 * MS)).run(10_000)
     fast = Training(Budget(0.01), capture_ns=constant(1 * MS)).run(10_000)
     assert set(slow.captured) < set(fast.captured)
+
+
+@pytest.mark.parametrize(("capture_ms", "step_ms"), [(1.5, 0.7), (1.5, 20), (7, 5), (30, 40), (60, 300), (200, 40)])
+@pytest.mark.parametrize("steady", [False, True])
+def test_equal_runs_capture_the_same_steps_on_an_idle_and_on_a_busy_machine(
+    capture_ms: float, step_ms: float, steady: bool
+) -> None:
+    def run(busy: float) -> Training:
+        costs = constant(step_ms * MS), constant(capture_ms * MS)
+        return Training(Budget(0.01), *costs, idle_ns=20 * US, steady=steady, busy=busy).run(3000)
+
+    assert run(15).captured == run(1).captured
+
+
+def test_a_long_run_has_captures_in_each_of_its_thirds_however_dear_they_are() -> None:
+    for capture_ms in (1, 5, 20):
+        for steps in (100, 500, 1350, 10_000):
+            training = Training(Budget(0.01), constant(MS), constant(capture_ms * MS), idle_ns=0).run(steps)
+            thirds = [sum(k * steps <= 3 * step < (k + 1) * steps for step in training.captured) for k in range(3)]
+            assert min(thirds) >= 1, (capture_ms, steps, thirds)
+
+
+def models(each: int, steps: int, capture_ms: float, step_ms: float = 0.7) -> tuple[Budget, list[Training]]:
+    """Models that are trained one after the other, as in a search."""
+    budget = Budget(0.01)
+    costs = constant(step_ms * MS), constant(capture_ms * MS)
+    return budget, [Training(budget, *costs, idle_ns=20 * US, model=model).run(steps) for model in range(each)]
+
+
+@pytest.mark.parametrize("capture_ms", [0.5, 1.5, 4, 7])
+def test_every_model_of_a_search_is_captured_over_its_own_steps(capture_ms: float) -> None:
+    _, trained = models(16, 300, capture_ms)
+    for training in trained:
+        assert len(training.captured) >= 8
+        assert min(training.captured) == 0
+        assert max(training.captured) >= 32
+
+
+def test_the_fifth_model_is_captured_although_the_first_has_used_the_allowance() -> None:
+    budget = Budget(1e-9)
+    costs = constant(10 * MS), constant(5 * MS)
+    Training(budget, *costs, idle_ns=0).run(100_000)
+    later = [Training(budget, *costs, idle_ns=0, model=model).run(100) for model in range(1, 5)]
+    assert [len(training.captured) for training in later] >= [8, 8, 8, 8]
+
+
+def test_ten_thousand_folds_cost_what_is_allowed_for_sixteen_models_and_a_share() -> None:
+    budget, trained = models(10_000, 20, 1.5)
+    spent_ns = sum(1.5 * MS * len(training.captured) for training in trained)
+    time_ns = sum(training.bare_ns + training.spent_ns for training in trained)
+    assert budget.allowance_ns == pytest.approx(ALLOWANCE_NS * (1 + 15 / 8))
+    assert spent_ns - budget.start_ns <= budget.allowance_ns + 0.01 * time_ns
+    assert sum(map(bool, (training.captured for training in trained[5000:]))) > 20, "what is left is not forgotten"
+
+
+def test_only_a_model_that_is_trained_brings_a_purse() -> None:
+    budget = Budget(0.01)
+    before = budget.allowance_ns
+    assert budget.due(0, -3)
+    assert budget.next_due(5, -3) == 5
+    assert budget.allowance_ns == before
