@@ -1,9 +1,9 @@
 """The overhead budget: the captures that a run can pay for.
 
-The budget is an allowance for captures plus a share of the run's time. Costs are processor time (of callbacks at captured
-steps, of the recorder's thread, of devices), and the run's time is divided by the *load* of the machine: how much
-longer our callbacks took than the processor time that they used. So two equal runs capture the same steps, however
-busy their machines are. Two spacings of captures follow:
+The budget is an allowance for captures plus a share of the run's time. Costs are processor time (of callbacks at
+captured steps, of the recorder's thread) and the time of devices, and the run's time is divided by the *load* of the
+machine: how much longer our callbacks took than the processor time that they used. So two equal runs capture the same
+steps, however busy their machines are. Two spacings of captures follow:
 
 * *The interval*, which the share alone pays for: the smallest power of two at which the extra cost of a captured step,
   spread over the interval, stays within the share. Changes are rare (one octave of hysteresis).
@@ -360,7 +360,7 @@ class Budget:
 
 
 def _density(each_ns: float, left_ns: float) -> int:
-    """How many captures of a doubling its part of what is left pays for, as a power of two; 0 where it pays for none."""
+    """How many captures of a doubling a part of what is left pays for, as a power of two; 0 where it pays for none."""
     density = _DENSEST
     while density and each_ns * (1 << density) * (_DOUBLINGS_OF_FEW if density <= _FEW else _DOUBLINGS) > left_ns:
         density -= 1

@@ -69,7 +69,7 @@ class Cost:
         self._last_end_ns = self._reported_ns = 0
         self._background_ns = 0.0
         self._device_ns = 0
-        # Of callbacks before the open step; of those in it, if it is measured: how long they took, their processor time.
+        # Of callbacks before the open step; of those in it, if it is measured: how long they took, processor time.
         self._between_ns = self._took_ns = self._worked_ns = 0
         # When the running callback of a measured step began, or the step in it, by both clocks; None between callbacks.
         self._since: tuple[int, int] | None = None
@@ -162,8 +162,8 @@ class Cost:
         budget, peak = self._plan.budget, dict(self.memory.peak)
         peak["cpu"] = peak.get("cpu", 0) + self._recorder.peak_bytes
         return {
-            "callback_ns": budget.cost_ns, "start_ns": budget.start_ns, "device_ns": self.device_ns, "train_ns": budget.train_ns,
-            "train_steps": self._steps, "captured_steps": budget.captures, "overhead_budget": budget.share,
-            "allowance_ns": budget.allowance_ns, "interval": budget.interval,
+            "callback_ns": budget.cost_ns, "start_ns": budget.start_ns, "device_ns": self.device_ns,
+            "train_ns": budget.train_ns, "train_steps": self._steps, "captured_steps": budget.captures,
+            "overhead_budget": budget.share, "allowance_ns": budget.allowance_ns, "interval": budget.interval,
             "fixed_interval": budget.fixed is not None, "peak_bytes": peak,
         }  # fmt: skip

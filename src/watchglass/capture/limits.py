@@ -16,8 +16,8 @@ class CaptureLimits:
             training; a process that never trains must not fill its memory.
         alike_steps: Steps of one pattern before the fast path begins. After 8, models and optimizers that take turns
             have shown themselves.
-        allowance_ns: Time that watching may take in addition to its share of the run's time. Half a second pays for
-            the start, where most of the cost is.
+        allowance_ns: Processor time that captures may take in addition to their share of the run's time, with one
+            model. Half a second pays for the dense start of most models.
         norm_share: Share of the overhead budget for the total gradient norm. A quarter leaves the rest to captures.
         norm_interval: Longest interval of the norm, in steps. A rarer norm would miss most spikes.
         next_steps: Steps in which all modules are watched after a failure without an explanation. 64 reach most second

@@ -92,7 +92,8 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
         ),
         "training_flags": FactKind(
             "rules",
-            "0.1 microseconds per module, at captured steps and at the first forward of an evaluation",
+            "0.1 microseconds per module, at captured steps, at the first forward of an evaluation and where the mode "
+            "changes",
             "which modules are in training mode, when that changes",
         ),
         "membership": FactKind(

@@ -12,7 +12,9 @@ from watchglass.capture.alternating_optimizers import AlternatingOptimizers
 
 def captured(order: Iterable[str], interval: int, steps: int) -> dict[str, list[int]]:
     """Captured steps by who updated in them."""
-    turns = AlternatingOptimizers(lambda step, model: step % interval == 0, lambda step, model: -(-step // interval) * interval)
+    turns = AlternatingOptimizers(
+        lambda step, model: step % interval == 0, lambda step, model: -(-step // interval) * interval
+    )
     found: dict[str, list[int]] = {}
     for step, who in zip(range(steps), order, strict=False):
         due = turns.opens(step, 0)
@@ -72,7 +74,9 @@ def test_updates_of_no_optimizer_take_no_turn() -> None:
 
 def captured_of_models(order: Iterable[int], interval: int, steps: int, called: Iterable[int]) -> dict[int, list[int]]:
     """Captured steps by model, each by its own number."""
-    turns = AlternatingOptimizers(lambda step, model: step % interval == 0, lambda step, model: -(-step // interval) * interval)
+    turns = AlternatingOptimizers(
+        lambda step, model: step % interval == 0, lambda step, model: -(-step // interval) * interval
+    )
     found: dict[int, list[int]] = {}
     for step, model, first in zip(range(steps), order, called, strict=False):
         due = turns.opens(step, first)

@@ -184,6 +184,7 @@ def test_bookkeeping_that_is_too_dear_leaves_the_allowance_and_a_quarter_of_the_
 
 def test_the_start_is_not_charged_to_captures() -> None:
     """Neither installing capture in the process, nor the first capture of a model, which imports and compiles."""
+
     def first(capture: int) -> float:
         return 10 * ALLOWANCE_NS if capture == 0 else 2 * MS
 

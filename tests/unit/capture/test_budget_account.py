@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +136,37 @@ def test_device_time_that_arrives_while_steps_end_is_not_lost() -> None:
     thread.join()
     account.run(16)
     assert sum(found) == account.cost.report()["device_ns"] == 160_000
+
+
+def test_callbacks_of_captured_steps_count_by_processor_time_and_others_by_the_clock() -> None:
+    """The account of two steps on a machine where everything takes five times its processor time."""
+    used_ns = [0]
+    plan = Plan(SessionConfig("run", save_interval=2))
+    cost = Cost(plan, Thread(), DEFAULT_LIMITS.cost_report_ns, lambda: 5 * used_ns[0], lambda: used_ns[0])  # type: ignore[arg-type]
+
+    def callback(work: Callable[[], None] = lambda: None) -> None:
+        """As the guard reports it: a tenth of a millisecond, then ``work``, then another tenth."""
+        started = cost.now_ns()
+        if cost.measures:
+            cost.entered(started)
+        used_ns[0] += MS // 10
+        work()
+        used_ns[0] += MS // 10
+        ended = cost.now_ns()
+        cost.callbacks_ns += ended - started
+        if cost.measures:
+            cost.left(ended)
+
+    found: list[dict[str, Any]] = []
+    plan.budget.spent = lambda cost_ns, step_ns, **known: found.append({**known, "cost_ns": cost_ns}) or False  # type: ignore[method-assign,func-returns-value]
+    for number in range(3):
+        step = OpenStep(number, Mode.TRAIN, number, number, 0, due=number % 2 == 0)
+        callback(lambda step=step: cost.step_opened(due=step.due))
+        callback()
+        callback(lambda step=step: cost.step_ended(step, step.mode_step))
+    assert [each["cost_ns"] for each in found] == [4 * MS // 10] * 3, "from where the step opened to where it ended"
+    assert [each["took_ns"] for each in found] == [5 * 4 * MS // 10] * 3
+    assert [each["between_ns"] for each in found] == [0, 5 * MS // 10, 5 * MS // 10], "after it ended"
 
 
 def test_pressure_relieves_and_is_reported() -> None:

@@ -153,6 +153,8 @@ class Events:
         update_ended: It has changed them.
         script_update_began: A backward has ended, and lines of the script may change parameters now.
         script_update_ended: They have changed them.
+        mode_changed: An outermost module is about to be called with gradients, in training mode where it was in
+            evaluation mode at the last such call, or the other way round; the step is not captured.
         each_forward_began: Not about captured steps: an outermost module is about to be called with gradients.
         each_forward_ended: Not about captured steps: it has returned.
         each_backward_began: Not about captured steps: a backward of a watched model is about to run.
@@ -186,6 +188,7 @@ class Events:
     update_ended: list[Callable[[Update], None]] = field(default_factory=list)
     script_update_began: list[Callable[[Update], None]] = field(default_factory=list)
     script_update_ended: list[Callable[[Update], None]] = field(default_factory=list)
+    mode_changed: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     each_forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     each_forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     each_backward_began: list[Callable[[], None]] = field(default_factory=list)

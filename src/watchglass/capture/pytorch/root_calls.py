@@ -66,6 +66,8 @@ class RootCalls:
         current.sources.on_found = self._was_evaluated
         current.hook.detach_with(lambda: self.rest(True))
         self._evaluating = False
+        # Whether a root was in training mode as it was last called with gradients.
+        self._training: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._habits = Habits()
         self._handwritten = HandwrittenLosses(current, self._record_loss, lambda: capture.compiled.expected)
 
@@ -234,6 +236,10 @@ class RootCalls:
         elif self._capture.on:
             # Ahead of a step that is captured, which this is not, or in a forward that was left by an exception.
             self._capture.switch_off()
+        if not evaluating and self._training.get(root) is not forward.training:
+            self._training[root] = forward.training
+            if not step.due:
+                self._notify(current.events.mode_changed, ForwardCall(step, forward, root, arguments, kwargs))
         if not evaluating and current.events.each_forward_began:
             self._notify([*current.events.each_forward_began], ForwardCall(step, forward, root, arguments, kwargs))
 

@@ -26,7 +26,8 @@ class TrainEvalMode(Rule):
         generator) do not count as evaluations.
     Usual causes: model.eval() or model.train() is missing, or is called only once before the loop.
     What to try: model.eval() before each evaluation, model.train() after it.
-    Costs: the fact training_flags, 0.1 microseconds per module at captured steps and at the start of evaluations.
+    Costs: the fact training_flags, 0.1 microseconds per module at captured steps, at the start of evaluations and
+        where the mode of the whole model changes.
     Source: exact; PyTorch documentation of Module.train; house: `min_steps`.
     """
 

@@ -24,6 +24,9 @@ from watchglass.records import Mode
 _MOST_NAMED = 32
 #: Captured forwards after which the modules of a model are listed again.
 _LIST_AGAIN = 64
+#: Changes of the mode of a model between captured steps that are recorded. A script that evaluates with gradients at
+#: every step changes it twice for each.
+_MOST_CHANGES = 64
 #: Steps of an optimizer after which its parameters are taken for those of no model.
 _STRANGE_STEPS = 8
 _MOST_STRANGE = 4096
@@ -33,7 +36,7 @@ class _Modules:
     """The modules of one model, held weakly, and their last recorded flags."""
 
     def __init__(self) -> None:
-        self.uses = 0
+        self.uses = self.changes = 0
         self.rows: list[tuple[weakref.ref[nn.Module], str]] = []
         self.reported: dict[Mode, list[bool]] = {}
 
@@ -66,6 +69,13 @@ class TrainingFlags:
     def evaluation_began(self, call: ForwardCall) -> None:
         """The first forward of an evaluation is about to run."""
         self.forward_began(call)
+
+    def mode_changed(self, call: ForwardCall) -> None:
+        """A forward that is not captured is about to run, in another mode than the last one."""
+        modules = self._known.get(call.root)
+        if modules is not None and modules.changes < _MOST_CHANGES:
+            modules.changes += 1
+            self.forward_began(call)
 
     def _data(self, root: nn.Module, modules: _Modules) -> dict[str, Any]:
         by_path: dict[str, bool] = {}
