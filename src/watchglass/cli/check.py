@@ -12,7 +12,7 @@ import typer
 from watchglass import view
 from watchglass.cli.evaluator_options import Calibration, Causes, Rules, RuleTimeout, evaluator_config, explain_options
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
-from watchglass.cli.shared_options import Engine, FailOn, PricePerHour, RayAddress, check_choice, check_engine
+from watchglass.cli.shared_options import Engine, FailOn, PricePerHour, RayAddress, Verbose, check_choice, check_engine
 from watchglass.cli.terminal import print_verdict, stdout_console
 from watchglass.config import EvaluatorConfig
 from watchglass.records import Verdict, count
@@ -61,6 +61,7 @@ def check(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print no verdict and no notes; use the exit status or --output.")
     ] = False,
+    verbose: Verbose = False,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     schema: Annotated[
@@ -92,7 +93,12 @@ def check(
     )  # fmt: skip
     verdicts, many = replayed_all(config, on_ray=engine == "ray", address=ray_address)
     report = _Report(
-        verdicts, many, view.Terms(fail_on, allow_unfinished), explain_options(rules, calibration, causes), config
+        verdicts,
+        many,
+        view.Terms(fail_on, allow_unfinished),
+        explain_options(rules, calibration, causes),
+        config,
+        verbose,
     )
     _print(report, output_format, target, quiet=quiet)
     return concluded(verdicts, report.terms)
@@ -107,6 +113,7 @@ class _Report(NamedTuple):
         terms: Which findings count.
         options: The options for ``explain`` that give the same verdicts.
         config: The configuration of the evaluation.
+        verbose: Whether text has cost and counts.
     """
 
     verdicts: Sequence[Verdict]
@@ -114,6 +121,7 @@ class _Report(NamedTuple):
     terms: view.Terms
     options: Sequence[str]
     config: EvaluatorConfig
+    verbose: bool
 
 
 def _print(report: _Report, output_format: str, target: Path | None, *, quiet: bool) -> None:
@@ -152,7 +160,7 @@ def concluded(verdicts: Sequence[Verdict], terms: view.Terms) -> int:
 
 def _rendered(output_format: str, report: _Report) -> Iterator[str]:
     """A document in one of :data:`FORMATS`."""
-    verdicts, many, terms, _, config = report
+    verdicts, many, terms, _, config, _ = report
     if output_format == "json":
         yield view.json_document(verdicts, terms, many=many)
     elif output_format == "sarif":
@@ -173,7 +181,7 @@ def _print_text(report: _Report, console: Console) -> None:
     for verdict in report.verdicts:
         if report.many and not console.is_terminal:  # where the frame has no title
             console.file.write(f"{view.printable(verdict.run)}\n")
-        print_verdict(console, verdict, report.options)
+        print_verdict(console, verdict, report.options, verbose=report.verbose)
         if report.many:
             console.file.write("\n")
     if report.many:
@@ -190,7 +198,7 @@ def _headline(verdicts: Sequence[Verdict], *, many: bool) -> str:
 
 _AMOUNTS = {"issues found": "with issues", "no data": "without data", "no issues found": "without issues"}
 _ORDER = (
-    "failed", "issues found", "stopped", "damaged", "unreadable", "incomplete", "no data", "not judged",
+    "failed", "interrupted", "issues found", "stopped", "damaged", "unreadable", "incomplete", "no data", "not judged",
     "no issues found",
 )  # fmt: skip
 

@@ -74,6 +74,7 @@ def follow(
     engine: shared_options.Engine = "local",
     ray_address: shared_options.RayAddress = None,
     quiet: shared_options.Quiet = False,
+    verbose: shared_options.Verbose = False,
 ) -> int:
     """Evaluate rules on a run, or on all runs below a prefix, while they are written.
 
@@ -95,7 +96,7 @@ def follow(
     snapshots = evaluate.Snapshots()
     with _interruptible() as interruption, _metrics(snapshots, metrics_port, metrics_host):
         following = _Following(
-            config, fail_on, wait, timeout, until_idle, interruption, snapshots, engine == "ray", ray_address
+            config, fail_on, wait, timeout, until_idle, interruption, snapshots, engine == "ray", ray_address, verbose
         )
         with evaluate.may_restart():
             status = following.follow()
@@ -115,6 +116,7 @@ class _Following:
     snapshots: evaluate.Snapshots
     on_ray: bool
     ray_address: str | None
+    verbose: bool
 
     def follow(self) -> int:
         """Waits for a run or a prefix, and follows it to its end; returns the exit status."""
@@ -154,12 +156,12 @@ class _Following:
             self._note(f"stopped following before the end of the run: {self._reason(followed.left_off)}")
         elif followed.ended:
             self._note(f"the run has ended: {followed.ended}")
-        return conclude(config, followed.evaluation, self.fail_on, ended=bool(followed.ended))
+        return conclude(config, followed.evaluation, self.fail_on, ended=bool(followed.ended), verbose=self.verbose)
 
     def _runs(self, timeout_s: float | None) -> int:
         from watchglass.cli.follow_output import RunsReport
 
-        config, console = self.config, RunsReport(self.config, self.fail_on)
+        config, console = self.config, RunsReport(self.config, self.fail_on, verbose=self.verbose)
         self._note(f"following the runs below {config.run}")
         with evaluate.cluster(self.ray_address) if self.on_ray else nullcontext() as cluster:
 

@@ -17,7 +17,9 @@ from watchglass.records import Evaluation, Finding, count
 from watchglass.run import open_run
 
 
-def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, ended: bool, name: str = "") -> int:
+def conclude(
+    config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, ended: bool, name: str = "", verbose: bool = False
+) -> int:
     """Print the verdict and return the exit status, which is 1 or 2 for a run that continues.
 
     Findings count even if the run cannot be read any more.
@@ -28,6 +30,7 @@ def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, e
         fail_on: Lowest severity of a finding that counts.
         ended: Whether the run has ended.
         name: Name of the run among many; "" for a single run.
+        verbose: Whether the verdict has cost and counts.
     """
     try:
         verdict = verdict_on(open_run(config.run), evaluation, config)
@@ -39,7 +42,7 @@ def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, e
         console = stdout_console()
         if name:
             console.file.write(f"[{view.printable(name)}]\n")
-        print_verdict(console, verdict, explain_options(None, "default", config.causes))
+        print_verdict(console, verdict, explain_options(None, "default", config.causes), verbose=verbose)
         if name:
             console.file.write("\n")
             console.file.flush()
@@ -69,10 +72,11 @@ class RunsReport:
     Args:
         config: The configuration of the evaluators, with the prefix as its run.
         fail_on: Lowest severity of a finding that counts.
+        verbose: Whether verdicts have cost and counts.
     """
 
-    def __init__(self, config: EvaluatorConfig, fail_on: str) -> None:
-        self._config, self._fail_on = config, fail_on
+    def __init__(self, config: EvaluatorConfig, fail_on: str, *, verbose: bool = False) -> None:
+        self._config, self._fail_on, self._verbose = config, fail_on, verbose
         self._rows: dict[str, _Row] = {}
 
     def begun(self, name: str, location: str) -> None:
@@ -85,7 +89,7 @@ class RunsReport:
         if followed.ended:
             self.notified(f"[{name}] the run has ended: {followed.ended}")
             config = replace(self._config, run=location)
-            status = conclude(config, evaluation, self._fail_on, ended=True, name=name)
+            status = conclude(config, evaluation, self._fail_on, ended=True, name=name, verbose=self._verbose)
         else:
             status = FINDINGS if counts(evaluation.findings, self._fail_on) else COULD_NOT
         worst = min(evaluation.findings, key=lambda finding: -finding.severity.rank, default=None)

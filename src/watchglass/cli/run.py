@@ -157,6 +157,7 @@ def run(
     ] = False,
     no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script without watchglass.")] = False,
     quiet: shared_options.Quiet = False,
+    verbose: shared_options.Verbose = False,
 ) -> int:
     """Run a training script under watch, without changes to the script.
 
@@ -202,7 +203,7 @@ def run(
     profiled = capture.profiler.enabled is not False
     wanted = profiled and not no_profiler_report and (rewritten or environment.writes_profiler_report())
     price = shared_options.price_of(price_per_hour)
-    after = _After(report, profiler_report, wanted, rewritten, price, file, compact, quiet)
+    after = _After(report, profiler_report, wanted, rewritten, price, file, compact, quiet, verbose)
     job = replace(job, profiler_report=profiler_report, report_interval_s=report_interval)
     return _launch(replace(job, evaluator=config_of_evaluator, capture=capture), after)
 
@@ -219,6 +220,7 @@ class _After(NamedTuple):
         file: The file of settings; None for none.
         compact: Whether to compact the run.
         quiet: Whether to print warnings only.
+        verbose: Whether the verdict has cost and counts.
     """
 
     report: str | None
@@ -229,6 +231,7 @@ class _After(NamedTuple):
     file: Path | None
     compact: bool
     quiet: bool
+    verbose: bool = False
 
 
 def _launch(job: Job, after: _After) -> int:
@@ -298,7 +301,8 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
         # The launcher alone knows it; it is not written into the run.
         verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
         if not after.quiet:
-            print_verdict_beside(verdict, evaluator_options.explain_options(None, "default", evaluator.causes))
+            options = evaluator_options.explain_options(None, "default", evaluator.causes)
+            print_verdict_beside(verdict, options, verbose=after.verbose)
     if after.report is not None and run is not None and verdict is not None:
         print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
 
@@ -384,7 +388,7 @@ def _compact(run: str, *, quiet: bool) -> None:
 def _recorded(outcome: LaunchOutcome) -> str:
     end = "stopped by request; " if outcome.exit_status == EXIT_STOPPED else ""
     if outcome.failure is not None:
-        end = f"failed: {view.failure_sentence(outcome.failure)}; "
+        end = f"{view.ended_how(outcome.failure)}; "
     return f"{end}recorded; to get the verdict: watchglass check {outcome.run}"
 
 

@@ -117,7 +117,9 @@ def _state(run: Run) -> str:
     words = {"lost": "failed", "not finished": "not finished: running, or died"}
     state = state_of(run)
     failure = ending_of(run).failure if "stopped" not in state else None
-    return words.get(state, state) + (f": {failure_sentence(failure)}" if failure is not None else "")
+    return words.get(state, state) + (
+        f": {failure_sentence(failure).removeprefix('interrupted by ')}" if failure is not None else ""
+    )
 
 
 def _steps(run: Run) -> Section:

@@ -14,6 +14,14 @@ RunPath = Annotated[
     str, typer.Argument(metavar="RUN", help="Location of the run: runs/train-20250101-120000, s3://BUCKET/PATH.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print neither findings nor the verdict.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Also print the cost of watching, and why rules could not be evaluated, with the verdict.",
+    ),
+]
 Force = Annotated[
     bool,
     typer.Option(

@@ -40,24 +40,24 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def print_verdict(console: Console, verdict: Verdict, options: Sequence[str] = ()) -> None:
+def print_verdict(console: Console, verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = False) -> None:
     """Print the verdict: in a frame of readable width on a terminal, else as plain text.
 
-    ``options`` are the options for ``explain`` that give this verdict.
+    ``options`` are the options for ``explain`` that give this verdict; ``verbose`` adds cost and counts.
     """
-    print_rows(console, view.outline(verdict, options), verdict.run, view.STYLES[view.tone(verdict)])
+    print_rows(console, view.outline(verdict, options, verbose=verbose), verdict.run, view.STYLES[view.tone(verdict)])
 
 
-def print_verdict_beside(verdict: Verdict, options: Sequence[str] = ()) -> None:
-    """Print the verdict on stderr, after the output of a script; ``options`` as for :func:`print_verdict`."""
+def print_verdict_beside(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = False) -> None:
+    """Print the verdict on stderr, after the output of a script; the rest as for :func:`print_verdict`."""
     # Import rich only where it may see a terminal.
     if sys.stderr.isatty() or {"FORCE_COLOR", "TTY_COMPATIBLE"} & set(os.environ):
         console = stderr_console()
         if console.is_terminal:
-            print_verdict(console, verdict, options)
+            print_verdict(console, verdict, options, verbose=verbose)
             return
     print_note(f"verdict on {verdict.run}")
-    sys.stderr.write(view.verdict_text(verdict, options=options))
+    sys.stderr.write(view.verdict_text(verdict, options=options, verbose=verbose))
 
 
 def print_table(

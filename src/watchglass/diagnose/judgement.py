@@ -129,7 +129,7 @@ def _status(
     if stopped:
         return "stopped"
     if ending.failure is not None:
-        return "failed"
+        return "interrupted" if ending.failure.kind == "interrupt" else "failed"
     if any(finding.severity is not Severity.INFO for finding in findings):
         return "issues found"
     if not steps:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from watchglass.config import open_regular
-from watchglass.records import Failure
+from watchglass.records import Failure, without_reason
 
 #: Largest number of bytes that are read: some hundred lines.
 _MOST_BYTES = 1 << 20
@@ -68,7 +68,7 @@ def _reason(exceptions: list[_UncaughtException], exit_status: int) -> Failure:
     meant = sorted((each for each in exceptions if each.trains or each.first), key=lambda each: each.failure.wall_ns)
     if meant and (exit_status < 128 or any(each.first for each in meant)):
         return meant[0].failure
-    return Failure("signal" if exit_status > 128 else "exit")
+    return without_reason(exit_status)
 
 
 def _line(line: bytes) -> _UncaughtException | None:

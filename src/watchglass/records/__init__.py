@@ -10,6 +10,7 @@ from watchglass.records.failure import (
     BypassedUpdates as BypassedUpdates,
     Failure as Failure,
     UnsteppedBackwards as UnsteppedBackwards,
+    without_reason as without_reason,
 )
 from watchglass.records.field_types import field_types as field_types
 from watchglass.records.findings import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -60,6 +61,12 @@ class Failure:
         }
         numbers = {name: data[name] for name in ("line", "exit_status", "wall_ns") if type(data.get(name)) is int}
         return cls(**texts, **numbers)
+
+
+def without_reason(exit_status: int) -> Failure:
+    """The failure of a process that left only its exit status, other than 0, as a shell reports it."""
+    kind = "signal" if exit_status > 128 else "exit"
+    return Failure("interrupt" if exit_status == 128 + signal.SIGINT else kind)
 
 
 @dataclass(frozen=True)

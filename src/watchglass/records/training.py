@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
 
+from watchglass.errors import InvalidValueError
+
 #: Version of the run format that this release writes: (major, minor). See docs/run-format.md.
 FORMAT_VERSION = (2, 0)
 
@@ -21,6 +23,20 @@ class Mode(IntEnum):
     EVAL = 2
     PREDICT = 3
     GLOBAL = 4
+
+    @classmethod
+    def of(cls, mode: Mode | str) -> Mode:
+        """The mode, or that of this name in any case: ``Mode.of("eval")``.
+
+        Raises:
+            InvalidValueError: There is no such mode.
+        """
+        if isinstance(mode, cls):
+            return mode
+        found = cls.__members__.get(mode.upper()) if isinstance(mode, str) else None
+        if found is None:
+            raise InvalidValueError(f'mode must be "train", "eval", "predict" or "global" but got {mode!r}')
+        return found
 
 
 class Role(str, Enum):

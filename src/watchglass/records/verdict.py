@@ -178,9 +178,9 @@ class Verdict:
 
     Attributes:
         run: Path of the run as it was given.
-        status: ``"no issues found"``, ``"issues found"``, ``"stopped"``, ``"failed"``, ``"incomplete"``, ``"no data"``,
-            ``"not judged"`` (no findings, but little could be judged), ``"damaged"`` (no findings, but records are
-            missing) or ``"unreadable"``.
+        status: ``"no issues found"``, ``"issues found"``, ``"stopped"``, ``"failed"``, ``"interrupted"`` (by Ctrl-C),
+            ``"incomplete"``, ``"no data"``, ``"not judged"`` (no findings, but little could be judged), ``"damaged"``
+            (no findings, but records are missing) or ``"unreadable"``.
         diagnoses: Worst first, see :func:`watchglass.diagnose.diagnose`.
         findings: All findings, worst first, in the same order.
         statuses: One for each rule.

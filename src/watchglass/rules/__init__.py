@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         scores_of as scores_of,
         why_not_scored as why_not_scored,
     )
-    from watchglass.rules.signals import without_layers as without_layers
+    from watchglass.rules.signals import without_kinds as without_kinds, without_layers as without_layers
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__)

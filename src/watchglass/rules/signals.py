@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,15 @@ def without_layers(view: StepView) -> str:
         return ""
     types = ", ".join(map(str, fact.data.get("roots", ())))
     return f"a model of type {types} has no layers" if types else "no model with layers was seen"
+
+
+def without_kinds(view: StepView, kinds: Collection[ModuleKind]) -> str:
+    """The reason why rules about modules of these kinds do not apply; "" if the model has some, or if unknown."""
+    fact = view.latest_fact("model")
+    found = fact.data.get("module_kinds") if fact is not None else None
+    if not kinds or not isinstance(found, Mapping) or not found or {kind.value for kind in kinds} & {*found.values()}:
+        return ""
+    return f"the model has no {' or '.join(kind.value for kind in kinds)} module"
 
 
 def no_attention(view: StepView) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from watchglass.errors import EXIT_STOPPED
-from watchglass.records import Failure
+from watchglass.records import Failure, without_reason
 from watchglass.store import LaunchEnd, begun_ns, has_attempt, layout, read_launch_ends
 
 if TYPE_CHECKING:
@@ -74,8 +74,9 @@ def ending_of(run: Run) -> Ending:
 def state_of(run: Run) -> str:
     """How a run ended, in words.
 
-    ``finished``, ``failed``, ``stopped``, or ``lost``: its processes are dead, for an unknown reason. Where workers
-    left with different states, all of these: ``failed and finished``. Before its end ``not finished`` or ``no data``.
+    ``finished``, ``failed``, ``interrupted``, ``stopped``, or ``lost``: its processes are dead, for an unknown reason.
+    Where workers left with different states, all of these: ``failed and finished``. Before its end ``not finished`` or
+    ``no data``.
     """
     ending = ending_of(run)
     if run.finished:
@@ -83,11 +84,12 @@ def state_of(run: Run) -> str:
         lasts = {worker: run.worker(worker).lifecycle[-1] for worker in run.workers if worker not in early}
         ends = {str(last.get("status", "finished")) for last in lasts.values()} or {"finished"}
         if ending.failure is not None and "stopped" not in ends:
+            how = "interrupted" if ending.failure.kind == "interrupt" else "failed"
             # A launcher also sees failures after the last step.
-            ends = {"failed"} if ends == {"finished"} else ends | {"failed"}
+            ends = {how} if ends == {"finished"} else ends - {"failed"} | {how}
         return " and ".join(sorted(ends))
     if ending.failure is not None:
-        return "lost" if ending.failure.kind == "lost" else "failed"
+        return {"lost": "lost", "interrupt": "interrupted"}.get(ending.failure.kind, "failed")
     if ending.over:
         return "finished"
     return "not finished" if run.workers else "no data"
@@ -151,7 +153,7 @@ def _reports_on(worker: str, ends: dict[int, LaunchEnd]) -> list[LaunchEnd]:
 
 
 def _unexplained(end: LaunchEnd) -> Failure:
-    return Failure("signal" if end.exit_status > 128 else "exit")
+    return without_reason(end.exit_status)
 
 
 def _when(end: LaunchEnd) -> int:

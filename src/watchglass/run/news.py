@@ -72,9 +72,9 @@ class News:
         found = {who for (_, who), new in self._ends() if len(new)}
         return tuple(worker for worker in self._run.workers if worker in found)
 
-    def steps(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> NDArray[np.int64]:
+    def steps(self, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> NDArray[np.int64]:
         """New complete steps of a mode, ascending int64[n]; a step that was written twice may come again."""
-        source = self._run.worker(worker)
+        source, mode = self._run.worker(worker), Mode.of(mode)
         course, found = source.columns, [np.empty(0, np.int64)]
         for (attempt, who), ends in self._ends():
             if who != source.name or attempt not in source.attempts:

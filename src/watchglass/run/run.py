@@ -193,7 +193,7 @@ class Run:
         self,
         steps: int | Iterable[int],
         *,
-        mode: Mode = Mode.TRAIN,
+        mode: Mode | str = Mode.TRAIN,
         worker: str | None = None,
         timeout_s: float | None = None,
         poll_s: float | None = None,
@@ -213,7 +213,7 @@ class Run:
             StepNotRecordedError: It was not recorded: later steps are complete.
             UnknownNameError: There is no such worker.
         """
-        wait_for(self, steps, mode, worker, timeout_s, poll_s)
+        wait_for(self, steps, Mode.of(mode), worker, timeout_s, poll_s)
 
     def worker(self, name: str | None = None) -> Worker:
         """A worker: its tables, lifecycle and steps; an empty one where the run has no worker yet.
@@ -239,14 +239,14 @@ class Run:
 
     # Steps
 
-    def steps(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> list[int]:
+    def steps(self, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> list[int]:
         """Complete steps of a mode, ascending; for ``Mode.GLOBAL`` the worker's steps over all modes."""
-        return list(self.worker(worker).numbers(mode))
+        return list(self.worker(worker).numbers(Mode.of(mode)))
 
-    def global_step(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> int:
+    def global_step(self, step: int, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> int:
         """The number among the worker's steps over all modes of a complete step of a mode."""
         source = self.worker(worker)
-        return source.end_at(locate(self, source, step, mode)).global_step
+        return source.end_at(locate(self, source, step, Mode.of(mode))).global_step
 
     def mode_step(self, global_step: int, worker: str | None = None) -> tuple[Mode, int]:
         """The mode of a complete step, and its number among those of that mode."""
@@ -254,12 +254,12 @@ class Run:
         found = source.end_at(locate(self, source, global_step, Mode.GLOBAL))
         return found.mode, found.mode_step
 
-    def step(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> RecordedStep:
+    def step(self, step: int, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> RecordedStep:
         """Everything recorded at a complete step, frozen."""
 
         def read() -> RecordedStep:
             source = self.worker(worker)
-            place = locate(self, source, step, mode)
+            place = locate(self, source, step, Mode.of(mode))
             tables, end = source.attempts[place.attempt], source.end_at(place)
 
             def again() -> StatisticsRows:
@@ -276,7 +276,7 @@ class Run:
         self,
         *,
         step: int | None = None,
-        mode: Mode | None = None,
+        mode: Mode | str | None = None,
         regex: str | None = None,
         role: Role | str | None = None,
         module: str | None = None,
@@ -305,7 +305,8 @@ class Run:
             recorded = frozenset(self.step(step, Mode.TRAIN if mode is None else mode, worker).names)
             return [row.name for row in rows if row.name in recorded]
         if mode is not None:
-            recorded = reading_again(self, lambda: self.worker(worker).names_of(mode))
+            of = Mode.of(mode)
+            recorded = reading_again(self, lambda: self.worker(worker).names_of(of))
             return [row.name for row in rows if row.name in recorded]
         return [row.name for row in rows]
 
@@ -324,7 +325,7 @@ class Run:
         return Tensor(self, name)
 
     def scalars(
-        self, name: str, mode: Mode = Mode.TRAIN, worker: str | None = None
+        self, name: str, mode: Mode | str = Mode.TRAIN, worker: str | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The course of a scalar such as ``"loss"``: steps int64[n], ascending, and values float64[n].
 
@@ -338,7 +339,7 @@ class Run:
         if not source.has(name):
             known = list(source.infos())
             raise UnknownNameError(f"{self.location} has no scalar {name!r}{suggest(name, known)}; see tensor_names()")
-        return source.history(name, mode, WorkerTables.scalar_history)
+        return source.history(name, Mode.of(mode), WorkerTables.scalar_history)
 
     # Metrics of the machines
 
@@ -377,7 +378,7 @@ class Run:
             return overview(self)
         return samples_of(self, name, stream, start, stop)
 
-    def phases(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Phases:
+    def phases(self, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> Phases:
         """Where the time of the steps of a mode went: data, prepare, copy, forward and so on, in seconds.
 
         Without rows if phases were not recorded.
@@ -389,7 +390,7 @@ class Run:
         Raises:
             UnknownNameError: There is no such worker.
         """
-        return phases_of(self.worker(worker), Mode(mode))
+        return phases_of(self.worker(worker), Mode.of(mode))
 
     def stages(self, worker: str | None = None) -> Stages:
         """When a worker was initialized, trained, evaluated and finalized.
@@ -511,7 +512,7 @@ class Run:
         regex: str | None = None,
         names: Sequence[str] = (),
         collection: str | None = None,
-        mode: Mode = Mode.TRAIN,
+        mode: Mode | str = Mode.TRAIN,
         steps: Range | None = None,
         worker: str | None = None,
         merged: bool = False,
@@ -543,7 +544,7 @@ class Run:
         """
         selection = Selection(role, tuple(names), module, regex, collection)
         query = StatisticsQuery(
-            selection, Mode(mode), half_open(steps), worker, merged=merged, histograms=histograms,
+            selection, Mode.of(mode), half_open(steps), worker, merged=merged, histograms=histograms,
             fields=None if fields is None else tuple(fields),
         )  # fmt: skip
         query.team(self)  # refuses a wrong name now
@@ -579,14 +580,14 @@ class Run:
         named = fields_named(query)
         return run_query(query, {name: table_of(self, name, named).to_arrow for name in table_names()})
 
-    def stretches(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Stretch]:
+    def stretches(self, mode: Mode | str = Mode.EVAL, worker: str | None = None) -> list[Stretch]:
         """Stretches of steps of one mode with the mean of each scalar, weighted by batch size, in order.
 
         An EVAL stretch is one evaluation; a TRAIN stretch, the steps between two evaluations. If an evaluation goes
         through batches of the training data and through others, ``means`` are those of the others, and
         ``training_means`` those of the training data.
         """
-        return self.worker(worker).stretches(mode)
+        return self.worker(worker).stretches(Mode.of(mode))
 
     @property
     def models(self) -> tuple[ModelSummary, ...]:

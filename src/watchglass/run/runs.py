@@ -136,7 +136,7 @@ class Runs:
         """:meth:`table` as a polars data frame."""
         return self.table().to_polars()
 
-    def compare(self, name: str, mode: Mode = Mode.TRAIN) -> Table:
+    def compare(self, name: str, mode: Mode | str = Mode.TRAIN) -> Table:
         """The course of a scalar in all runs: a column ``step``, then one for each run that has the scalar.
 
         Each value is in the row of its step; NaN where a run has none. Runs that cannot be read are omitted.
@@ -144,6 +144,7 @@ class Runs:
         Raises:
             UnknownNameError: No run has it.
         """
+        mode = Mode.of(mode)
         courses: dict[str, Any] = {}
         for each in self.listed:
             try:

@@ -99,4 +99,4 @@ def phases_of(worker: Worker, mode: Mode) -> Phases:
         values.append(np.stack([rows[field.name][index] for field in PHASES.own], 1).astype(np.float64))
     all_steps = np.concatenate(steps)
     order = np.argsort(all_steps, kind="stable")
-    return Phases(Mode(mode), worker.name, all_steps[order], np.concatenate(values)[order])
+    return Phases(mode, worker.name, all_steps[order], np.concatenate(values)[order])

@@ -88,7 +88,7 @@ class Tensor:
         return page(self.name, note, header, rows, more)
 
     @reads_again
-    def steps(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> list[int]:
+    def steps(self, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> list[int]:
         """Complete steps of a mode at which anything of the tensor was recorded, ascending."""
         found: list[int] = []
 
@@ -96,12 +96,12 @@ class Tensor:
             numbers = tables.captured(tensor_id)
             return (np.fromiter(sorted(numbers), np.uint64, len(numbers)),)
 
-        for steps, _, _ in self.run.worker(worker).pieces(self.name, mode, captured):
+        for steps, _, _ in self.run.worker(worker).pieces(self.name, Mode.of(mode), captured):
             found += steps.tolist()
         return found
 
     def prev_steps(
-        self, step: int, n: int | None = None, mode: Mode = Mode.TRAIN, worker: str | None = None
+        self, step: int, n: int | None = None, mode: Mode | str = Mode.TRAIN, worker: str | None = None
     ) -> list[int]:
         """The last ``n`` steps up to and including ``step`` at which it was recorded, ascending; all if n is None."""
         steps = self.steps(mode, worker)
@@ -109,7 +109,9 @@ class Tensor:
         return found if n is None else found[max(0, len(found) - n) :]
 
     @reads_again
-    def shape(self, step: int | None = None, mode: Mode = Mode.TRAIN, worker: str | None = None) -> tuple[int, ...]:
+    def shape(
+        self, step: int | None = None, mode: Mode | str = Mode.TRAIN, worker: str | None = None
+    ) -> tuple[int, ...]:
         """Its shape; ``()`` for a scalar.
 
         Args:
@@ -124,7 +126,7 @@ class Tensor:
         info = self.run.worker(worker).info(self.name)
         if step is None:
             return info.shape
-        tables, number, row = self._recorded(step, mode, worker)
+        tables, number, row = self._recorded(step, Mode.of(mode), worker)
         for fact in tables.facts(number):
             if fact.kind == "shape" and fact.data.get("tensor") == self.name:
                 found = fact.data.get("shape")
@@ -132,7 +134,9 @@ class Tensor:
                     return tuple(found)
         return row.shape
 
-    def value(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False) -> Any:
+    def value(
+        self, step: int, mode: Mode | str = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False
+    ) -> Any:
         """The value at a step: a float for a scalar, else the whole tensor as a NumPy array in its own dtype.
 
         Of a run in a local folder the array is a private mapping of a file: the caller may change it, which does not
@@ -151,12 +155,12 @@ class Tensor:
             StepNotReadyError, EndOfRunError: There is no such complete step.
             MissingExtraError: The dtype needs ml-dtypes, which is not installed.
         """
-        found = self._value(step, mode, worker)
+        found = self._value(step, Mode.of(mode), worker)
         if not isinstance(found, StoredTensor):
             return found
         return as_numbers(found) if as_float32 else as_array(found)
 
-    def torch(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Any:
+    def torch(self, step: int, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> Any:
         """The whole tensor at a step as a ``torch.Tensor`` on the CPU, over the same memory as :meth:`value`.
 
         Raises:
@@ -164,7 +168,7 @@ class Tensor:
             InvalidValueError: The installed torch lacks the dtype.
             Others as :meth:`value`.
         """
-        found = self._value(step, mode, worker)
+        found = self._value(step, Mode.of(mode), worker)
         try:
             torch = import_module("torch")
         except ImportError:
@@ -179,9 +183,11 @@ class Tensor:
         return torch.frombuffer(elements.reshape(-1).data, dtype=dtype).reshape(elements.shape)
 
     @reads_again
-    def values(self, mode: Mode = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False) -> dict[int, Any]:
+    def values(
+        self, mode: Mode | str = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False
+    ) -> dict[int, Any]:
         """Step -> value as by :meth:`value`, for the steps that have one; what was removed since is omitted."""
-        source = self.run.worker(worker)
+        source, mode = self.run.worker(worker), Mode.of(mode)
         found: dict[int, Any] = {}
         for steps, index, (_, values, _) in source.pieces(self.name, mode, WorkerTables.scalar_history):
             found.update(zip(steps.tolist(), values[index].tolist(), strict=True))
@@ -198,7 +204,7 @@ class Tensor:
         return dict(sorted(found.items()))
 
     @reads_again
-    def reduction(self, step: int, name: str, mode: Mode = Mode.TRAIN, worker: str | None = None) -> float:
+    def reduction(self, step: int, name: str, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> float:
         """One number at a step, from :data:`~watchglass.tables.REDUCTIONS`; NaN where the tensor had no finite value.
 
         ``median``, ``prod``, ``abs_median``, ``abs_min`` and ``abs_prod`` are exact and recorded only where a
@@ -211,6 +217,7 @@ class Tensor:
             StepNotReadyError, EndOfRunError: There is no such complete step.
         """
         check_reduction(name)
+        mode = Mode.of(mode)
         tables, number, info = self._recorded(step, mode, worker)
         if name in EXACT:
             which, finish = EXACT[name]
@@ -231,7 +238,7 @@ class Tensor:
 
     @reads_again
     def reductions(
-        self, name: str, mode: Mode = Mode.TRAIN, worker: str | None = None
+        self, name: str, mode: Mode | str = Mode.TRAIN, worker: str | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The course of one number: steps int64[n], ascending, and values float64[n], as far as it was recorded.
 
@@ -250,16 +257,17 @@ class Tensor:
             steps, values = tables.reduction_history(tensor_id, exact[0])
             return steps, exact[1](values)
 
-        return self.run.worker(worker).history(self.name, mode, read)
+        return self.run.worker(worker).history(self.name, Mode.of(mode), read)
 
     @reads_again
-    def histogram(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Histogram:
+    def histogram(self, step: int, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> Histogram:
         """How the elements were spread at a step.
 
         Raises:
             StepNotRecordedError: No histogram was captured at that step.
             StepNotReadyError, EndOfRunError: There is no such complete step.
         """
+        mode = Mode.of(mode)
         tables, number, info = self._recorded(step, mode, worker)
         rows = tables.statistics.at(number)
         chosen = np.flatnonzero(rows.ids == info.tensor_id)
@@ -272,13 +280,13 @@ class Tensor:
             f"save_histogram=True in a collection; {self._where(mode, worker)}"
         )
 
-    def histograms(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> dict[int, Histogram]:
+    def histograms(self, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> dict[int, Histogram]:
         """Step -> histogram, for the steps that have one."""
-        steps, rows, histograms = self._histograms(mode, worker)
+        steps, rows, histograms = self._histograms(Mode.of(mode), worker)
         return {int(step): Histogram.of(histograms.take([i]), rows[i]) for i, step in enumerate(steps)}
 
     def quantiles(
-        self, q: ArrayLike, mode: Mode = Mode.TRAIN, worker: str | None = None
+        self, q: ArrayLike, mode: Mode | str = Mode.TRAIN, worker: str | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The course of quantiles (0 to 1): steps int64[n], ascending, and values float64[n, len(q)].
 
@@ -287,7 +295,7 @@ class Tensor:
         Raises:
             InvalidValueError: A quantile is not from 0 to 1.
         """
-        steps, rows, histograms = self._histograms(mode, worker)
+        steps, rows, histograms = self._histograms(Mode.of(mode), worker)
         return steps, quantiles(histograms, rows, q)
 
     @reads_again
@@ -316,7 +324,7 @@ class Tensor:
         return tables, place.global_step, tables.catalog.by_name(self.name) or source.info(self.name)
 
     def _value(self, step: int, mode: Mode, worker: str | None) -> float | StoredTensor:
-        tables, number, info = self._recorded(step, mode, worker)
+        tables, number, info = self._recorded(step, Mode.of(mode), worker)
         place = tables.raw(number).get(info.tensor_id)
         if place is not None:
             return stored_tensor(self.run.store, place, self.name, f"{mode.name} step {step}")

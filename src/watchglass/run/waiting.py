@@ -58,7 +58,7 @@ def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool
     """
     if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
         raise InvalidValueError(f"steps are whole numbers from 0 but got {step!r}")
-    numbers, what = worker.numbers(mode), f"{Mode(mode).name} step {step}"
+    numbers, what = worker.numbers(mode), f"{mode.name} step {step}"
     if run.opened_steps is not None and mode is Mode.TRAIN:
         low, high = run.opened_steps
         if not low <= step < high:
@@ -112,7 +112,7 @@ def wait_for(
         passed = now() - begun
         if timeout_s is not None and passed >= timeout_s:
             raise StepNotReadyError(
-                f"{run.location}: {Mode(mode).name} step {step} of {source.name} is not complete after "
+                f"{run.location}: {mode.name} step {step} of {source.name} is not complete after "
                 f"{timeout_s:g} s; it has {source.numbers(mode)}"
             )
         team = [run.worker(worker)] if worker is not None else [run.worker(name) for name in run.workers]

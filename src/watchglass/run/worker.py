@@ -146,9 +146,9 @@ class Worker:
             places = map(StepPlace, some["attempt"].tolist(), some["own"].tolist())
             yield from zip(step_ends(self.ends(some)), places, strict=True)
 
-    def numbers(self, mode: Mode = Mode.TRAIN) -> StepNumbers:
+    def numbers(self, mode: Mode | str = Mode.TRAIN) -> StepNumbers:
         """The complete steps of a mode, and the places of their recording; all modes for ``Mode.GLOBAL``."""
-        mode = Mode(mode)
+        mode = Mode.of(mode)
         if mode not in self._numbers:
             rows = self.columns if mode is Mode.GLOBAL else self.columns[self.columns["mode"] == mode]
             name = "number" if mode is Mode.GLOBAL else "step"

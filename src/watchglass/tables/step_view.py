@@ -368,7 +368,7 @@ class StepView:
             self.records.readable.check(key[1])
         return self.history.baseline(key)
 
-    def series(self, name: str, mode: Mode | None = None, last: int | None = None) -> npt.NDArray[np.float64]:
+    def series(self, name: str, mode: Mode | str | None = None, last: int | None = None) -> npt.NDArray[np.float64]:
         """The values of a scalar up to and including this step, oldest first; at most the last 4096.
 
         Args:
@@ -376,7 +376,7 @@ class StepView:
             mode: Mode of the steps; this step's if None.
             last: Number of the latest ones to return; all if None.
         """
-        return self.history.series(self.mode if mode is None else mode, name, last)
+        return self.history.series(self.mode if mode is None else Mode.of(mode), name, last)
 
     def _settle(self) -> None:
         """Feeds the baselines with this step's values, once the next step begins."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         explanation_json as explanation_json,
     )
     from watchglass.view.export import check_export_path as check_export_path, export_parquet as export_parquet
-    from watchglass.view.failure import failure_sentence as failure_sentence
+    from watchglass.view.failure import ended_how as ended_how, failure_sentence as failure_sentence
     from watchglass.view.json_format import json_document as json_document, json_schema as json_schema
     from watchglass.view.junit import junit_document as junit_document
     from watchglass.view.markdown import markdown_document as markdown_document

@@ -13,7 +13,7 @@ from watchglass.view.usage import refusal_sentence, untimed_sentence
 _NOTABLE_WAIT = 0.05
 
 
-def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
+def capture_lines(counters: Mapping[str, Any], *, brief: bool = False) -> Iterator[str]:
     """One line each for the cost in steps, records written and dropped, the wait for data, what was not profiled.
 
     Args:
@@ -21,6 +21,7 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
             names the worker if there are several, ``phases`` has the shares of the phases of its steps, and
             ``refused_windows`` the windows of the configuration that were not profiled, and ``untimed_modules`` the
             models whose modules were to be timed and are not.
+        brief: Omit the cost and what was written.
     """
     worker = counters.get("worker")
     whose = f"on {printable(worker)}: " if isinstance(worker, str) else ""
@@ -28,29 +29,8 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     if recovered:
         steps = count(int(recovered), "step")
         yield f"{steps} recovered from the flight recorder: a process ended before it had written all"
-    callbacks, training = _number(counters, "callback_ns"), _number(counters, "train_ns")
-    if callbacks is not None and training:
-        recorder, device = (_number(counters, name) or 0.0 for name in ("recorder_cpu_ns", "device_ns"))
-        cost = callbacks + recorder + device
-        text = f"capture cost at most {_seconds(cost)} of {_seconds(training)} ({_percent(cost / training)})"
-        if device:
-            text += f", {_seconds(device)} of it on devices"
-        share, allowance = _number(counters, "overhead_budget"), _number(counters, "allowance_ns")
-        if share is not None and counters.get("fixed_interval") is False:
-            text += f"; budget {f'{_seconds(allowance)} + ' if allowance else ''}{_percent(share)}"
-        observed = _observed(counters, training)
-        text += f"; measured slowdown {_percent(observed)}" if observed is not None else ""
-        beside = _number(counters, "beside_cpu_ns")
-        text += f"; launcher and evaluator used {_seconds(beside)} of processor time" if beside is not None else ""
-        yield whose + text
-    written = _number(counters, "bytes_written")
-    parts = [_kept(counters), f"{size(written)} written" if written is not None else ""]
-    peak = counters.get("peak_bytes")
-    for device, held in peak.items() if isinstance(peak, Mapping) else ():
-        if isinstance(held, int) and held:
-            parts.append(f"at most {size(held)} of memory" + (f" on {device}" if device != "cpu" else ""))
-    if any(parts):
-        yield whose + ", ".join(filter(None, parts))
+    if not brief:
+        yield from (whose + line for line in _cost_lines(counters))
     dropped = counters.get("dropped")
     for kind, amount in dropped.items() if isinstance(dropped, Mapping) else ():
         if isinstance(amount, int) and amount > 0:
@@ -66,6 +46,37 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     for each in untimed if isinstance(untimed, list) else ():
         if isinstance(each, Mapping):
             yield f"{whose}not timed: {untimed_sentence(each)}"
+
+
+def _cost_lines(counters: Mapping[str, Any]) -> Iterator[str]:
+    callbacks, training = _number(counters, "callback_ns"), _number(counters, "train_ns")
+    if callbacks is not None and training:
+        recorder, device = (_number(counters, name) or 0.0 for name in ("recorder_cpu_ns", "device_ns"))
+        cost = callbacks + recorder + device
+        share, allowance = _number(counters, "overhead_budget"), _number(counters, "allowance_ns") or 0.0
+        budgeted = share is not None and counters.get("fixed_interval") is False
+        # While most of the budget is the fixed part, a share of so short a time says nothing about longer runs.
+        short = budgeted and share is not None and allowance > share * training
+        text = f"capture cost at most {_seconds(cost)}"
+        text += "" if short else f" of {_seconds(training)} ({_percent(cost / training)})"
+        if device:
+            text += f", {_seconds(device)} of it on devices"
+        if budgeted and share is not None:
+            text += f"; budget {f'{_seconds(allowance)} + ' if allowance else ''}{_percent(share)}"
+            text += f" of {_seconds(training)}" if short else ""
+        observed = _observed(counters, training)
+        text += f"; measured slowdown {_percent(observed)}" if observed is not None else ""
+        beside = _number(counters, "beside_cpu_ns")
+        text += f"; launcher and evaluator used {_seconds(beside)} of processor time" if beside is not None else ""
+        yield text
+    written = _number(counters, "bytes_written")
+    parts = [_kept(counters), f"{size(written)} written" if written is not None else ""]
+    peak = counters.get("peak_bytes")
+    for device, held in peak.items() if isinstance(peak, Mapping) else ():
+        if isinstance(held, int) and held:
+            parts.append(f"at most {size(held)} of memory" + (f" on {device}" if device != "cpu" else ""))
+    if any(parts):
+        yield ", ".join(filter(None, parts))
 
 
 def notable_wait(counters: Mapping[str, Any]) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from watchglass.records import Finding, Severity, Status, Verdict
-from watchglass.view.failure import failure_sentence
+from watchglass.view.failure import ended_how
 
 #: Values of ``fail_on``.
 FAIL_ON = ("warning", "error", "never")
@@ -57,14 +57,15 @@ def not_answered(verdict: Verdict, terms: Terms) -> str:
     excused = terms.allow_unfinished
     if verdict.status in ("no data", "not judged"):
         return _with_problem(verdict.unjudged or "no training step was recorded", verdict)
-    if verdict.status == "failed" and not excused:
-        what = f": {failure_sentence(verdict.failure)}" if verdict.failure is not None else ""
-        return f"the run failed{what}; accept the recorded part with --allow-unfinished"
+    if verdict.status in ("failed", "interrupted") and not excused:
+        how = ended_how(verdict.failure) if verdict.failure is not None else verdict.status
+        verb = "was " if verdict.status == "interrupted" else ""
+        return f"the run {verb}{how}; accept the recorded part with --allow-unfinished"
     if verdict.status in _NO_ANSWER and not (excused and verdict.status == "incomplete"):
         return _with_problem(_NO_ANSWER[verdict.status], verdict)
     if verdict.records_missing and not excused:
         return f"{_MISSING} ({_first(verdict)})"
-    return verdict.unjudged if verdict.status == "failed" else ""
+    return verdict.unjudged if verdict.status in ("failed", "interrupted") else ""
 
 
 def outcome(verdict: Verdict, terms: Terms) -> str:

@@ -39,6 +39,12 @@ def failure_sentence(failure: Failure) -> str:
     return f"the script ended with {status}{f': {message}' if message else ''}{place}"
 
 
+def ended_how(failure: Failure) -> str:
+    """``"failed: ValueError: bad batch (train.py:41)"``, ``"interrupted by Ctrl-C (train.py:41)"``."""
+    sentence = failure_sentence(failure)
+    return sentence if failure.kind == "interrupt" else f"failed: {sentence}"
+
+
 def failure_lines(failure: Failure) -> list[tuple[str, str]]:
     """Further lines, each with a label: the line of the script, typical reasons for the signal."""
     lines = []

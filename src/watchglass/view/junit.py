@@ -78,7 +78,7 @@ def _rule_case(
 def _whole_case(suite: ET.Element, run: str, verdict: Verdict, terms: Terms, *, answered: bool) -> ET.Element:
     case = ET.SubElement(suite, "testcase", classname=run, name=WHOLE)
     reason = printable(not_answered(verdict, terms))
-    if reason and (not answered or verdict.status == "failed"):
+    if reason and (not answered or verdict.status in ("failed", "interrupted")):
         ET.SubElement(case, "error", message=reason, type=verdict.status).text = reason
     if verdict.problems:
         ET.SubElement(case, "system-out").text = "\n".join(printable(problem) for problem in verdict.problems)

@@ -8,15 +8,16 @@ from watchglass.records import MOST_MODELS, ModelSummary, Verdict, count, model_
 from watchglass.view.text import number, printable
 
 #: Models that have a line in a verdict.
-_MOST_LINES = 8
+_MOST_LINES, _FEW_LINES = 8, 3
 #: Models that are named in a sentence.
 _MOST_NAMES = 3
 
 
-def model_lines(verdict: Verdict) -> Iterator[str]:
-    """A line for each of several models, those with the worst findings first; at most :data:`_MOST_LINES`."""
+def model_lines(verdict: Verdict, *, brief: bool = False) -> Iterator[str]:
+    """A line for each of several models, those with the worst findings first; a few of them if ``brief``."""
+    most = _FEW_LINES if brief else _MOST_LINES
     ordered = sorted(verdict.models, key=_worst_first)
-    shown = ordered if len(ordered) <= _MOST_LINES else ordered[: _MOST_LINES - 1]
+    shown = ordered if len(ordered) <= most else ordered[: most - 1]
     for summary in shown:
         yield model_line(summary)
     rest = ordered[len(shown) :]

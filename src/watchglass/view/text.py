@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 
 #: Text that CI runners execute in the output of a job: GitHub a line that begins with "::", GitHub and Azure
 #: "##[" and "##vso[" anywhere, TeamCity "##teamcity[". A terminal may break a long word, also before a "::".
@@ -17,6 +18,11 @@ def printable(text: str) -> str:
     """
     line = _COMMAND.sub(lambda found: f"\\x{ord(found[0]):02x}", " ".join(text.split()))
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def command(*words: str) -> str:
+    """A command of watchglass for a shell: ``command("check", "runs/a b")`` is ``"watchglass check 'runs/a b'"``."""
+    return shlex.join(printable(word) for word in ("watchglass", *words))
 
 
 def harmless_json(document: str) -> str:

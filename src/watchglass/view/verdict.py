@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from watchglass.records import Diagnosis, Severity, Verdict, count
 from watchglass.view.capture_cost import notable_wait
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines
-from watchglass.view.text import printable
+from watchglass.view.text import command, printable
 from watchglass.view.verdict_sentences import cause_in_words, chain, closing, findings_of, headline, since
 
 if TYPE_CHECKING:
@@ -46,9 +45,9 @@ class TextRow:
     hang: int = 0
 
 
-def verdict_text(verdict: Verdict, *, width: int = 100, options: Sequence[str] = ()) -> str:
-    """The verdict as plain text, wrapped at ``width``; ``options`` as for :func:`outline`."""
-    return rows_text(outline(verdict, options), width=width)
+def verdict_text(verdict: Verdict, *, width: int = 100, options: Sequence[str] = (), verbose: bool = False) -> str:
+    """The verdict as plain text, wrapped at ``width``; ``options`` and ``verbose`` as for :func:`outline`."""
+    return rows_text(outline(verdict, options, verbose=verbose), width=width)
 
 
 def rows_text(rows: Sequence[TextRow], *, width: int = 100) -> str:
@@ -112,13 +111,14 @@ def tone(verdict: Verdict) -> str:
     return "warning" if outcome(verdict, Terms()) == "no answer" else ""
 
 
-def outline(verdict: Verdict, options: Sequence[str] = ()) -> list[TextRow]:
+def outline(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = False) -> list[TextRow]:
     """The whole verdict, in order.
 
     Args:
         verdict: The verdict.
         options: Options with which ``explain`` explains this verdict, ``["--rules", "llm"]``; none for the verdict
             of the evaluator of the run.
+        verbose: Add the cost of watching, how many rules were evaluated, and why others were not.
     """
     rows = heading(verdict)
     for position, diagnosis in enumerate(verdict.diagnoses[:_DIAGNOSES], 1):
@@ -130,19 +130,15 @@ def outline(verdict: Verdict, options: Sequence[str] = ()) -> list[TextRow]:
         left = count(len(verdict.diagnoses) - _DIAGNOSES, "further diagnosis", "further diagnoses")
         rows += [TextRow(""), TextRow(f"and {left}")]
     rows += unexplained(verdict)
-    below = [TextRow(text) for text in closing(verdict)]
-    rows += [TextRow(""), *below] if below else []
+    below = [TextRow(text) for text in closing(verdict, brief=not verbose)]
+    rows += [TextRow(""), *below] if below and len(rows) > 1 else below
     if verdict.diagnoses:
-        rows.append(TextRow(f"each cause with its evidence: {_command('explain', verdict.run, *options)}"))
+        rows.append(TextRow(f"each cause with its evidence: {command('explain', verdict.run, *options)}"))
     # The default set has no rules about time, so no diagnosis names the cure.
     judged = any(status.rule == "InputBound" for status in verdict.statuses)
     if below and not judged and notable_wait(verdict.capture) is not None:
-        rows.append(TextRow(f"why steps wait, and what to try: {_command('check', verdict.run, '--rules', 'system')}"))
+        rows.append(TextRow(f"why steps wait, and what to try: {command('check', verdict.run, '--rules', 'system')}"))
     return rows
-
-
-def _command(*words: str) -> str:
-    return shlex.join(printable(word) for word in ("watchglass", *words))
 
 
 def heading(verdict: Verdict) -> list[TextRow]:

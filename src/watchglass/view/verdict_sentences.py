@@ -14,6 +14,7 @@ from watchglass.records import (
     Diagnosis,
     Finding,
     RankedCause,
+    RuleStatus,
     Severity,
     Status,
     Verdict,
@@ -22,10 +23,12 @@ from watchglass.records import (
 from watchglass.view.capture_cost import capture_lines
 from watchglass.view.failure import failure_sentence
 from watchglass.view.models import model_lines, models_named
-from watchglass.view.text import duration, money, number, percent, printable
+from watchglass.view.text import command, duration, money, number, percent, printable
 
 #: Below this number of steps the time of the remaining ones is only a rough estimate.
 _FEW_STEPS = 20
+#: Rules that a line names.
+_NAMED = 4
 _SILENCE = {Status.STARVED: "could not be evaluated", Status.ERROR: "failed"}
 
 
@@ -62,8 +65,9 @@ def headline(verdict: Verdict) -> str:
     words += [f"{count(failed, 'rule')} failed"] if failed else []
     begin = verdict.status
     if verdict.failure is not None:
-        begin = f"failed {_after(verdict)}"
-        notes["failed"] = failure_sentence(verdict.failure)
+        how = "interrupted" if verdict.failure.kind == "interrupt" else "failed"
+        begin = f"{how} {_after(verdict)}"
+        notes[verdict.status] = failure_sentence(verdict.failure).removeprefix("interrupted by ")
     parts = [note for note in (notes.get(verdict.status), ", ".join(words)) if note]
     return begin + (f": {'; '.join(parts)}" if parts else "")
 
@@ -72,22 +76,32 @@ def _after(verdict: Verdict) -> str:
     return f"after {count(verdict.train_steps, 'training step')}" if verdict.train_steps else "before its first step"
 
 
-def closing(verdict: Verdict) -> Iterator[str]:
-    """The lines below the diagnoses: metrics, length, rules that could not be evaluated, cost."""
+def closing(verdict: Verdict, *, brief: bool = False) -> Iterator[str]:
+    """The lines below the diagnoses: metrics, length, rules that could not be evaluated, cost.
+
+    Args:
+        verdict: The verdict.
+        brief: Only what a reader of a terminal has to know: results, what limits the verdict, records that are missing.
+    """
     yield from _ended_early(verdict)
-    yield from model_lines(verdict)
-    if verdict.metrics:
-        yield ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
+    yield from model_lines(verdict, brief=brief)
+    metrics = ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
+    if metrics and not brief:
+        yield metrics
     if verdict.problems:
         yield f"not readable: {printable(verdict.problems[0])}" + _more(len(verdict.problems) - 1)
     if verdict.status == "unreadable" or not verdict.train_steps:  # rules would only repeat that there was no data
         return
     if verdict.unjudged and verdict.status != "not judged":
         yield f"little could be evaluated: {printable(verdict.unjudged)}"
-    yield length(verdict)
+    yield length(verdict) + (f"; {metrics}" if metrics and brief else "")
     for past in verdict.bypassed:
         yield _bypassed(past, verdict)
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
+    if brief:
+        yield from _in_a_line(silent, verdict.run)
+        yield from capture_lines(verdict.capture, brief=True)
+        return
     for status in silent:
         yield f"{printable(status.rule)} {_SILENCE[status.status]}: {printable(status.reason) or 'no reason given'}"
     curable: dict[str, list[str]] = {}
@@ -101,6 +115,15 @@ def closing(verdict: Verdict) -> Iterator[str]:
         unfit = sum(status.status is Status.NOT_APPLICABLE for status in verdict.statuses)
         yield f"{count(spoke, 'rule')} evaluated" + (f", {unfit} of them not applicable here" if unfit else "")
     yield from capture_lines(verdict.capture)
+
+
+def _in_a_line(silent: Sequence[RuleStatus], run: str) -> Iterator[str]:
+    """``"2 rules could not be evaluated (DeadRelu, Mine): watchglass check -v runs/a has the reasons"``."""
+    for status, words in _SILENCE.items():
+        rules = [printable(each.rule) for each in silent if each.status is status]
+        if rules:
+            named = ", ".join(rules[:_NAMED]) + _more(len(rules) - _NAMED).removeprefix(",")
+            yield f"{count(len(rules), 'rule')} {words} ({named}); why: {command('check', '-v', run)}"
 
 
 def _ended_early(verdict: Verdict) -> Iterator[str]:

@@ -13,10 +13,11 @@ from watchglass.config import RuleSpec
 from watchglass.diagnose import verdict
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate import replay
-from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
-from watchglass.run import open_run
-from watchglass.store import JournalWriter
+from watchglass.records import Failure, Finding, Mode, Observation, RuleStatus, Severity, Status
+from watchglass.run import open_run, state_of
+from watchglass.store import JournalWriter, open_store, write_launch_end
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
+from watchglass.view import Terms, headline, junit_document, not_answered, verdict_text
 
 LAYER = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
 HEALTHY = [
@@ -54,6 +55,18 @@ def test_a_stopped_run_says_what_was_saved(run_path: Path) -> None:
 def test_a_run_that_was_killed_after_the_commit_was_stopped(run_path: Path) -> None:
     journal = [Observation("stop_committed", 0), Observation("worker_stopped", 0, None, {"signal": "SIGTERM"})]
     assert verdict(open_run(build_run(run_path, HEALTHY, status=None, journal=journal))).status == "stopped"
+
+
+def test_a_run_that_ctrl_c_ended_is_interrupted(run_path: Path) -> None:
+    build_run(run_path, HEALTHY[:3], status=None)
+    failure = Failure("interrupt", file="train.py", line=5)
+    write_launch_end(open_store(str(run_path)), 0, rank=0, world_size=1, exit_status=130, pid=0, failure=failure)
+    found = verdict(open_run(run_path), replay(run_path))
+    assert (found.status, headline(found)) == ("interrupted", "interrupted after 3 training steps: Ctrl-C (train.py:5)")
+    assert not_answered(found, Terms()).startswith("the run was interrupted by Ctrl-C (train.py:5); accept")
+    assert not_answered(found, Terms(allow_unfinished=True)) == found.unjudged
+    assert state_of(open_run(run_path)) == "interrupted"
+    assert "failed" not in verdict_text(found, verbose=True) + junit_document([found], Terms())
 
 
 @pytest.mark.parametrize(

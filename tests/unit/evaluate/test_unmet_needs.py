@@ -15,6 +15,7 @@ from watchglass.capture.plan import Plan
 from watchglass.config import Collection, RuleSpec, SessionConfig
 from watchglass.evaluate import replay
 from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.engine.rule_status import Tally
 from watchglass.evaluate.engine.unmet_needs import NeedSeen
 from watchglass.records import Mode, Role, Status, UnitKind
 from watchglass.rules import Needs
@@ -330,3 +331,23 @@ def test_what_trees_have_is_expected(run_path: Path) -> None:
     views = list(views_of(build_run(run_path, steps(1, plan(collections=["losses"])), facts=trees)))
     assert seen(Needs(role=Role.CUSTOM), views) == [""]
     assert seen(Needs(role=Role.LOSS), views) == [""]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status", "reason"),
+    [
+        ({"0": "linear", "1": "saturating"}, Status.NOT_APPLICABLE, "the model has no rectifier module"),
+        ({"0": "linear", "1": "rectifier"}, Status.STARVED, "inactive units of tensors never came"),
+    ],
+)
+def test_a_rule_on_modules_that_the_model_lacks_does_not_apply(
+    kinds: dict[str, str], status: Status, reason: str, run_path: Path
+) -> None:
+    """Although nothing was captured, as in a run of a few steps: the list of modules is known from the start."""
+    model = {"model": {"module_kinds": kinds, "module_types": dict.fromkeys(kinds, "Some")}}
+    first = Step(scalars={"loss": 1.0}, facts={"capture_plan": plan(), **model})
+    need = NeedSeen(Needs(units=(UnitKind.INACTIVE,)))
+    for view in views_of(build_run(run_path, [first, *steps(3, None)])):
+        need.look(view)
+    found = Tally().status("Rule", [need.met], ended=True, silent=lambda: "")
+    assert (found.status, found.reason.partition(" (")[0]) == (status, reason)

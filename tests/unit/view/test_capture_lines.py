@@ -7,30 +7,46 @@ import pytest
 from watchglass.view import capture_lines
 
 COUNTERS = {
-    "callback_ns": 60_000_000, "recorder_cpu_ns": 30_000_000, "train_ns": 10_000_000_000, "train_steps": 1000,
+    "callback_ns": 600_000_000, "recorder_cpu_ns": 300_000_000, "train_ns": 100_000_000_000, "train_steps": 1000,
     "overhead_budget": 0.01, "allowance_ns": 500_000_000, "interval": 8, "captured_steps": 125, "fixed_interval": False,
-    "observed_extra_ns": 800_000.0,
+    "observed_extra_ns": 8_000_000.0,
     "bytes_written": 2_000_000, "peak_bytes": {"cpu": 5_000_000, "cuda:0": 1_000_000},
 }  # fmt: skip
 
 
 def test_the_bound_is_reported_in_seconds_with_what_is_allowed_and_what_was_observed() -> None:
     first, second = capture_lines(COUNTERS)
-    assert first == "capture cost at most 90 ms of 10 s (0.9 %); budget 0.5 s + 1 %; measured slowdown 1 %"
+    assert first == "capture cost at most 0.9 s of 1 min 40 s (0.9 %); budget 0.5 s + 1 %; measured slowdown 1 %"
     assert second == (
         "statistics of 125 of 1,000 steps, 2.0 MB written, at most 5.0 MB of memory, at most 1.0 MB of memory on cuda:0"
     )
 
 
+def test_in_a_short_run_the_bound_stands_beside_its_budget_and_not_as_a_share() -> None:
+    """Most of that budget is the half second for the start, which would be an alarming share of a run of a second."""
+    short = {**COUNTERS, "callback_ns": 480_000_000, "recorder_cpu_ns": 20_000_000, "train_ns": 440_000_000}
+    first, _ = capture_lines({**short, "observed_extra_ns": None})
+    assert first == "capture cost at most 0.5 s; budget 0.5 s + 1 % of 0.4 s"
+
+
+def test_in_brief_only_what_was_lost_or_asked_for_is_stated() -> None:
+    dropped = {**COUNTERS, "dropped": {"raw": 3}, "recovered_steps": 2, "phases": {"data": 0.38}}
+    assert list(capture_lines(dropped, brief=True)) == [
+        line for line in capture_lines(dropped) if "cost" not in line and "written, at most" not in line
+    ]
+    assert len(list(capture_lines(dropped, brief=True))) == 3
+    assert list(capture_lines(COUNTERS, brief=True)) == []
+
+
 def test_what_one_of_several_workers_cost_is_said_of_that_one() -> None:
     first, second = capture_lines({**COUNTERS, "worker": "worker_0"})
-    assert first.startswith("on worker_0: capture cost at most 90 ms of 10 s")
+    assert first.startswith("on worker_0: capture cost at most 0.9 s of 1 min 40 s")
     assert second.startswith("on worker_0: statistics of 125 of 1,000 steps")
 
 
 def test_an_uncertain_observation_and_a_fixed_interval_say_nothing_of_themselves() -> None:
     first, second = capture_lines({**COUNTERS, "observed_extra_ns": None, "fixed_interval": True})
-    assert first == "capture cost at most 90 ms of 10 s (0.9 %)"
+    assert first == "capture cost at most 0.9 s of 1 min 40 s (0.9 %)"
     assert second.startswith("statistics every 8 steps, ")
 
 
@@ -40,8 +56,8 @@ def test_where_every_step_has_statistics_nothing_is_said_of_it() -> None:
 
 
 def test_work_of_devices_is_in_the_bound_and_reported() -> None:
-    first, *_ = capture_lines({**COUNTERS, "device_ns": 110_000_000, "observed_extra_ns": None})
-    assert first == "capture cost at most 0.2 s of 10 s (2 %), 0.1 s of it on devices; budget 0.5 s + 1 %"
+    first, *_ = capture_lines({**COUNTERS, "device_ns": 1_100_000_000, "observed_extra_ns": None})
+    assert first == "capture cost at most 2.0 s of 1 min 40 s (2 %), 1.1 s of it on devices; budget 0.5 s + 1 %"
     assert next(capture_lines({**COUNTERS, "device_ns": 0})) == next(capture_lines(COUNTERS))
 
 
@@ -53,7 +69,7 @@ def test_what_launcher_and_evaluator_took_stands_beside_it() -> None:
 def test_a_run_of_an_earlier_release_had_no_allowance() -> None:
     earlier = {name: value for name, value in COUNTERS.items() if name not in ("allowance_ns", "captured_steps")}
     first, second = capture_lines(earlier)
-    assert first == "capture cost at most 90 ms of 10 s (0.9 %); budget 1 %"
+    assert first == "capture cost at most 0.9 s of 1 min 40 s (0.9 %); budget 1 %"
     assert second.startswith("statistics every 8 steps, ")
 
 

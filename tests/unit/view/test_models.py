@@ -70,11 +70,17 @@ def test_a_hundred_models_stay_readable(run_path: Path) -> None:
     many = [replace(found.models[0], model=n, name=f"model_{n + 1}", type="Net") for n in range(100)]
     many[60] = replace(many[60], findings=2, worst=Severity.WARNING)
     many[70] = replace(many[70], findings=1, worst=Severity.ERROR)
-    text = verdict_text(replace(found, models=tuple(many)))
+    text = verdict_text(replace(found, models=tuple(many)), verbose=True)
     lines = [line for line in text.splitlines() if line.startswith(("model_", "and 93"))]
     assert [line.split()[0] for line in lines[:3]] == ["model_71", "model_61", "model_1"]
     assert len(lines) == 8
     assert lines[-1] == "and 93 further models; no findings in them"
+    brief = verdict_text(replace(found, models=tuple(many)))
+    assert [line.split()[0] for line in brief.splitlines() if line.startswith(("model_", "and 98"))] == [
+        "model_71",
+        "model_61",
+        "and",
+    ]
 
 
 def test_settings_say_whose_they_are(run_path: Path) -> None:

@@ -56,12 +56,9 @@ def test_plain_text_in_full(sick_verdict: Verdict) -> None:
         "   try      Lower the learning rate by a factor of 10\n"
         "            Clip the gradient norm\n"
         "\n"
-        "validation accuracy 0.2051\n"
-        "stopped after 60 of 400 training steps in 6.6 s: 340 steps not run, about 37 s saved\n"
-        "WeightUpdateRatio could not be evaluated: updates were captured every 128 steps, it needs 16\n"
-        "2 rules evaluated, 1 of them not applicable here\n"
-        "capture cost at most 55 ms of 6.6 s (0.83 %)\n"
-        "statistics every 8 steps, 2.5 MB written\n"
+        "stopped after 60 of 400 training steps in 6.6 s: 340 steps not run, about 37 s saved; validation\n"
+        "accuracy 0.2051\n"
+        "1 rule could not be evaluated (WeightUpdateRatio); why: watchglass check -v runs/sick\n"
         "3 raw tensors dropped: the disk or the machine was too slow\n"
         "each cause with its evidence: watchglass explain runs/sick\n"
     )
@@ -91,13 +88,37 @@ def test_steps_that_wait_for_data_have_a_cure(healthy_verdict: Verdict) -> None:
 
     assert ending(0.67, "DeadRelu") == "why steps wait, and what to try: watchglass check runs/healthy --rules system"
     assert ending(0.67, "DeadRelu", "InputBound") == "67 % of a typical training step is a wait for data"
-    assert ending(0.01, "DeadRelu") == "1 rule evaluated"
+    assert ending(0.01, "DeadRelu") == "400 training steps in 1 min 15 s; validation accuracy 0.9812"
 
 
-def test_a_healthy_run_is_shown_in_three_lines(healthy_verdict: Verdict) -> None:
+def test_a_healthy_run_is_shown_in_two_lines(healthy_verdict: Verdict) -> None:
     assert verdict_text(healthy_verdict) == (
-        "no issues found\n\nvalidation accuracy 0.9812\n400 training steps in 1 min 15 s\n2 rules evaluated\n"
+        "no issues found\n400 training steps in 1 min 15 s; validation accuracy 0.9812\n"
     )
+
+
+def test_cost_counts_and_reasons_are_shown_on_request(sick_verdict: Verdict) -> None:
+    assert verdict_text(sick_verdict, verbose=True).splitlines()[-8:] == [
+        "validation accuracy 0.2051",
+        "stopped after 60 of 400 training steps in 6.6 s: 340 steps not run, about 37 s saved",
+        "WeightUpdateRatio could not be evaluated: updates were captured every 128 steps, it needs 16",
+        "2 rules evaluated, 1 of them not applicable here",
+        "capture cost at most 55 ms of 6.6 s (0.83 %)",
+        "statistics every 8 steps, 2.5 MB written",
+        "3 raw tensors dropped: the disk or the machine was too slow",
+        "each cause with its evidence: watchglass explain runs/sick",
+    ]
+
+
+def test_many_rules_without_data_are_one_line(healthy_verdict: Verdict) -> None:
+    starved = tuple(RuleStatus(f"Rule{n}", Status.STARVED, "gradients never came") for n in range(12))
+    failed = RuleStatus("Mine", Status.ERROR, "raised at TRAIN step 0")
+    text = verdict_text(replace(healthy_verdict, statuses=(*healthy_verdict.statuses, *starved, failed)), width=200)
+    assert text.splitlines()[2:] == [
+        "12 rules could not be evaluated (Rule0, Rule1, Rule2, Rule3 and 8 more); why: "
+        "watchglass check -v runs/healthy",
+        "1 rule failed (Mine); why: watchglass check -v runs/healthy",
+    ]
 
 
 def test_the_panel_says_the_same_as_the_text(sick_verdict: Verdict) -> None:

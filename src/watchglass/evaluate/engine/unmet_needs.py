@@ -12,8 +12,8 @@ from typing import Any
 
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
 from watchglass.evaluate.engine.rule_status import Met
-from watchglass.records import Fact, Mode, Role, count
-from watchglass.rules import Needs, collections_for, without_layers
+from watchglass.records import Fact, Mode, ModuleKind, Role, UnitKind, count
+from watchglass.rules import Needs, collections_for, without_kinds, without_layers
 from watchglass.tables import Selection, StepView
 
 #: Captures of a planned collection without the needed data, after which the data is not expected any more.
@@ -39,6 +39,8 @@ _OF_TAGS = frozenset(Role) - {
 _OF_LAYERS = frozenset(
     {Role.WEIGHT, Role.BIAS, Role.GRADIENT, Role.UPDATE, Role.OUTPUT, Role.INPUT, Role.OPTIMIZER_STATE}
 )
+#: Kinds of modules whose outputs have such units.
+_KINDS_OF_UNITS = {UnitKind.INACTIVE: ModuleKind.RECTIFIER, UnitKind.SATURATED: ModuleKind.SATURATING}
 #: Recorded without any collection.
 _UNPLANNED = frozenset({Role.LOSS, Role.METRIC, Role.CUSTOM})
 
@@ -117,7 +119,9 @@ class NeedSeen:
         self._plan: _Plan | None = None
         self._planned: tuple[_Planned, ...] = ()
         self._of_layers = needs.role in _OF_LAYERS or bool(needs.units or needs.module_kinds)
-        self._no_layers = ""
+        self._no_layers = self._no_modules = ""
+        of_units = [_KINDS_OF_UNITS.get(kind) for kind in needs.units]
+        self._kinds = needs.module_kinds or tuple(kind for kind in of_units if kind is not None and all(of_units))
 
     def look(self, view: StepView) -> None:
         """Takes in one step: every step until the need is met, and after that where the need has an interval."""
@@ -134,7 +138,7 @@ class NeedSeen:
             self._planned = self._matching(Mode.TRAIN)
             self._due = 0
         if self._of_layers and not self.satisfied:
-            self._no_layers = without_layers(view)
+            self._no_layers, self._no_modules = without_layers(view), without_kinds(view, self._kinds)
         if view.mode not in self.needs.modes:
             return
         present = self._present(view)
@@ -157,6 +161,8 @@ class NeedSeen:
 
     def _lacking(self) -> str:
         """What the script has not got, where the run records all of this need whatever its settings are; else ""."""
+        if self._no_modules:
+            return self._no_modules
         needs, plan = self.needs, self._plan
         if plan is None or needs.of_tensors or needs.phases:
             return ""
@@ -174,7 +180,7 @@ class NeedSeen:
         """The reason, and whether it stays by the plan; worked out again where something has changed."""
         most = self.needs.max_interval
         late = most is not None and self._since > most
-        state = (self.satisfied, self._plan, self._no_layers, self._gap, late, self._steps == 0)
+        state = (self.satisfied, self._plan, self._no_layers, self._no_modules, self._gap, late, self._steps == 0)
         if state != self._known[0]:
             self._known = (state, *self._worked_out())
         return self._known[1:]
@@ -185,7 +191,7 @@ class NeedSeen:
             return "", False
         why = f" (needed {needs.why})" if needs.why else ""
         if not self.satisfied:
-            not_planned = self._not_planned()
+            not_planned = "" if self._no_modules else self._not_planned()
             cure = _CURE_OF_PHASES if needs.phases else ""
             never = self._lacking() or f"{needs.describe()} never came"
             return not_planned or f"{never}{why}{cure}", bool(not_planned)
