@@ -86,6 +86,8 @@ class Hook:
         self.active = True
         #: Whether a fault has ended the capture.
         self.broken = False
+        #: Backward passes before the first training step.
+        self.early_backwards = 0
         #: Returns this process's rank in its group, None if it trains alone. Called at the first training step.
         self.rank: Callable[[], int | None] = environment.group_rank
 

@@ -12,7 +12,8 @@ from watchglass.errors import InvalidValueError
 SWITCH = "WATCHGLASS"
 #: JSON of a :class:`~watchglass.config.SessionConfig`: set by the launcher for the script and its children.
 SESSION = "WATCHGLASS_SESSION"
-#: Import names of frameworks with an adapter: set by the launcher for the bootstrap, which does not import the table.
+#: Import names of frameworks with an adapter, those that it waits for before a "|": set by the launcher for the
+#: bootstrap, which does not import the table.
 FRAMEWORKS = "WATCHGLASS_FRAMEWORKS"
 #: File in which processes of a launch report the exception that ended them: set by the launcher.
 FAILURES = "WATCHGLASS_FAILURES"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watchglass.records import Mode, RuleStatus, Status, UnsteppedBackwards
+from watchglass.capture import FRAMEWORKS
+from watchglass.records import Mode, RuleStatus, Sighting, Status, UnsteppedBackwards
 from watchglass.rules import BUILT_IN, Needs, find_rule
-from watchglass.run import Run, leaders_of
+from watchglass.run import Run, leaders_of, sighting_of
 
 #: If at least this share of the applicable rules has no data, too little was judged.
 _STARVED_SHARE = 0.5
@@ -30,7 +31,7 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
     if unstepped is not None and unstepped.backwards >= steps:  # most of the loop was not understood
         return f"backward ran {_times(unstepped.backwards)} and {unstepped.reason}"
     if not steps:
-        return "no training step was recorded; did the script train, and with a framework that is watched?"
+        return f"no training step was recorded{_seen(sighting_of(run))}"
     if steps < _FEWEST_STEPS:
         return "only one training step was recorded, too few to judge the run"
     applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE and _counts(each.rule)]
@@ -63,6 +64,21 @@ def _unstepped(run: Run) -> UnsteppedBackwards | None:
     last = [fact for worker in run.workers for fact in run.facts(UnsteppedBackwards.KIND, worker)[-1:]]
     reported = [found for found in map(UnsteppedBackwards.from_fact, last) if found is not None]
     return max(reported, key=lambda each: each.backwards, default=None)
+
+
+def _seen(sighting: Sighting | None) -> str:
+    """What was seen instead of a training step."""
+    if sighting is None:
+        return ""
+    names = [name for name in FRAMEWORKS if name in sighting.frameworks]
+    if not names:
+        return f": the script imported no framework that is watched ({', '.join(FRAMEWORKS)})"
+    imported = f": {' and '.join(names)} {'was' if len(names) == 1 else 'were'} imported"
+    if sighting.backwards:
+        return f"{imported}, backward ran {_times(sighting.backwards)}, and no update was observed"
+    return (
+        f"{imported}, and no backward was observed" if any(FRAMEWORKS[name].discovers for name in names) else imported
+    )
 
 
 def _times(count: int) -> str:

@@ -1,4 +1,7 @@
-"""The exception that ended a run: each process writes a line to a file, which the launcher reads and deletes."""
+"""The exception that ended a run, and what was seen of frameworks by processes that recorded nothing.
+
+Each process writes a line to a file, which the launcher reads and deletes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from watchglass.config import open_regular
-from watchglass.records import Failure, without_reason
+from watchglass.records import Failure, Sighting, without_reason
 
 #: Largest number of bytes that are read: some hundred lines.
 _MOST_BYTES = 1 << 20
@@ -25,7 +28,7 @@ class _UncaughtException(NamedTuple):
 
 
 class Failures:
-    """The file of one launch. It exists only after a process of the launch has failed.
+    """The file of one launch. It exists only once a process has failed, or has ended without a recorded step.
 
     It is always on this machine, so that a dying process need not reach an object store.
 
@@ -39,24 +42,27 @@ class Failures:
         self.path = os.path.join(tempfile.gettempdir(), f"watchglass-failures-{os.urandom(16).hex()}")
         self.variable = f"+{self.path}"
 
-    def take(self, exit_status: int) -> Failure | None:
-        """The failure of the run, None for exit status 0; deletes the file.
+    def take(self, exit_status: int) -> tuple[Failure | None, Sighting | None]:
+        """The failure of the run, None for exit status 0, and what was seen of frameworks; deletes the file.
 
         Args:
             exit_status: Exit status of the process that the launcher started, as a shell reports it.
         """
-        exceptions = self._read()
+        lines = self._read()
         with suppress(OSError):
             os.unlink(self.path)
-        return None if exit_status == 0 else replace(_reason(exceptions, exit_status), exit_status=exit_status)
+        exceptions = [exception for exception in map(_exception, lines) if exception is not None]
+        failure = None if exit_status == 0 else replace(_reason(exceptions, exit_status), exit_status=exit_status)
+        sightings = (Sighting.from_json(line.get("sighting")) for line in lines)
+        return failure, Sighting.of_all(each for each in sightings if each is not None)
 
-    def _read(self) -> list[_UncaughtException]:
+    def _read(self) -> list[dict[str, Any]]:
         try:
             with open(open_regular(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
                 lines = file.read(_MOST_BYTES).splitlines()
         except OSError:
             return []
-        return [exception for exception in map(_line, lines) if exception is not None]
+        return [table for table in map(_table, lines) if isinstance(table, dict)]
 
 
 def _reason(exceptions: list[_UncaughtException], exit_status: int) -> Failure:
@@ -71,11 +77,14 @@ def _reason(exceptions: list[_UncaughtException], exit_status: int) -> Failure:
     return without_reason(exit_status)
 
 
-def _line(line: bytes) -> _UncaughtException | None:
+def _table(line: bytes) -> Any:
     try:
-        table: Any = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
+
+
+def _exception(table: dict[str, Any]) -> _UncaughtException | None:
     failure = Failure.from_json(table)
     if failure is None:
         return None

@@ -27,7 +27,7 @@ from watchglass.launch.shared_attempt import begin_attempt
 from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training_process import exit_status, run_training
 from watchglass.record import has_unharvested
-from watchglass.records import Failure, Verdict, from_json
+from watchglass.records import Failure, Sighting, Verdict, from_json
 from watchglass.store import attempts, claims_of_worker, layout, open_store, write_launch_end
 from watchglass.supervise import CompanionProcess, SamplerSupervision, Supervision
 
@@ -244,8 +244,8 @@ def launch(
         status = exit_status(ended.returncode)
         if -ended.returncode in _STOP_SIGNALS and _stop_was_committed(run, attempt):
             status = EXIT_STOPPED
-        failure = failures.take(0 if status == EXIT_STOPPED else status)
-        unwritten = _print_end(run, attempt, status, ended.pid, failure) or unwritten
+        failure, sighting = failures.take(0 if status == EXIT_STOPPED else status)
+        unwritten = _print_end(run, attempt, status, ended.pid, failure, sighting) or unwritten
         before_s = _seconds_of_children()
         evaluated = evaluation.finish(signals, waiting, problems)
         beside_cpu_s = _seconds_of_children() - before_s + time.process_time()
@@ -290,7 +290,8 @@ def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
     """The environment of this process with the bootstrap and the configuration of the session."""
     environ = dict(os.environ)
     environ["PYTHONPATH"] = with_bootstrap(environ.get("PYTHONPATH"), BOOTSTRAP)
-    environ[environment.FRAMEWORKS] = " ".join(name for name, entry in FRAMEWORKS.items() if entry.discovers)
+    groups = ([name for name, entry in FRAMEWORKS.items() if entry.discovers is found] for found in (True, False))
+    environ[environment.FRAMEWORKS] = "|".join(map(" ".join, groups))
     environ.update(job.session(run, attempt).to_env())
     return environ
 
@@ -318,7 +319,9 @@ def _harvest(run: str, attempt: int) -> str:
     return ""
 
 
-def _print_end(run: str, attempt: int, status: int, pid: int, failure: Failure | None) -> str:
+def _print_end(
+    run: str, attempt: int, status: int, pid: int, failure: Failure | None, sighting: Sighting | None
+) -> str:
     """Record the end of this launch for followers on other machines, which cannot see processes here.
 
     Returns:
@@ -327,8 +330,9 @@ def _print_end(run: str, attempt: int, status: int, pid: int, failure: Failure |
     rank, world_size = environment.rank(), environment.world_size()
     try:
         write_launch_end(
-            open_store(run), attempt, rank=rank, world_size=world_size, exit_status=status, pid=pid, failure=failure
-        )
+            open_store(run), attempt, rank=rank, world_size=world_size, exit_status=status, pid=pid, failure=failure,
+            sighting=sighting,
+        )  # fmt: skip
     except Exception as error:  # the exit status must be that of the script
         return str(error)
     return ""

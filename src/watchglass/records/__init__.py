@@ -71,6 +71,7 @@ from watchglass.records.rows import (
     RowKind as RowKind,
     of_steps as of_steps,
 )
+from watchglass.records.sighting import Sighting as Sighting
 from watchglass.records.training import (
     COUNT_FIELDS as COUNT_FIELDS,
     DERIVED_FIELDS as DERIVED_FIELDS,

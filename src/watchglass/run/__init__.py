@@ -6,7 +6,12 @@ from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.run.arrow_tables import WINDOW_TABLES as WINDOW_TABLES, RunTables as RunTables
-    from watchglass.run.ending import Ending as Ending, ending_of as ending_of, state_of as state_of
+    from watchglass.run.ending import (
+        Ending as Ending,
+        ending_of as ending_of,
+        sighting_of as sighting_of,
+        state_of as state_of,
+    )
     from watchglass.run.loader_workers import LoaderWorker as LoaderWorker, LoaderWorkers as LoaderWorkers
     from watchglass.run.module_times import ModuleTime as ModuleTime, ModuleTimes as ModuleTimes
     from watchglass.run.news import Cursor as Cursor, News as News

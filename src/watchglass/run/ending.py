@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from watchglass.errors import EXIT_STOPPED
-from watchglass.records import Failure, without_reason
+from watchglass.records import Failure, Sighting, without_reason
 from watchglass.store import LaunchEnd, begun_ns, has_attempt, layout, read_launch_ends
 
 if TYPE_CHECKING:
@@ -69,6 +69,16 @@ def ending_of(run: Run) -> Ending:
             waiting = True
     first = min(failures, key=_precedence, default=None)
     return Ending(not waiting and bool(run.workers or ends), first, tuple(early))
+
+
+def sighting_of(run: Run) -> Sighting | None:
+    """What was seen of frameworks in the newest attempt, where no training step was recorded; None if unknown.
+
+    Raises:
+        StoreError: The store refused.
+    """
+    _, ends = _launch(run, _newest(run))
+    return Sighting.of_all(end.sighting for end in ends.values() if end.sighting is not None)
 
 
 def state_of(run: Run) -> str:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         current_hook as current_hook,
         on_failure as on_failure,
         on_framework_imported as on_framework_imported,
+        recorded as recorded,
         save_scalar as save_scalar,
         save_tensor as save_tensor,
     )

@@ -16,8 +16,8 @@ _log = logging.getLogger("watchglass")
 _current: Hook | None = None
 #: The hook of this process in the run of its launcher.
 _launched: Hook | None = None
-#: Whether a hook of this process has seen a training step.
-_trained = False
+#: Whether a hook of this process has seen a training step, and the backward passes before such a step.
+_trained, _early_backwards = False, 0
 
 
 def current_hook() -> Hook | None:
@@ -33,8 +33,9 @@ def set_current(hook: Hook) -> None:
 
 
 def _forget(hook: Hook) -> None:
-    global _current, _launched, _trained
+    global _current, _launched, _trained, _early_backwards
     _trained = _trained or hook.started
+    _early_backwards += hook.early_backwards
     if _current is hook:
         _current = None
     # A hook that was stopped or failed gets no successor.
@@ -102,6 +103,11 @@ def on_failure(first: bool) -> None:
         first: Whether the launcher started this process.
     """
     report_uncaught(first=first, trains=_trained)
+
+
+def recorded() -> tuple[bool, int]:
+    """Whether this process has recorded a training step, and the number of backward passes before; at its end."""
+    return _trained, _early_backwards
 
 
 def save_scalar(name: str, value: float, collection: str | None = None) -> None:

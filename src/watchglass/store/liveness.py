@@ -16,7 +16,7 @@ from typing import Any
 
 from watchglass.config import TIMING, Clock, Timing
 from watchglass.errors import DamagedDataError, MissingFileError
-from watchglass.records import Failure
+from watchglass.records import Failure, Sighting
 from watchglass.store import layout
 from watchglass.store.claim import (
     Claim,
@@ -43,6 +43,7 @@ class LaunchEnd:
         wall_ns: When, in nanoseconds since 1970.
         pid: Process id of the training process, on the launcher's machine; 0 where unknown.
         failure: Why it ended, None where it ended well or that is unknown.
+        sighting: What processes without a training step have seen of frameworks, None where that is unknown.
     """
 
     rank: int
@@ -51,6 +52,7 @@ class LaunchEnd:
     wall_ns: int
     pid: int = 0
     failure: Failure | None = None
+    sighting: Sighting | None = None
 
 
 def write_launch_end(
@@ -62,6 +64,7 @@ def write_launch_end(
     exit_status: int,
     pid: int = 0,
     failure: Failure | None = None,
+    sighting: Sighting | None = None,
 ) -> None:
     """Report that the training process of a launcher has ended; replaces an earlier report of its rank.
 
@@ -70,7 +73,7 @@ def write_launch_end(
     """
     if store.policy.cheap_lookups and store.size(layout.MANIFEST) is None:
         return  # the run was removed
-    end = LaunchEnd(rank, world_size, exit_status, time.time_ns(), pid, failure)
+    end = LaunchEnd(rank, world_size, exit_status, time.time_ns(), pid, failure, sighting)
     store.write(layout.launch_end(attempt, rank), json.dumps(asdict(end)).encode(), replace=True)
 
 
@@ -244,5 +247,6 @@ def _launch_ends(documents: Mapping[str, Mapping[str, Any]]) -> dict[int, Launch
         size, status, wall_ns, pid = (said.get(name) for name in ("world_size", "exit_status", "wall_ns", "pid"))
         if parsed and isinstance(size, int) and isinstance(status, int) and isinstance(wall_ns, int):
             pid = pid if type(pid) is int else 0
-            ends[parsed[1]] = LaunchEnd(parsed[1], size, status, wall_ns, pid, Failure.from_json(said.get("failure")))
+            failure, sighting = Failure.from_json(said.get("failure")), Sighting.from_json(said.get("sighting"))
+            ends[parsed[1]] = LaunchEnd(parsed[1], size, status, wall_ns, pid, failure, sighting)
     return ends

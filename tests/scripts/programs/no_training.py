@@ -1,6 +1,6 @@
 """A script that trains nothing."""
 # /// watchglass
-# headline = "^no data: no training step was recorded"
+# headline = "^no data: no training step was recorded: torch was imported, and no backward was observed"
 # never_says = ["no issues found"]
 # ///
 

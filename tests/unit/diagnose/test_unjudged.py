@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from watchglass.diagnose.unjudged import why_unjudged
-from watchglass.records import RuleStatus, Status, UnsteppedBackwards
+from watchglass.records import RuleStatus, Sighting, Status, UnsteppedBackwards
 from watchglass.run import open_run
+from watchglass.store import open_store, write_launch_end
 from watchglass.testing import Step, build_run
 
 
@@ -39,6 +40,26 @@ def statuses(starved: int, quiet: int, unfit: int = 0) -> list[RuleStatus]:
 )
 def test_loops_without_steps(run_path: Path, steps: int, backwards: int, why: str) -> None:
     assert why_unjudged(open_run(run_of(run_path, steps, backwards)), statuses(0, 9)) == why
+
+
+@pytest.mark.parametrize(
+    ("sighting", "why"),
+    [
+        (None, ""),
+        (Sighting(), ": the script imported no framework that is watched (torch, xgboost)"),
+        (Sighting(("torch",)), ": torch was imported, and no backward was observed"),
+        (Sighting(("torch",), 50), ": torch was imported, backward ran 50 times, and no update was observed"),
+        (
+            Sighting(("torch", "xgboost"), 1),
+            ": torch and xgboost were imported, backward ran once, and no update was observed",
+        ),
+        (Sighting(("xgboost",)), ": xgboost was imported"),
+    ],
+)
+def test_a_launch_without_steps_says_what_was_seen(run_path: Path, sighting: Sighting | None, why: str) -> None:
+    store = open_store(run_of(run_path, 0))
+    write_launch_end(store, 0, rank=0, world_size=1, exit_status=0, sighting=sighting)
+    assert why_unjudged(open_run(run_path), statuses(0, 9)) == f"no training step was recorded{why}"
 
 
 @pytest.mark.parametrize(

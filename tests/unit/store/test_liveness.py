@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from watchglass.config import TIMING, Timing
+from watchglass.records import Sighting
 from watchglass.store import (
     Attendance,
     LeaseWatch,
@@ -20,6 +21,7 @@ from watchglass.store import (
     create_run,
     layout,
     read_claims,
+    read_launch_ends,
     release_worker,
     this_process,
     write_launch_end,
@@ -99,6 +101,12 @@ def test_the_end_of_one_launcher_is_that_of_its_workers(store: Counting) -> None
     write_launch_end(store, 1, rank=0, world_size=1, exit_status=0)
     attendance.look(1)
     assert attendance.launch_ended(1, "worker_7") == attendance.launch_ended(1)
+
+
+def test_an_end_keeps_what_was_seen_of_frameworks(store: Counting) -> None:
+    seen = Sighting(("torch",), 50)
+    write_launch_end(store, 0, rank=0, world_size=1, exit_status=0, sighting=seen)
+    assert read_launch_ends(store, 0)[0].sighting == seen
 
 
 class Clocks:

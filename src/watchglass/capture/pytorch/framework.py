@@ -15,6 +15,7 @@ from watchglass.capture.pytorch.adapter import PyTorchAdapter
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.crashed_modules import module_and_figures
 from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.early_backwards import count_early_backwards
 from watchglass.capture.pytorch.first_use import attach_at_first_use
 from watchglass.capture.pytorch.reduce import for_numpy, plain
 from watchglass.config import environment
@@ -32,6 +33,8 @@ class PyTorch(Framework):
     def attach(self, hook: Hook, model: Any = None) -> None:
         """Watch a module, or all modules that are trained."""
         adapter = PyTorchAdapter.of(hook)
+        if adapter is None:
+            count_early_backwards(hook)
         if adapter is None and model is None and threading.current_thread() is not threading.main_thread():
             attach_at_first_use(hook)
             return

@@ -2,8 +2,8 @@
 
 It removes itself from ``sys.path``, and from ``sys.modules`` in favour of the ``sitecustomize`` of the environment,
 if there is one. One import hook remains: it waits for a framework, notifies :mod:`watchglass.session` once it is
-imported, and removes itself. One function for ``atexit`` remains, too: it does nothing unless an exception ends the
-process or watchglass has been imported.
+imported, and removes itself. One function for ``atexit`` remains, too, for the launcher: it reports an
+exception that ends the process, and the frameworks of a process that has recorded nothing.
 
 Child processes may run other interpreters, so this file keeps to old syntax, imports nothing but built-in
 modules and what ``site`` has imported already, and imports watchglass only when a framework is there.
@@ -19,8 +19,10 @@ import sys
 import time
 from _thread import get_ident
 
-#: Import names of the frameworks to wait for: the launcher has them from the table of those that have an adapter.
-FRAMEWORKS = os.environ.get("WATCHGLASS_FRAMEWORKS", "").split()
+#: Import names of the frameworks to wait for, and after "|" of those that only a script can have watched: the launcher
+#: has them from the table of those that have an adapter.
+AWAITED, _, OTHERS = os.environ.get("WATCHGLASS_FRAMEWORKS", "").partition("|")
+FRAMEWORKS = AWAITED.split()
 
 
 class _FrameworkFinder:
@@ -150,6 +152,33 @@ def _take_first():
     return os.getpid()
 
 
+def _report_end(first):
+    """Report to the launcher how this process ends, and what it has seen if it has recorded nothing."""
+    try:
+        _report_failure(first)
+    finally:
+        _report_sighting(first)
+
+
+def _report_sighting(first):
+    """Report the frameworks of a process that has recorded no step; of helpers only those with a framework."""
+    path = os.environ.get("WATCHGLASS_FAILURES", "").lstrip("+")
+    names = [name for name in FRAMEWORKS + OTHERS.split() if sys.modules.get(name) is not None]
+    if not path or not (names or first == os.getpid()):
+        return
+    session = sys.modules.get("watchglass.session")
+    recorded, backwards = session.recorded() if session is not None else (False, 0)
+    if not recorded:
+        line = '{"sighting": {"frameworks": [%s], "backwards": %d}}\n'
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        try:
+            file = os.open(path, flags, 0o600)
+            os.write(file, (line % (", ".join(map('"{}"'.format, names)), backwards)).encode())
+            os.close(file)
+        except OSError:
+            return  # the verdict says less
+
+
 def _report_failure(first):
     """Report to the launcher the uncaught exception that ends this process; Python has printed it."""
     if getattr(sys, "last_value", None) is None and "watchglass.session" not in sys.modules:
@@ -180,7 +209,7 @@ def _switched_off():
 def _install():
     if _switched_off() or not os.environ.get("WATCHGLASS_SESSION"):
         return
-    atexit.register(_report_failure, _take_first())
+    atexit.register(_report_end, _take_first())
     missing = [name for name in FRAMEWORKS if name not in sys.modules]
     for name in FRAMEWORKS:
         if name not in missing:  # a .pth file was earlier than we
