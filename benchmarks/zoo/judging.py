@@ -120,9 +120,11 @@ def _share(
     if fault is None or not steps:
         return math.nan
     right = set(fault.causes) & set(named)
+    seen = {each["id"]: float(each["step"]) for each in document["findings"]}
     for diagnosis in diagnoses:
         if right & {cause["id"] for cause in diagnosis["causes"]}:
-            return min(1.0, (float(diagnosis["step"]) + 1) / float(steps))
+            first = min((seen[name] for name in diagnosis["findings"] if name in seen), default=diagnosis["step"])
+            return min(1.0, (float(first) + 1) / float(steps))
     return math.nan
 
 

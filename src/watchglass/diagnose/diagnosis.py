@@ -14,6 +14,8 @@ _MOST_CAUSES = 3
 _LEAST_SCORE = 0.1
 #: A cause with a lower score is only listed; the headline does not state it.
 _LIKELY = 0.5
+#: A cause with this score or a higher one may have changed the values that another one is read off (house).
+_CERTAIN = 0.9
 _MOST_ADVICE = 5
 #: Most sentences for a cause, and against it; further ones are only counted.
 _MOST_EVIDENCE = 12
@@ -39,14 +41,16 @@ def diagnose(
     """The diagnoses of findings, worst first, then those with a proven cause, then in the order of :func:`importance`.
 
     Findings of severity info alone make no separate diagnosis. The cause that the symptoms of open findings support
-    most explains every finding that supports it, on any worker; a cause that an exact symptom proves comes before
-    those that only fit. Then the remaining findings are treated in the same way. A finding that is first seen after
-    values have become NaN or infinite is a consequence, unless it has an exact symptom: it joins the same diagnosis
-    and does not count for any cause. A finding about time, memory or the machine joins only if it is known to have
-    begun at the step at which values became bad (evidence ``since_step``); then the headline states both. A finding
-    that says what the cure of a cause gains or costs joins each diagnosis of it, also if it speaks against it, and its
-    headline. Workers share their gradients. So findings of bad values on other workers at the same step join too, and
-    count for causes.
+    most explains every finding that supports it, on any worker; a cause that an exact symptom proves comes before those
+    that only fit. Then the remaining findings are treated in the same way. A finding that is first seen after values
+    have become NaN or infinite, or after an error states that the loss has diverged, is a consequence: it joins the
+    same diagnosis and does not count for any cause. Exceptions are findings with an exact symptom that does not depend
+    on these values, and values that become NaN after a divergence. Nothing follows from what began later: an error is
+    explained by a later warning only if that shows what the program has been since the start. A finding about time,
+    memory or the machine joins only if it is known to have begun at the step at which values became bad (evidence
+    ``since_step``); then the headline states both. A finding that says what the cure of a cause gains or costs joins
+    each diagnosis of it, also if it speaks against it, and its headline. Workers share their gradients. So findings of
+    bad values on other workers at the same step join too, and count for causes.
 
     Args:
         findings: In any order.
@@ -97,20 +101,13 @@ class _Diagnosing:
                 rest.append(finding)
         found: list[tuple[_Importance, Diagnosis]] = []
         while best := self._best_cause(rest):
-            group = [
-                finding
-                for finding in rest
-                if self._support_of(finding).get(best, 0.0) > 0 or self._knowledge.joins(finding.symptoms, best)
-            ]
-            group = self._with_broken(group, broken)
+            group = self._with_broken(self._explained(rest, best), broken)
             rest = _without(rest, group)
-            begun = min(_when(finding) for finding in group)
             likeliest = next(iter(self._ranking(group)), "")
-            if likeliest in self._proven(group):
-                begun = (begun[0], 0)
+            begun = self._begun(group, likeliest)
             led_to = [finding for finding in rest if self._follows(finding, begun, likeliest)]
             rest = _without(rest, led_to)
-            diagnosis = self._diagnosis(group, [*led_to, *_after(group, broken, after)])
+            diagnosis = self._diagnosis(group, [*led_to, *_after([*group, *led_to], broken, after)])
             found.append((importance(group, self._knowledge, self._survived), diagnosis))
         for group in self._by_subject(rest, broken):
             diagnosis = self._diagnosis(group, _after(group, broken, after))
@@ -120,24 +117,27 @@ class _Diagnosing:
         return tuple(diagnosis for _, diagnosis in found)
 
     def _broken(self, ordered: Sequence[Finding]) -> dict[_Trained, list[Finding]]:
-        """By attempt and model, the errors of the first step at which values became NaN or infinite."""
+        """By attempt and model, the errors of the first step at which values became NaN or infinite, or diverged."""
         broken: dict[_Trained, list[Finding]] = {}
         for finding in ordered:
-            if finding.severity is Severity.ERROR and self._knowledge.breaks(finding.symptoms):
+            if finding.severity is Severity.ERROR and self._knowledge.ruins(finding.symptoms):
                 first = broken.setdefault(_trained(finding), [])
                 if not first or _when(finding) == _when(first[0]):
                     first.append(finding)
         return broken
 
     def _may_follow(self, finding: Finding, broken: Finding) -> bool:
-        """Whether a finding may only show that values had become NaN or infinite."""
+        """Whether a finding may only show that values had become NaN or infinite, or had diverged."""
         if self._knowledge.of_machine(finding.symptoms):
             # What is slow since a step is noticed in the first step that begins after it.
             since = finding.evidence.get("since_step")
             return finding.mode is broken.mode and since in (broken.step, broken.step + 1)
         if finding.severity is Severity.INFO and not finding.symptoms:
             return False  # it only states what is so, such as the load of the machine
-        return _when(finding) > _when(broken) and not self._knowledge.proven(finding.symptoms)
+        if self._knowledge.breaks(finding.symptoms) and not self._knowledge.breaks(broken.symptoms):
+            return False  # people look for NaN, so that a divergence before it does not hide it
+        proven = self._knowledge.proven(finding.symptoms) and not self._knowledge.proven_by_values(finding.symptoms)
+        return _begin(finding) > _begin(broken) and not proven
 
     def _support_of(self, finding: Finding) -> dict[str, float]:
         """Added log odds of each cause by one finding: of its symptoms, or of the causes that its rule names."""
@@ -161,9 +161,60 @@ class _Diagnosing:
 
     def _best_cause(self, rest: Sequence[Finding]) -> str:
         """The cause that all findings support most, among those supported by a finding above info; "" for none."""
+        rest = self._without_consequences(rest)
         serious = [finding for finding in rest if finding.severity is not Severity.INFO]
         backed = {cause for finding in serious for cause in self._support_of(finding)}
         return next((cause for cause in self._ranking(rest, self._proven(serious)) if cause in backed), "")
+
+    def _without_consequences(self, rest: Sequence[Finding]) -> Sequence[Finding]:
+        """Findings without those whose proof is read off values that a likely cause has changed before."""
+        doubtful = [finding for finding in rest if self._knowledge.proven_by_values(finding.symptoms)]
+        others = [each for each in _without(rest, doubtful) if each.severity is not Severity.INFO]
+        if not doubtful or not others:
+            return rest
+        support = self._support(others)
+        causes = [cause for cause, odds in support.items() if _score(odds) >= _CERTAIN]
+        begun = {cause: self._begun(self._explained(others, cause), cause) for cause in causes}
+        return _without(
+            rest,
+            [
+                finding
+                for finding in doubtful
+                if any(_begin(finding) > since and self._follows(finding, since, by) for by, since in begun.items())
+            ],
+        )
+
+    def _explained(self, rest: Sequence[Finding], cause: str) -> list[Finding]:
+        """The findings that a cause explains, and those that join it.
+
+        A finding that is worse than those for which the cause is the likeliest, and earlier than what they found, is
+        not explained by it: nothing follows from what came later.
+        """
+        group = [
+            finding
+            for finding in rest
+            if self._support_of(finding).get(cause, 0.0) > 0 or self._knowledge.joins(finding.symptoms, cause)
+        ]
+        core = [each for each in group if cause in self._proven([each]) or cause == self._likeliest(each)]
+        if not core:
+            return group
+        begun = self._begun(group, cause) if self._proven(core) else min(map(_begin, core))
+        worst = max(each.severity.rank for each in core)
+        own = {id(each) for each in core}
+        return [
+            each for each in group if id(each) in own or each.severity.rank <= worst or _begin(each) >= begun
+        ]  # fmt: skip
+
+    def _likeliest(self, finding: Finding) -> str:
+        support = self._support_of(finding)
+        return max(support, key=support.__getitem__, default="")
+
+    def _begun(self, group: Sequence[Finding], cause: str) -> _Moment:
+        """When a cause began: at the first step where the program itself has it, else when its findings began."""
+        proving = [finding for finding in group if cause in self._proven([finding])]
+        first = min(map(_begin, proving or group))
+        from_start = any(cause in self._knowledge.proven_from_start(finding.symptoms) for finding in proving)
+        return (first[0], 0) if from_start else first
 
     def _proven(self, findings: Sequence[Finding]) -> frozenset[str]:
         return self._knowledge.proven(symptom for finding in findings for symptom in finding.symptoms)
@@ -226,7 +277,7 @@ class _Diagnosing:
             causes=causes,
             findings=tuple(finding.id for finding in chain),
             severity=max(chain, key=lambda finding: finding.severity.rank).severity,
-            step=group[0].step,
+            step=_since(group),
             subject=str(key.evidence.get("module") or "") or next(iter(key.tensors), ""),
             headline=f"{title[:1].upper()}{title[1:]}: {'; '.join([key.message, *joined[:1], *since[:1]])}",
             what_to_try=causes[0].what_to_try if causes else key.what_to_try,
@@ -237,10 +288,10 @@ class _Diagnosing:
     def _ranked(self, name: str, odds: float, group: Sequence[Finding]) -> RankedCause:
         supporting = [finding for finding in group if self._support_of(finding).get(name, 0.0) > 0]
         evidence, against = self._evidence(name, group)
-        first = (supporting or group)[0]
         return RankedCause(
-            self._knowledge.cause(name), _score(odds), first.step, evidence, against, self._advice(name, group)
-        )
+            self._knowledge.cause(name), _score(odds), _since(supporting or group), evidence, against,
+            self._advice(name, group),
+        )  # fmt: skip
 
     def _evidence(self, cause: str, group: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Sentences for a cause and against it, earliest first; the same finding of several workers gives one sentence.
@@ -262,7 +313,9 @@ class _Diagnosing:
             if not self._knowledge.support(symptoms) and cause in self._knowledge.named(first.causes):
                 sentences[0].append(_dated(first.message, findings))
         if sentences[0]:
-            sentences[1].extend(f"{rule} has found nothing" for rule in self._knowledge.unseen.get(cause, ()))
+            shown = [symptom for finding in group for symptom in finding.symptoms]
+            quiet = self._knowledge.silent(cause, shown)
+            sentences[1].extend(f"{rule} has found nothing" for rule in quiet)
         return _counted(sentences[0]), _counted(sentences[1])
 
     def _advice(self, cause: str, group: Sequence[Finding]) -> tuple[str, ...]:
@@ -319,6 +372,17 @@ def _trained(finding: Finding) -> _Trained:
 
 def _when(finding: Finding) -> _Moment:
     return (finding.attempt, finding.global_step)
+
+
+def _begin(finding: Finding) -> _Moment:
+    """When what a finding reports began, as far as known: global steps are at least as far apart as mode steps."""
+    return (finding.attempt, max(0, finding.global_step - (finding.step - finding.since)))
+
+
+def _since(findings: Sequence[Finding]) -> int:
+    """The mode step at which what the first of these findings reports, or another one in its mode, began."""
+    first = findings[0]
+    return min(each.since for each in findings if each.mode is first.mode and each.attempt == first.attempt)
 
 
 def _order(finding: Finding) -> tuple[object, ...]:

@@ -59,7 +59,9 @@ def verdict(
     findings = tuple(_with_causes(finding, knowledge) for finding in findings)
     statuses = evaluation.statuses if evaluation is not None else tuple(run.journal.statuses)
     unfit = [status.rule for status in statuses if status.status is Status.NOT_APPLICABLE]
-    quiet = [status.rule for status in statuses if status.status is Status.NO_ISSUES_FOUND]
+    # A rule with findings of severity info has found something too.
+    spoke = {finding.rule for finding in findings}
+    quiet = [each.rule for each in statuses if each.status is Status.NO_ISSUES_FOUND and each.rule not in spoke]
     leaders = [run.worker(name) for name in leaders_of(run)]
     steps = count_steps(run, Mode.TRAIN)
     stopped = _stopped(run)

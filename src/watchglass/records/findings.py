@@ -92,6 +92,13 @@ class Finding:
         return tuple(map(str, named)) if isinstance(named, (list, tuple)) else ()
 
     @property
+    def since(self) -> int:
+        """Mode step from which on what it found was so, as its evidence states (``since_step``), else :attr:`step`."""
+        stated = self.evidence.get("since_step")
+        known = isinstance(stated, int) and not isinstance(stated, bool) and 0 <= stated <= self.step
+        return int(stated) if known else self.step  # type: ignore[arg-type]
+
+    @property
     def gain(self) -> float | None:
         """How many times as fast steps are at most without what it found, as its evidence states; None for nothing."""
         return self._stated("gain")

@@ -36,7 +36,7 @@ class RankedCause:
     Attributes:
         cause: The cause.
         score: How likely it is, from 0 to 1.
-        step: Mode step of the earliest finding that supports it.
+        step: Mode step from which on the findings that support it show it, also where they were first seen later.
         evidence: Sentences that support it, earliest first, each with its step and rule.
         against: Sentences that contradict it, in the same form.
         what_to_try: Advice if this is the cause, most promising first.
@@ -58,7 +58,7 @@ class Diagnosis:
         causes: Up to three, most likely first.
         findings: Ids of the findings it explains, earliest first: the chain of symptoms.
         severity: The worst of them.
-        step: Step of the earliest finding.
+        step: Mode step from which on its findings show the fault, also where they were first seen later.
         subject: Tensor or module that was affected first, "" if unknown.
         headline: One sentence: the fault, its place, the step from which it was seen.
         what_to_try: Concrete sentences, most promising first.

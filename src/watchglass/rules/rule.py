@@ -138,6 +138,7 @@ class Rule(Plugin):
         causes: Sequence[str] = (),
         what_to_try: Sequence[str] = (),
         evidence: Mapping[str, Any] | None = None,
+        since: int | None = None,
         of_model: bool = True,
     ) -> Finding:
         """A finding at this step, or between two steps.
@@ -157,6 +158,9 @@ class Rule(Plugin):
             causes: Likely causes, most likely first; by default those that the symptoms speak for.
             what_to_try: Sentences; by default those of the likeliest cause.
             evidence: Further plain JSON values.
+            since: The step, of the mode of the view, from which on what was found was so; None if it began at this step
+                or that is not known. What the program itself shows in training has been so since the first step of its
+                model, so that this is the default for such symptoms.
             of_model: Whether it concerns the model of the view; False for what the process or the machine does.
                 Findings of a rule with neither :meth:`check` nor :meth:`check_step` never concern a model.
         """
@@ -171,6 +175,8 @@ class Rule(Plugin):
         if isinstance(at, JointStep) and not of_model:
             # At the end of a run each model has its last step, and that of the process is the last of all.
             first = max((each for each in at.views if each.worker == at.first.worker), key=lambda each: each.order)
+        if since is None and of_model and first is not None:
+            since = _from_start(first, symptoms)
         worker = at.worker if at is not None else view.worker
         mode, step = (first.mode, first.mode_step) if first is not None else (Mode.TRAIN, -1)
         model = (first.model if first is not None else 0) if of_model else None
@@ -187,7 +193,11 @@ class Rule(Plugin):
             message=f"{first.model_name}: {message}" if of_model and first is not None and first.several else message,
             causes=ranked, what_to_try=advice, attempt=attempt,
             global_step=first.global_step if first is not None else -1,
-            evidence={**(evidence or {}), "subject": subject, "symptoms": list(symptoms)}, model=model,
+            evidence={
+                **({"since_step": since} if since is not None else {}), **(evidence or {}),
+                "subject": subject, "symptoms": list(symptoms),
+            },
+            model=model,
         )  # fmt: skip
 
     def save_state(self) -> dict[str, Any]:
@@ -209,6 +219,16 @@ class Rule(Plugin):
             )
         for name, value in saved["fields"].items():
             setattr(self, name, value)
+
+
+def _from_start(view: StepView, symptoms: Sequence[str]) -> int | None:
+    """The first training step of a model whose program itself shows a symptom; None where it may have begun later."""
+    if view.mode is not Mode.TRAIN or view.in_turns or not built_in_knowledge().proven_from_start(symptoms):
+        return None
+    before = view.latest_fact("resumed")
+    resumed = before.data.get("start_step") if before is not None else None
+    first = view.mode_step - view.model_step
+    return max(first, resumed) if isinstance(resumed, int) else first
 
 
 def _plain(value: Any) -> Any:

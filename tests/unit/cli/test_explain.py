@@ -67,7 +67,7 @@ def test_the_diagnoses_are_reported_in_full(watchglass: Watchglass, run: Path) -
         "against step 4: the loss rose in the steps before (ExplodingTensor)",
         "if so Guard the computation in that module",
         "chain step 1: WeightUpdateRatio: WeightUpdateRatio says so (3 times until step 3) [aaa111111111]",
-        "try Learning rate 0.5 with SGD: try 0.05; the update ratio was 10^-0.3, healthy is 10^-3",
+        "try Learning rate 0.5 with SGD: try 0.001; the update ratio was 10^-0.3, healthy is 10^-3",
         "2. MyRule has found something: MyRule says so",
         "36,000 steps not run, about 1 h saved",
     ):
@@ -89,7 +89,7 @@ def test_a_finding_is_named_by_id_prefix_or_rule(watchglass: Watchglass, run: Pa
         "symptom gradient_growth: the norm of the gradient grew far beyond its earlier size",
         "for the learning rate is too high (0.7) the initial weights have the wrong scale (0.2)",
         "part of 1. The learning rate is too high: ExplodingTensor says so",
-        "try Learning rate 0.5 with SGD: try 0.05",
+        "try Learning rate 0.5 with SGD: try 0.001",
     ):
         assert expected in text
     assert "aaa111111111" not in text

@@ -39,7 +39,7 @@ def test_a_divergence_is_one_disease_with_its_chain() -> None:
     assert (diagnosis.step, diagnosis.severity, diagnosis.subject) == (1, Severity.ERROR, "b")
     assert diagnosis.headline == "The learning rate is too high: ExplodingTensor at 4"
     assert diagnosis.what_to_try[0] == (
-        "Learning rate 5 with SGD: try 0.5; the update ratio was 10^-0.9, healthy is 10^-3"
+        "Learning rate 5 with SGD: try 0.04; the update ratio was 10^-0.9, healthy is 10^-3"
     )
     assert [ranked.score for ranked in diagnosis.causes] == sorted((r.score for r in diagnosis.causes), reverse=True)
 
@@ -48,9 +48,10 @@ def test_a_divergence_is_one_disease_with_its_chain() -> None:
     ("ratio", "advice"),
     [
         (None, "try 0.5"),
+        (0.002, "try 0.5; the update ratio was 10^-2.7, healthy is 10^-3"),
         (0.01, "try 0.5; the update ratio was 10^-2.0, healthy is 10^-3"),
-        (2.0, "try 0.05; the update ratio was 10^0.3, healthy is 10^-3"),
-        (1e9, "try 0.005; the update ratio was 10^9.0, healthy is 10^-3"),
+        (2.0, "try 0.002; the update ratio was 10^0.3, healthy is 10^-3"),
+        (1e9, "try 5e-06; the update ratio was 10^9.0, healthy is 10^-3"),
         (float("nan"), "try 0.5"),
         ("many", "try 0.5"),
     ],
@@ -61,11 +62,17 @@ def test_the_update_ratio_says_how_far_off_the_learning_rate_is(ratio: object, a
     assert diagnosis.what_to_try[0] == f"Learning rate 5 with SGD: {advice}"
 
 
+def test_no_rate_is_lowered_whose_updates_are_small() -> None:
+    evidence = {"learning_rate": 5.0, "optimizer": "SGD", "update_ratio": 5e-4}
+    (diagnosis,) = diagnose([finding("ExplodingGradient", 2, ("gradient_growth",), evidence=evidence)])
+    assert diagnosis.what_to_try[0] == "Lower the learning rate by a factor of 10"
+
+
 def test_a_learning_rate_that_is_too_low_is_raised() -> None:
     evidence = {"learning_rate": 1e-6, "update_ratio": 2e-6}
     (diagnosis,) = diagnose([finding("WeightUpdateRatio", 300, ("update_ratio_small", "loss_flat"), evidence=evidence)])
     assert diagnosis.what_to_try[0] == (
-        "Learning rate 1e-06 with this optimizer: try 0.0001; the update ratio was 10^-5.7, healthy is 10^-3"
+        "Learning rate 1e-06 with this optimizer: try 0.0005; the update ratio was 10^-5.7, healthy is 10^-3"
     )
 
 
@@ -590,3 +597,90 @@ def test_noise_of_the_gradient_alone_is_no_diagnosis_and_joins_no_other(symptom:
     (other,) = diagnose([noise, finding("InputBound", 40, ("waits_for_workers",))])
     assert other.findings == ("InputBound@40",)
     assert "GradientNoise" not in other.headline
+
+
+def test_an_error_is_no_consequence_of_a_later_warning() -> None:
+    error = finding("ExplodingGradient", 75, ("gradient_huge",), severity=Severity.ERROR)
+    for later in ("learning_rate_is_zero", "decay_outweighs_gradient", "epsilon_above_second_moment"):
+        first, second = diagnose([error, finding("Later", 755, (later, "loss_flat"))])
+        assert (first.findings, first.step, first.severity) == ((error.id,), 75, Severity.ERROR)
+        assert (second.findings, second.step) == (("Later@755",), 755)
+
+
+def test_what_the_program_itself_shows_explains_also_an_error_that_was_seen_before() -> None:
+    error = finding("ExplodingGradient", 75, ("gradient_huge",), severity=Severity.ERROR)
+    (diagnosis,) = diagnose([error, finding("TargetsOutOfScale", 755, ("targets_off_scale",))])
+    assert diagnosis.causes[0].cause.id == "targets_out_of_scale"
+    assert diagnosis.findings == (error.id, "TargetsOutOfScale@755")
+
+
+def test_an_error_that_supports_a_cause_weakly_is_not_explained_by_what_was_seen_later() -> None:
+    error = finding("Rule", 75, ("loss_diverged", "loss_at_guess"), severity=Severity.ERROR)
+    later = finding("LaterRule", 755, ("labels_constant",))
+    assert "nothing_to_learn" in load_knowledge().links["loss_at_guess"]
+    # Labels that are all of one class are the program's own, and hold from the first step on.
+    assert len(diagnose([error, later])) == 1
+    found = diagnose([error, finding("LaterRule", 755, ("evaluation_at_guess",))])
+    assert [each.findings for each in found] == [("Rule@75", "LaterRule@755")]
+    assert found[0].causes[0].cause.id == "learning_rate_too_high"
+
+
+def test_a_diagnosis_begins_with_its_fault_and_not_with_the_report() -> None:
+    slower = finding("StepOutlier", 351, ("steps_slower_for_good",), evidence={"since_step": 1})
+    (diagnosis,) = diagnose([slower])
+    assert (diagnosis.step, diagnosis.causes[0].step) == (1, 1)
+    zero = finding("LearningRateZero", 762, ("learning_rate_is_zero",), evidence={"since_step": 755})
+    flat = finding("LossNotDecreasing", 758, ("loss_flat",))
+    (diagnosis,) = diagnose([zero, flat])
+    assert diagnosis.step == 755
+    assert diagnosis.findings == (flat.id, zero.id)
+
+
+@pytest.mark.parametrize("since", [-1, 400, "7", True, None, 3.0])
+def test_a_beginning_that_cannot_be_is_none(since: object) -> None:
+    assert finding("Rule", 351, evidence={"since_step": since}).since == 351
+
+
+def test_what_a_model_shows_after_its_loss_diverged_is_a_consequence() -> None:
+    rate = finding("WeightUpdateRatio", 0, ("update_ratio_extreme", "rate_above_usual"))
+    diverged = finding("LossIncreasing", 21, ("loss_diverged",), severity=Severity.ERROR)
+    decay = finding("PenaltyDominates", 128, ("weights_pulled_to_zero", "decay_outweighs_gradient"))
+    dead = finding("DeadRelu", 384, ("dead_units",), severity=Severity.ERROR)
+    constant = finding("ConstantOutput", 384, ("output_constant",))
+    (diagnosis,) = diagnose([rate, diverged, decay, dead, constant])
+    assert diagnosis.causes[0].cause.id == "learning_rate_too_high"
+    assert len(diagnosis.findings) == 5
+    # Without an error too, and not where the decay came first.
+    warned = replace(diverged, severity=Severity.WARNING)
+    assert diagnose([rate, warned, decay])[0].causes[0].cause.id == "learning_rate_too_high"
+    early = replace(decay, step=0, global_step=0)
+    assert "penalty_dominates" in {each.causes[0].cause.id for each in diagnose([warned, early])}
+
+
+def test_a_value_that_becomes_nan_after_the_loss_diverged_is_stated() -> None:
+    diverged = finding("LossIncreasing", 21, ("loss_diverged",), severity=Severity.ERROR)
+    bad = finding("ExplodingTensor", 40, ("nonfinite_loss", "rose_before"), severity=Severity.ERROR)
+    (diagnosis,) = diagnose([diverged, bad])
+    assert diagnosis.headline == "The learning rate is too high: ExplodingTensor at 40"
+
+
+def test_consequences_of_a_consequence_stay_in_the_diagnosis() -> None:
+    left_over = finding("MissingZeroGrad", 3, ("gradients_left_over",))
+    bad = finding("ExplodingTensor", 40, ("nonfinite_loss", "rose_before"), severity=Severity.ERROR)
+    dead = finding("DeadRelu", 60, ("dead_units",))
+    other = finding("ClassImbalance", 70, ("validation_never_fell",))
+    (diagnosis,) = diagnose([left_over, bad, dead, other])
+    assert diagnosis.findings == tuple(each.id for each in (left_over, bad, dead, other))
+
+
+def test_a_silent_rule_does_not_weaken_what_is_measured() -> None:
+    knowledge = load_knowledge().where([], ["TooSlow", "VanishingGradient", "DeadRelu"])
+    tiny = finding("WeightUpdateRatio", 300, ("update_ratio_small", "update_ratio_nil"))
+    (diagnosis,) = diagnose([tiny], knowledge)
+    assert diagnosis.causes[0].cause.id == "learning_rate_too_low"
+    assert diagnosis.causes[0].score >= 0.9
+    assert diagnosis.causes[0].against == ()
+    assert diagnosis.headline.startswith("The learning rate is too low: ")
+    (unmeasured,) = diagnose([finding("WeightUpdateRatio", 300, ("update_ratio_small",))], knowledge)
+    assert unmeasured.causes[0].against == ("TooSlow has found nothing",)
+    assert unmeasured.causes[0].score < 0.5

@@ -262,6 +262,26 @@ def test_a_rule_that_has_found_nothing_speaks_against_what_it_looks_for(run_path
     assert "learning_rate_too_low" not in causes(Status.NO_ISSUES_FOUND)
 
 
+def test_a_rule_that_has_found_something_of_little_weight_does_not_count_as_silent(run_path: Path) -> None:
+    def found(rule: str, severity: Severity, *symptoms: str) -> Finding:
+        return Finding(
+            rule, rule, severity, 3, 3, 1, Mode.TRAIN, "worker_0", (), 2.0, 1.0, rule,
+            evidence={"symptoms": list(symptoms)},
+        )  # fmt: skip
+
+    stuck = found("VanishingGradient", Severity.WARNING, "gradients_exactly_zero")
+    noted = found("UnchangedTensor", Severity.INFO, "no_gradient")
+    run = open_run(build_run(run_path, HEALTHY))
+    evaluation = replace(replay(run_path, []), statuses=(RuleStatus("UnchangedTensor", Status.NO_ISSUES_FOUND),))
+
+    def against(*findings: Finding) -> tuple[str, ...]:
+        (diagnosis,) = verdict(run, replace(evaluation, findings=findings)).diagnoses
+        (ranked,) = (each for each in diagnosis.causes if each.cause.id == "detached_parameters")
+        return ranked.against
+
+    assert against(stuck, noted) == ()
+
+
 def test_the_cost_of_one_worker_of_several_is_said_to_be_of_that_one(run_path: Path) -> None:
     with RunBuilder(run_path, workers=2) as builder:
         builder.step(scalars={"loss": 1.0})

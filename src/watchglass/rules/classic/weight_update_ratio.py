@@ -18,6 +18,9 @@ from watchglass.rules.sagemaker import weight_update_ratio
 from watchglass.stats import median
 from watchglass.tables import StepView
 
+#: Ratio below which an update changes hardly more than the last bits of a float32 (house).
+_NIL = 1e-6
+
 
 class WeightUpdateRatio(Rule):
     """The updates are too large or too small relative to the weights that they change.
@@ -146,6 +149,7 @@ class WeightUpdateRatio(Rule):
             return
         symptoms = ["updates_small_at_usual_rate"] if learning_rates.ordinary(view) else []
         symptoms += ["rate_below_usual"] if learning_rates.beyond_usual(view) == "below" else []
+        symptoms += ["update_ratio_nil"] if usual < _NIL else []
         message = (
             f"updates are only {usual:.2g} times the weights in the median up to step {view.mode_step}, so that "
             f"{self.seen} of them move a weight by {100 * usual * self.seen:.2g} % at most"

@@ -33,8 +33,13 @@ class Symptom(NamedTuple):
         id: Short identifier, ``"gradient_growth"``.
         means: One sentence.
         breaks: Whether every later value may be NaN, for any cause.
+        ruins: Whether an error with it leaves a model whose later values show no further fault.
         exact: Whether it is read off the program itself and not off its effects. Then it proves its likeliest cause,
             which holds from the first step on.
+        begins: Whether what an exact symptom states may begin at any step, such as a learning rate of zero. Then it
+            explains nothing that was seen before.
+        values: Whether an exact symptom is read off values that a fault before it changes too. It also begins.
+        measured: Whether its causes are measured directly, so that the silence of a rule does not count against them.
         machine: Whether it is about time, memory or the machine, which values that are NaN do not change.
         joins: Whether it says what the cure of its causes gains or costs, so that the diagnosis of such a cause has it,
             for or against, and the headline states it too.
@@ -43,7 +48,11 @@ class Symptom(NamedTuple):
     id: str
     means: str
     breaks: bool = False
+    ruins: bool = False
     exact: bool = False
+    begins: bool = False
+    values: bool = False
+    measured: bool = False
     machine: bool = False
     joins: bool = False
 
@@ -104,18 +113,30 @@ class Knowledge:
         """The evidence of symptoms for each cause, as added log odds: 0 for none, 3 for 0.95.
 
         Weights of independent symptoms combine as noisy-or (Pearl 1988, 4.3). The support of a cause is the sum of
-        ``-log(1 - weight)``, multiplied by ``1 + weight`` for each symptom that contradicts it, and for rules that look
-        for it and have no findings. A symptom counts once; unknown ones do not count.
+        ``-log(1 - weight)``, multiplied by ``1 + weight`` for each symptom that contradicts it. It is multiplied by
+        ``1 + found_nothing`` if a rule that looks for it has no findings, unless a symptom of it is measured.
+        A symptom counts once; unknown ones do not count.
         """
         support: dict[str, float] = {}
-        against = dict.fromkeys(self.unseen, 1.0 + self.found_nothing)
+        against: dict[str, float] = {}
+        unseen = set(self.unseen)
         for symptom in dict.fromkeys(symptoms):
             for cause, weight in self.links.get(symptom, {}).items():
                 if weight > 0:
                     support[cause] = support.get(cause, 0.0) - math.log1p(-weight)
+                    if symptom in self.symptoms and self.symptoms[symptom].measured:
+                        unseen.discard(cause)
                 else:
                     against[cause] = against.get(cause, 1.0) * (1.0 + weight)
+        for cause in unseen:
+            against[cause] = against.get(cause, 1.0) * (1.0 + self.found_nothing)
         return {cause: odds * against.get(cause, 1.0) for cause, odds in support.items()}
+
+    def silent(self, cause: str, symptoms: Iterable[str]) -> tuple[str, ...]:
+        """Rules that look for a cause, have no findings, and so count against it beside these symptoms."""
+        measured = (each.id for each in self._known(symptoms) if each.measured)
+        shown = any(self.links.get(symptom, {}).get(cause, 0.0) > 0 for symptom in measured)
+        return () if shown else self.unseen.get(cause, ())
 
     def named(self, causes: Iterable[str]) -> dict[str, float]:
         """The evidence for causes that a rule names, most likely first; only the first few count."""
@@ -138,13 +159,29 @@ class Knowledge:
         ]
         return frozenset(max(row, key=row.__getitem__) for row in rows)
 
+    def proven_from_start(self, symptoms: Iterable[str]) -> frozenset[str]:
+        """Those of the causes that these symptoms prove that hold from the first step on."""
+        return self.proven(each.id for each in self._known(symptoms) if not (each.begins or each.values))
+
+    def proven_by_values(self, symptoms: Iterable[str]) -> bool:
+        """Whether all exact symptoms among these are read off values, and there is one."""
+        exact = [each for each in self._known(symptoms) if each.exact]
+        return bool(exact) and all(each.values for each in exact)
+
     def breaks(self, symptoms: Iterable[str]) -> bool:
         """Whether one of these symptoms means that every later value may be NaN."""
-        return any(symptom in self.symptoms and self.symptoms[symptom].breaks for symptom in symptoms)
+        return any(each.breaks for each in self._known(symptoms))
+
+    def ruins(self, symptoms: Iterable[str]) -> bool:
+        """Whether an error with one of these symptoms leaves a model whose later values show no further fault."""
+        return any(each.breaks or each.ruins for each in self._known(symptoms))
 
     def of_machine(self, symptoms: Iterable[str]) -> bool:
         """Whether one of these symptoms is about time, memory or the machine."""
-        return any(symptom in self.symptoms and self.symptoms[symptom].machine for symptom in symptoms)
+        return any(each.machine for each in self._known(symptoms))
+
+    def _known(self, symptoms: Iterable[str]) -> list[Symptom]:
+        return [self.symptoms[symptom] for symptom in symptoms if symptom in self.symptoms]
 
     def joins(self, symptoms: Iterable[str], cause: str) -> bool:
         """Whether one of these symptoms is in every diagnosis of a cause, and in its headline."""

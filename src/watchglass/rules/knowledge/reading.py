@@ -23,6 +23,7 @@ _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SECTIONS = ("named_causes", "found_nothing", "causes", "symptoms", "groups", "links", "placeholders")
 #: Number of leading sections that only the built-in file may have.
 _OWN = 2
+_FLAGS = ("breaks", "ruins", "exact", "begins", "values", "measured", "machine", "joins")
 _KINDS = ("number", "text")
 _Readers = Mapping[str, Callable[[str, Any], Any]]
 
@@ -287,7 +288,7 @@ _KEYS: dict[str, tuple[_Readers, _Readers]] = {
         {"what_to_try": _tries, "title": _text, "explanation": _text},
         {"advice": _texts, "leads_to": _texts, "ruled_out_by": _texts, "seen_by": _texts, "source": _text},
     ),
-    "symptoms": ({"means": _text}, {"breaks": _flag, "exact": _flag, "machine": _flag, "joins": _flag}),
+    "symptoms": ({"means": _text}, dict.fromkeys(_FLAGS, _flag)),
     "placeholders": (
         {"kind": _kind, "means": _text},
         {

@@ -20,13 +20,13 @@ _LONGEST_TEXT = 200
 
 @dataclass(frozen=True)
 class Scaling:
-    """How one number follows from two others: scaled by whole powers of ten towards a healthy value.
+    """How one number follows from two others: multiplied by the factor that brings one of them to a healthy value.
 
     Attributes:
         number: Placeholder of the number that is scaled.
-        by: Placeholder of the measured number that determines the power.
+        by: Placeholder of the measured number that determines the factor, to which it is proportional.
         healthy: Healthy value of the measured number, above 0.
-        decades: Lowest and highest power of ten.
+        decades: Lowest and highest power of ten of the factor.
         most: Upper limit of the result.
     """
 
@@ -39,18 +39,19 @@ class Scaling:
     def of(self, number: float, measured: float | None) -> float | None:
         """The scaled number, with one significant digit; None if it cannot be scaled, or is at its limit.
 
-        The power of ten brings ``measured`` to its healthy value, rounded down. If ``measured`` is unknown, it is the
-        smaller one of the limits.
+        If ``measured`` is unknown, the factor is the one of its limits that is nearer to 1. If all allowed factors
+        lower the number, or all raise it, and ``measured`` asks for the opposite, there is no result.
         """
         if not math.isfinite(number) or number == 0:
             return None
         low, high = self.decades
         if measured is None or not math.isfinite(measured) or measured <= 0:
-            power = low if abs(low) < abs(high) else high
+            power: float = low if abs(low) < abs(high) else high
         else:
-            # The small addition keeps a distance of two powers of ten from becoming one by rounding.
-            distance = math.log10(self.healthy / measured)
-            power = min(max(int(math.copysign(math.floor(abs(distance) + 1e-9), distance)), low), high)
+            power = math.log10(self.healthy) - math.log10(measured)
+            if (power >= 0 and high < 0) or (power <= 0 and low > 0):
+                return None
+            power = min(max(power, low), high)
         try:
             scaled = min(float(f"{number * 10.0**power:.1g}"), self.most)
         except OverflowError:
