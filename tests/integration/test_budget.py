@@ -70,7 +70,7 @@ def test_bound_budget_bytes_and_memory_are_reported_everywhere(tmp_path: Path) -
     for shown in (text, page):
         assert line in shown
         assert "capture cost at most" in shown
-        assert f"statistics of {counters['captured_steps']} of {STEPS} steps" in shown
+        assert f"tensors examined at steps 0 to 32 and {counters['captured_steps'] - 33} more" in shown
         assert " written, at most " in shown
         assert " of memory" in shown
     assert data == counters

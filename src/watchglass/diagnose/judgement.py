@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from watchglass.diagnose.crash import with_crash
 from watchglass.diagnose.diagnosis import diagnose, importance
+from watchglass.diagnose.hardly_examined import with_hardly_examined
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.record import recovered_steps
 from watchglass.records import (
@@ -26,7 +27,7 @@ from watchglass.records import (
     judged,
 )
 from watchglass.rules import Knowledge, load_knowledge
-from watchglass.run import Ending, Run, count_steps, ending_of, leaders_of
+from watchglass.run import Ending, Run, count_steps, ending_of, examined_steps, leaders_of
 from watchglass.store import Problem, layout
 
 #: From this number of steps on, their mean estimates the duration of further steps.
@@ -84,7 +85,7 @@ def verdict(
             steps,
         ),
         findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, importance([f], knowledge, survived)))),
-        statuses=statuses,
+        statuses=with_hardly_examined(statuses, models),
         metrics=_metrics(models[0]) if len(models) == 1 else {},
         models=judged(models, findings) if len(models) > 1 else (),
         train_steps=steps,
@@ -103,6 +104,7 @@ def verdict(
         bypassed=_bypassed(run),
         unjudged=unjudged,
         attempt=run.attempt,
+        examined=examined_steps(run),
     )
 
 

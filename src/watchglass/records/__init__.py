@@ -98,8 +98,10 @@ from watchglass.records.training import (
     series_name as series_name,
 )
 from watchglass.records.verdict import (
+    FEWEST_EXAMINED as FEWEST_EXAMINED,
     Cause as Cause,
     Diagnosis as Diagnosis,
+    ExaminedSteps as ExaminedSteps,
     ExplainedFinding as ExplainedFinding,
     ModelSummary as ModelSummary,
     RankedCause as RankedCause,

@@ -115,6 +115,26 @@ class ExplainedFinding:
     what_to_try: tuple[str, ...]
 
 
+#: Steps at which the tensors of a model must have been examined, for what rules about tensors did not find in it to say
+#: something; of a model with fewer training steps all of them.
+FEWEST_EXAMINED = 8
+
+
+@dataclass(frozen=True)
+class ExaminedSteps:
+    """The TRAIN steps at which tensors were examined; losses and learning rates are of every step.
+
+    Attributes:
+        steps: Their number, summed over workers that train separately.
+        first: The first of them.
+        end: End (exclusive) of the row without gaps that it begins.
+    """
+
+    steps: int
+    first: int = 0
+    end: int = 0
+
+
 @dataclass(frozen=True)
 class ModelSummary:
     """The results of one model of a run.
@@ -134,6 +154,7 @@ class ModelSummary:
             they are alike.
         worker: Worker that trained it, if the workers of the run train separately and number models separately; "" if
             one worker, or all together, trained everything.
+        examined_steps: Those of its TRAIN steps at which tensors were examined; None if unknown.
     """
 
     model: int
@@ -148,6 +169,12 @@ class ModelSummary:
     worst: Severity | None = None
     validation_of: str = ""
     worker: str = ""
+    examined_steps: int | None = None
+
+    @property
+    def hardly_examined(self) -> bool:
+        """Whether its tensors were examined at too few steps for the absence of findings to say something."""
+        return self.examined_steps is not None and self.examined_steps < min(FEWEST_EXAMINED, self.train_steps)
 
     @property
     def validation_name(self) -> str:
@@ -186,6 +213,7 @@ class Verdict:
         statuses: One for each rule.
         metrics: Last value of each metric worth a line, ``{"validation accuracy": 0.98}``.
         train_steps: TRAIN steps seen, summed over workers that train separately.
+        examined: The TRAIN steps at which tensors were examined; None if unknown.
         planned_train_steps: TRAIN steps that the run would have had, None if unknown.
         seconds: Duration of the run as recorded.
         steps_saved: TRAIN steps not run because of the stop; None if unknown or not stopped.
@@ -228,3 +256,4 @@ class Verdict:
     bypassed: tuple[BypassedUpdates, ...] = ()
     unjudged: str = ""
     attempt: int = 0
+    examined: ExaminedSteps | None = None

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from watchglass.run.search import RunSearch as RunSearch
     from watchglass.run.stages import Stage as Stage, Stages as Stages
     from watchglass.run.step_phases import Phases as Phases
-    from watchglass.run.summaries import count_steps as count_steps, leaders_of as leaders_of
+    from watchglass.run.summaries import (
+        count_steps as count_steps,
+        examined_steps as examined_steps,
+        leaders_of as leaders_of,
+    )
     from watchglass.run.table import Table as Table
     from watchglass.run.tensor import Tensor as Tensor
     from watchglass.run.timeline import StepTimes as StepTimes, step_times as step_times

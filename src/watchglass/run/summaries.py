@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from watchglass.records import Mode, ModelSummary, Role, TensorInfo, model_name, series_name
+from watchglass.records import ExaminedSteps, Mode, ModelSummary, Role, TensorInfo, model_name, series_name
 from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Stretch
 
 if TYPE_CHECKING:
@@ -31,6 +31,21 @@ def leaders_of(run: Run) -> tuple[str | None, ...]:
 def count_steps(run: Run, mode: Mode) -> int:
     """Number of steps of a mode; for workers that train separately, the sum over all of them."""
     return sum(len(run.worker(name).numbers(mode)) for name in leaders_of(run))
+
+
+def examined_steps(run: Run) -> ExaminedSteps:
+    """The TRAIN steps at which tensors were recorded; for workers that train separately, their number only."""
+    found = []
+    for name in leaders_of(run):
+        worker = run.worker(name)
+        train = worker.columns[worker.columns["mode"] == Mode.TRAIN]
+        found.append(np.unique(train["step"][worker.ends(train)["captures"] > 0]))
+    if len(found) != 1 or not len(found[0]):
+        return ExaminedSteps(sum(map(len, found)))
+    (steps,) = found
+    first = int(steps[0])
+    gaps = np.flatnonzero(np.diff(steps) != 1)
+    return ExaminedSteps(len(steps), first, first + (int(gaps[0]) + 1 if len(gaps) else len(steps)))
 
 
 def _trains_alone(worker: Worker) -> bool:
@@ -56,19 +71,24 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
     types = _types(worker, infos)
     train = course[course["mode"] == Mode.TRAIN]
     train = train[np.argsort(train["model"], kind="stable")]
+    examined = np.sort(train["step"][worker.ends(train)["captures"] > 0])
     edges = np.searchsorted(train["model"], [numbers, [number + 1 for number in numbers]])
     found = []
     for model, begin, end in zip(numbers, *edges.tolist(), strict=True):
         led = train["step"][begin:end]
         series = series_name("loss", model)
         steps, values = run.scalars(series, worker=worker.name) if worker.has(series) else (led[:0], np.empty(0))
-        trained = len(np.union1d(led, steps))
+        own = np.union1d(led, steps)
+        trained = len(own)
         evaluated = [stretch for stretch in stretches.get(model, ()) if stretch.train_step >= 0]
         # A target network is called without a loss, so it has no results.
         if trained or any(series in stretch.means for stretch in evaluated):
             loss = float(values[-1]) if len(values) else None
             summary = _summary(model, types.get(model, ""), trained, loss, evaluated)
-            found.append(replace(summary, validation_of=_other_loss(run, worker, series, evaluated)))
+            seen = len(np.intersect1d(own, examined))
+            found.append(
+                replace(summary, examined_steps=seen, validation_of=_other_loss(run, worker, series, evaluated))
+            )
     return tuple(found)
 
 

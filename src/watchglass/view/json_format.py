@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
         "script": verdict.script or None,
         "models": [_model(summary) for summary in verdict.models],
         "train_steps": verdict.train_steps,
+        "examined": asdict(verdict.examined) if verdict.examined is not None else None,
         "planned_train_steps": verdict.planned_train_steps,
         "seconds": verdict.seconds,
         "saved": {
@@ -107,6 +109,7 @@ def _model(summary: ModelSummary) -> dict[str, Any]:
         "type": summary.type or None,
         "worker": summary.worker or None,
         "train_steps": summary.train_steps,
+        "examined_steps": summary.examined_steps,
         "training_loss": summary.training_loss,
         "validation_loss": summary.validation_loss,
         "best_validation_loss": summary.best_validation_loss,

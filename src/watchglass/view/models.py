@@ -30,11 +30,13 @@ def model_lines(verdict: Verdict, *, brief: bool = False) -> Iterator[str]:
 
 
 def model_line(summary: ModelSummary) -> str:
-    """One model in a line: ``"model_2 (Student): 400 training steps, training loss 0.31; 2 findings"``."""
+    """One model in a line: ``"model_2 (Net): 400 training steps (38 examined), training loss 0.31; 2 findings"``."""
     whose = f" of {printable(summary.worker)}" if summary.worker else ""
     kind = f" ({printable(summary.type)})" if summary.type else ""
     values = {"training loss": summary.training_loss, summary.validation_name: summary.validation_loss}
     parts = [count(summary.train_steps, "training step") if summary.train_steps else "not trained"]
+    if summary.train_steps and summary.examined_steps is not None:
+        parts[0] += f" ({summary.examined_steps:,} examined)"
     parts += [f"{name} {number(value)}" for name, value in values.items() if value is not None]
     best = summary.best_validation_loss
     if best is not None and best != summary.validation_loss:

@@ -18,7 +18,7 @@ from watchglass.view.text import duration, number, percent
 from watchglass.view.time_figures import duration_rows, time_figures, usage_rows
 from watchglass.view.time_tables import code_tables
 from watchglass.view.verdict import tone
-from watchglass.view.verdict_sentences import chain, closing, findings_of, headline, since
+from watchglass.view.verdict_sentences import chain, closing, examined, findings_of, headline, since
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -211,7 +211,7 @@ def _facts_table(run: Run, verdict: Verdict) -> str:
         ("Run", f"<code>{escaped(manifest.run_id)}</code>"),
         ("Started", escaped(created)),
         ("Length", escaped(duration(verdict.seconds))),
-        ("Training steps", f"{verdict.train_steps:,}"),
+        ("Training steps", escaped(f"{verdict.train_steps:,}{examined(verdict)}")),
         ("Attempts and workers", f"{len(run.attempts)} and {len(run.workers)}"),
         ("Written by", f"watchglass {escaped(manifest.version)}, format {manifest.format[0]}.{manifest.format[1]}"),
         *(("Capture", escaped(line)) for line in capture_lines(verdict.capture)),

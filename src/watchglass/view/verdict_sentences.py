@@ -63,6 +63,9 @@ def headline(verdict: Verdict) -> str:
         words[-1] += f" ({'all' if earlier == len(verdict.findings) else earlier} of them in earlier attempts)"
     failed = sum(status.status is Status.ERROR for status in verdict.statuses)
     words += [f"{count(failed, 'rule')} failed"] if failed else []
+    few = sum(each.hardly_examined for each in verdict.models)
+    if few and verdict.capture.get("fixed_interval") is not True:
+        words.append(f"{few:,} of {count(len(verdict.models), 'model')} hardly examined")
     begin = verdict.status
     if verdict.failure is not None:
         how = "interrupted" if verdict.failure.kind == "interrupt" else "failed"
@@ -157,8 +160,24 @@ def length(verdict: Verdict) -> str:
     planned = verdict.planned_train_steps
     if planned is not None and planned > verdict.train_steps:
         text = f"{verdict.train_steps:,} of {count(planned, 'training step')}"
-    text += f" in {duration(verdict.seconds)}"
+    text += f" in {duration(verdict.seconds)}{examined(verdict)}"
     return f"stopped after {text}: {saved(verdict)}" if verdict.status == "stopped" else text
+
+
+def examined(verdict: Verdict) -> str:
+    """``" (tensors examined at steps 0 to 31 and 22 more)"``; "" if unknown."""
+    seen = verdict.examined
+    if seen is None:
+        return ""
+    if seen.steps == verdict.train_steps:
+        where = "all of them"
+    elif len(verdict.models) > 1 or seen.end <= seen.first:
+        where = f"{seen.steps:,} of them"
+    else:
+        last, more = seen.end - 1, seen.steps - (seen.end - seen.first)
+        where = f"step {last:,}" if last == seen.first else f"steps {seen.first:,} to {last:,}"
+        where += f" and {more:,} more" if more else ""
+    return f" (tensors examined at {where})" if seen.steps else " (no tensors examined)"
 
 
 def saved(verdict: Verdict) -> str:

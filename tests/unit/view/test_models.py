@@ -11,14 +11,16 @@ import pytest
 from synthetic_steps import in_turns, modules, of_model, training
 from watchglass.cli import main
 from watchglass.diagnose import verdict
+from watchglass.diagnose.hardly_examined import with_hardly_examined
 from watchglass.evaluate import replay
-from watchglass.records import ModelSummary, Severity, Verdict
+from watchglass.records import ModelSummary, RuleStatus, Severity, Status, Verdict
 from watchglass.rules import default_rules
 from watchglass.run import open_run
 from watchglass.testing import Step, build_run
 from watchglass.view import Terms, markdown_document, verdict_text
 from watchglass.view.models import models_named
 from watchglass.view.settings import setting_rows
+from watchglass.view.verdict_sentences import headline
 
 
 def _two(path: Path) -> Path:
@@ -41,9 +43,9 @@ def test_each_model_has_its_own_line_and_the_worst_is_first(run_path: Path) -> N
     assert second.worst is Severity.ERROR
     text = verdict_text(found)
     lines = [line for line in text.splitlines() if line.startswith("model")]
-    assert lines[0].startswith("model_2: 120 training steps, training loss ")
+    assert lines[0].startswith("model_2: 120 training steps (19 examined), training loss ")
     assert lines[0].endswith("findings") or lines[0].endswith("finding")
-    assert lines[1].startswith("model: 120 training steps, training loss ")
+    assert lines[1].startswith("model: 120 training steps (19 examined), training loss ")
     assert found.metrics == {}
     assert "of model_2" in text
     assert "240 training steps" in text
@@ -117,3 +119,26 @@ def test_show_lists_the_models_of_a_run_that_has_several(run_path: Path, capsys:
     assert [line.split()[:4] for line in listed if line.strip()] == [
         ["model", "120", "training", "steps"], ["model_2", "120", "training", "steps"],
     ]  # fmt: skip
+
+
+def test_models_that_were_hardly_examined_are_counted_in_the_headline_and_named_in_statuses(run_path: Path) -> None:
+    found = _verdict(_two(run_path))
+    models = tuple(replace(each, findings=0, worst=None, examined_steps=20 - 18 * each.model) for each in found.models)
+    quiet = replace(found, findings=(), diagnoses=(), status="no issues found", models=models)
+    assert headline(quiet) == "no issues found: 1 of 2 models hardly examined"
+    assert headline(replace(quiet, capture={"fixed_interval": True})) == "no issues found", "as the user has chosen"
+    statuses = [
+        RuleStatus("DeadRelu", Status.NO_ISSUES_FOUND), RuleStatus("LossNotDecreasing", Status.NO_ISSUES_FOUND),
+        RuleStatus("VanishingGradient", Status.ISSUES_FOUND),
+    ]  # fmt: skip
+    named, *others = with_hardly_examined(statuses, models)
+    assert named.status is Status.NO_ISSUES_FOUND
+    assert named.reason == ("says nothing about a model examined at fewer than 8 training steps: model_2 at 2 of 120")
+    assert others == statuses[1:], "neither what looks at every step nor what has found something"
+    assert with_hardly_examined(statuses, models[:1]) == tuple(statuses)
+
+
+def test_a_short_model_that_was_examined_at_each_step_was_examined_enough() -> None:
+    assert not ModelSummary(0, "model", train_steps=5, examined_steps=5).hardly_examined
+    assert ModelSummary(0, "model", train_steps=50, examined_steps=5).hardly_examined
+    assert not ModelSummary(0, "model", train_steps=50).hardly_examined, "unknown"

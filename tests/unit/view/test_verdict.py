@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from watchglass.records import RuleStatus, Severity, Status, Verdict
+from watchglass.records import ExaminedSteps, RuleStatus, Severity, Status, Verdict
 from watchglass.view import (
     STYLES,
     Terms,
@@ -291,3 +291,26 @@ def test_what_was_found_in_an_earlier_attempt_is_marked_as_that(sick_verdict: Ve
     broken, *rest = again.findings
     both = replace(again, findings=(replace(broken, attempt=1), *rest))
     assert headline(both).endswith("(2 of them in earlier attempts)")
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (None, ""),
+        (ExaminedSteps(0), " (no tensors examined)"),
+        (ExaminedSteps(60, 0, 60), " (tensors examined at all of them)"),
+        (ExaminedSteps(54, 0, 32), " (tensors examined at steps 0 to 31 and 22 more)"),
+        (ExaminedSteps(3, 5, 6), " (tensors examined at step 5 and 2 more)"),
+        (ExaminedSteps(8, 0, 8), " (tensors examined at steps 0 to 7)"),
+        (ExaminedSteps(40), " (tensors examined at 40 of them)"),
+    ],
+)
+def test_the_length_says_which_steps_were_examined(
+    sick_verdict: Verdict, seen: ExaminedSteps | None, said: str
+) -> None:
+    found = replace(sick_verdict, status="issues found", examined=seen)
+    assert f"60 of 400 training steps in 6.6 s{said}\n" in verdict_text(found)
+    stopped = replace(sick_verdict, examined=seen)
+    assert f"stopped after 60 of 400 training steps in 6.6 s{said}: 340 steps not run" in " ".join(
+        verdict_text(stopped).split()
+    )
