@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,44 @@ def test_module_sees_what_it_sees_under_python(folder: Path) -> None:
     assert expected[0] == 0
     assert outcome(watched(*arguments), folder) == expected
     assert outcome(watched("-mpkg.train", "--quiet", "-m", "z"), folder) == expected
+
+
+def installed_editable(project: Path, site: Path) -> str:
+    """Install the package ``mine`` of a project editable, as pip does; returns PYTHONPATH for a process that has it."""
+    write(project, "sources/__init__.py", "")
+    write(project, "sources/__main__.py", PROBE)
+    write(project, "sources/train.py", PROBE)
+    # Where the folder has another name than the package, only a finder of its own finds it.
+    settings = '[project]\nname = "mine"\nversion = "1"\n[tool.setuptools]\npackages = ["mine"]\n'
+    write(project, "pyproject.toml", f'{settings}package-dir = {{ mine = "sources" }}\n')
+    build = "import sys, setuptools.build_meta as build; print(build.build_editable(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", build, str(site)], cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(next(site.glob("*.whl"))) as wheel:
+        wheel.extractall(site)
+    write(site, "customized/sitecustomize.py", f"import site; site.addsitedir({str(site)!r})")
+    return str(site / "customized")
+
+
+def test_a_package_that_is_installed_editable_runs_as_a_module(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    python_path = installed_editable(tmp_path / "project", tmp_path / "site")
+    for module in ("mine", "mine.train"):
+        expected = outcome(plain("-m", module, "-x"), folder, PYTHONPATH=python_path)
+        assert expected[0] == 0
+        assert f"-x'] __main__ {'__main__' if module == 'mine' else 'train'}.py mine" in expected[1]
+        assert outcome(watched("-m", module, "-x"), folder, PYTHONPATH=python_path) == expected
+
+
+def test_packages_of_an_archive_and_of_a_namespace_run_as_modules(folder: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("zipped/__init__.py", "")
+        archive.writestr("zipped/__main__.py", PROBE)
+    write(folder, "namespace/part/train.py", PROBE)
+    for module in ("zipped", "namespace.part.train"):
+        expected = outcome(plain("-m", module), folder, PYTHONPATH=str(tmp_path / "packed.zip"))
+        assert expected[0] == 0
+        assert outcome(watched("-m", module), folder, PYTHONPATH=str(tmp_path / "packed.zip")) == expected
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,18 @@ def _check_module(target: str) -> None:
     top = target.partition(".")[0]
     if not top.isidentifier():
         raise LaunchError(f"-m needs the dotted name of a module but got {target!r}; for a script omit -m")
-    # As with python -m, the working directory comes first; our own sys.path[0] belongs to the watchglass command.
-    if top in sys.builtin_module_names or top in sys.stdlib_module_names:
-        return
-    if PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
+    if not _is_found(top):
         raise LaunchError(
             f"no module named {top!r} was found from {os.getcwd()}; check the name, or install the package"
         )
+
+
+def _is_found(name: str) -> bool:
+    """Whether a finder of this process has a module; packages that are installed editable have finders of their own."""
+    for finder in sys.meta_path:
+        # As with python -m, the working directory comes first; our own sys.path[0] belongs to the watchglass command.
+        path = [os.getcwd(), *sys.path] if finder is PathFinder else None
+        find = getattr(finder, "find_spec", None)
+        if find is not None and find(name, path) is not None:
+            return True
+    return False

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -72,6 +76,26 @@ def test_a_module_is_looked_for_and_not_imported(folder: Path) -> None:
         Job("nope.train", is_module=True).check()
     with pytest.raises(LaunchError, match=r"-m needs the dotted name of a module but got '\./train\.py'"):
         Job("./train.py", is_module=True).check()
+
+
+class Finder:
+    """Has one package, as the finder of a package that is installed editable."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return ModuleSpec(name, None) if name == "installed_editable" else None
+
+
+def test_a_module_is_found_by_every_finder_of_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(folder / "packed.zip", "w") as archive:
+        archive.writestr("zipped/__init__.py", "")
+    (folder / "namespace").mkdir()
+    monkeypatch.syspath_prepend(folder / "packed.zip")
+    monkeypatch.setattr(sys, "meta_path", [object(), *sys.meta_path, Finder])
+    for module in ("installed_editable.train", "zipped.train", "namespace.train", "sys", "this"):
+        Job(module, is_module=True).check()
+    with pytest.raises(LaunchError, match="no module named 'nope'"):
+        Job("nope", is_module=True).check()
 
 
 def test_the_session_has_the_place_of_the_launch(folder: Path) -> None:
