@@ -72,8 +72,7 @@ def used_s(command: list[str], folder: str) -> float:
 def one_run(folder: str) -> dict[str, float]:
     """One of each."""
     python = [sys.executable]
-    options = ["--no-profiler-report"]
-    whole_s = used_s([*python, "-m", "watchglass", "run", *options, "outer.py", "inner.py", "used"], folder)
+    whole_s = used_s([*python, "-m", "watchglass", "run", "outer.py", "inner.py", "used"], folder)
     first_s, script_s = map(float, (Path(folder) / "used").read_text().split())
     capture_s = subprocess.run(
         [*python, "-c", _IMPORTING.format(_CAPTURE)], capture_output=True, text=True, check=True, cwd=folder

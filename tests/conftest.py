@@ -50,9 +50,6 @@ for _name in [name for name in os.environ if name.startswith(_FOREIGN) or name.u
     if not _name.startswith("WATCHGLASS_TEST_"):
         del os.environ[_name]
 
-# A launch in a test writes no profiler report that the test does not name: it takes a second. Children inherit this.
-os.environ["WATCHGLASS_PROFILER_REPORT"] = "0"
-
 
 # The folder whose files take longest comes first, so that no worker is left alone with one of them at the end.
 _LONGEST_FIRST = ("scripts", "integration", "faults", "fuzz", "docs", "properties", "conformance", "servers", "unit")

@@ -94,7 +94,7 @@ def train(member: Member, folder: Path, *, slow: bool, kept: bool = False) -> Pa
     ]  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     # A report that is still being written would slow the next program.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WATCHGLASS_PROFILER_REPORT": "0"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_LONGEST_S, check=False
     )

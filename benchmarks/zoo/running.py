@@ -209,7 +209,7 @@ class _Processes:
         program = [str(member.script), member.name, "--seed", str(trial.seed), "--figures", str(file), *options]
         command = [self._python, *(torchrun if member.ranks > 1 else []), *watch, *program]
         # A report that is still being written would slow the next program.
-        own = {"PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1", "WATCHGLASS_PROFILER_REPORT": "0"}
+        own = {"PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1"}
         environment = {**os.environ, **own}
         # Without bytecode each program would compile PyTorch and scikit-learn: seconds, longer than it trains.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)

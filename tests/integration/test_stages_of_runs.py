@@ -71,7 +71,7 @@ def test_every_process_has_an_initialization(in_tmp_path: Path, name: str) -> No
     program = ["train.py"]
     if ranks > 1:
         program = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *program]
-    words = ["-m", "watchglass", "run", "--run", "run", "--evaluator", "none", "--no-profiler-report", *program]
+    words = ["-m", "watchglass", "run", "--run", "run", "--evaluator", "none", *program]
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
@@ -16,10 +15,9 @@ from watchglass import view
 from watchglass.cli import capture_options, evaluator_options, shared_options
 from watchglass.cli.failure import print_note, print_warning, show_traceback
 from watchglass.cli.terminal import print_verdict_beside, progress, working
-from watchglass.config import DEFAULT_RUNS, TIMING, EvaluatorConfig, environment, joined
+from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
 from watchglass.records import Severity
-from watchglass.store import layout
 
 if TYPE_CHECKING:
     from watchglass.launch import Job, LaunchOutcome
@@ -102,21 +100,9 @@ ProfilerReportFile = Annotated[
     typer.Option(
         "--profiler-report",
         metavar="FILE",
-        help="File of the report on time and machine, as JSON if FILE ends with .json. "
-        "[default: profiler-report.html in the run]",
+        help="Also write the report on time and machine at the end of the run, as JSON if FILE ends with .json.",
     ),
 ]
-NoProfilerReport = Annotated[bool, typer.Option("--no-profiler-report", help="Write no report on time and machine.")]
-ReportInterval = Annotated[
-    float | None,
-    typer.Option(
-        "--report-interval",
-        metavar="SECONDS",
-        help="Also write the report on time and machine every SECONDS while the script runs, 10 or more.",
-    ),
-]
-#: Least seconds between two reports of a run that goes on.
-_LEAST_INTERVAL_S = 10
 
 
 def run(
@@ -150,8 +136,6 @@ def run(
     module_times: capture_options.ModuleTimes = False,
     report: ReportFile = None,
     profiler_report: ProfilerReportFile = None,
-    no_profiler_report: NoProfilerReport = False,
-    report_interval: ReportInterval = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Compact the run at its end, like 'watchglass compact'.")
     ] = False,
@@ -181,7 +165,6 @@ def run(
     if no_capture or environment.disabled():
         return run_untouched(job)
     _check(evaluator, rules, stop_on, (report, profiler_report), action)
-    _check_profiler_report(profiler_report, no_profiler_report, report_interval)
     given = capture_options.given_settings(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
@@ -199,12 +182,9 @@ def run(
             timing=context.obj.evaluator,
         )  # fmt: skip
     file, capture = capture_options.capture_config(config, given, config_of_evaluator)
-    rewritten = report_interval is not None
     profiled = capture.profiler.enabled is not False
-    wanted = profiled and not no_profiler_report and (rewritten or environment.writes_profiler_report())
     price = shared_options.price_of(price_per_hour)
-    after = _After(report, profiler_report, wanted, rewritten, price, file, compact, quiet, verbose)
-    job = replace(job, profiler_report=profiler_report, report_interval_s=report_interval)
+    after = _After(report, profiler_report, profiled, price, file, compact, quiet, verbose)
     return _launch(replace(job, evaluator=config_of_evaluator, capture=capture), after)
 
 
@@ -213,9 +193,8 @@ class _After(NamedTuple):
 
     Attributes:
         report: Path of the report; None for no report.
-        profiler_report: The same of the profiler's report; None for the one in the run.
-        by_default: Whether the profiler's report is written without a path.
-        rewritten: Whether it is written while the run goes on, so that its file is there.
+        profiler_report: The same of the report on time and machine.
+        profiled: Whether the run has data for that report.
         price: Price of an hour; None if unknown.
         file: The file of settings; None for none.
         compact: Whether to compact the run.
@@ -225,8 +204,7 @@ class _After(NamedTuple):
 
     report: str | None
     profiler_report: str | None
-    by_default: bool
-    rewritten: bool
+    profiled: bool
     price: float | None
     file: Path | None
     compact: bool
@@ -267,9 +245,9 @@ def _launch(job: Job, after: _After) -> int:
         if after.compact:
             _compact(outcome.run, quiet=after.quiet)
         if after.profiler_report is not None:
-            _write_profiler_report(outcome.run, after.profiler_report, replace=after.rewritten)
-        elif after.by_default and outcome.recorded and not outcome.unwritten:
-            _write_report_of_run(outcome.run, quiet=after.quiet)
+            _write_profiler_report(outcome.run, after.profiler_report)
+        elif after.profiled and outcome.recorded and not outcome.unwritten and not after.quiet:
+            print_note(f"report on time and machine: {view.command('report', '--profiler', outcome.run)}")
     return outcome.exit_status
 
 
@@ -321,46 +299,14 @@ def as_the_script_ended(verdict: Verdict, outcome: LaunchOutcome) -> Verdict:
     return replace(verdict, status="issues found" if found else "damaged", failure=None, records_missing=True)
 
 
-def _write_profiler_report(run: str, output: str, *, replace: bool) -> None:
-    """Write the profiler's report where the user named it; its failure is a warning.
-
-    Args:
-        run: Location of the run.
-        output: The file.
-        replace: Whether it was written while the run went on, so that it is there.
-    """
+def _write_profiler_report(run: str, output: str) -> None:
+    """Write the report on time and machine where the user named it; its failure is a warning."""
     from watchglass.cli.profiler_report import write_profiler_report
 
-    later = f"watchglass report --profiler {run} -o {output}"
+    later = view.command("report", "--profiler", run, "-o", output)
     try:
-        print_note(f"profiler report {output} ({view.size(write_profiler_report(run, output, replace=replace).bytes)})")
+        print_note(f"profiler report {output} ({view.size(write_profiler_report(run, output).bytes)})")
     except KeyboardInterrupt:
-        print_note(f"interrupted; to write the profiler report: {later}")
-    except Exception as error:  # the exit status must be that of the script
-        show_traceback()
-        print_warning(f"no profiler report: {error}; to try again: {later}")
-
-
-def _write_report_of_run(run: str, *, quiet: bool) -> None:
-    """Write the profiler's report inside the run: in a process that goes on where the run takes long to read."""
-    later, process, ended = f"watchglass report --profiler {run}", None, False
-    try:
-        from watchglass.launch import write_report
-
-        process = write_report(run)
-        with working("writing the profiler report (Ctrl-C to skip)"):
-            ended = process.wait(TIMING.report_wait_s)
-        if ended and process.failure:
-            print_warning(f"no profiler report: {process.failure}; to try again: {later}")
-        elif not quiet:
-            place = view.printable(joined(run, layout.PROFILER_REPORT))
-            print_note(
-                f"profiler report {place}" if ended else f"profiler report {place}, which is still being written"
-            )
-        process.leave()
-    except KeyboardInterrupt:
-        if process is not None:
-            process.end()
         print_note(f"interrupted; to write the profiler report: {later}")
     except Exception as error:  # the exit status must be that of the script
         show_traceback()
@@ -390,18 +336,6 @@ def _recorded(outcome: LaunchOutcome) -> str:
     if outcome.failure is not None:
         end = f"{view.ended_how(outcome.failure)}; "
     return f"{end}recorded; to get the verdict: watchglass check {outcome.run}"
-
-
-def _check_profiler_report(file: str | None, none: bool, interval_s: float | None) -> None:
-    """Refuse options of the profiler's report that contradict each other."""
-    for option, given in (("--profiler-report", file), ("--report-interval", interval_s)):
-        if none and given is not None:
-            raise LaunchError(f"use either --no-profiler-report or {option}, not both")
-    if interval_s is not None and not _LEAST_INTERVAL_S <= interval_s < math.inf:
-        raise LaunchError(
-            f"--report-interval must be a number of seconds from {_LEAST_INTERVAL_S} on but got {interval_s:g}; "
-            "each report reads the whole run"
-        )
 
 
 def _check(

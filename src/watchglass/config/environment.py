@@ -24,8 +24,6 @@ STRICT = "WATCHGLASS_STRICT"
 #: ``0``: do not use the native kernel. For tests and comparisons.
 NATIVE = "WATCHGLASS_NATIVE"
 
-#: ``0``: write no profiler report that is not named.
-PROFILER_REPORT = "WATCHGLASS_PROFILER_REPORT"
 
 #: Path of a hook configuration file, as SageMaker Debugger names it.
 HOOK_CONFIGURATION = "SMDEBUG_CONFIG_FILE_PATH"
@@ -67,11 +65,6 @@ def hook_configuration(environ: Mapping[str, str] = os.environ) -> str | None:
 def failures() -> str | None:
     """The file in which this process reports the exception that ends it; None without a launcher."""
     return os.environ.get(FAILURES, "").lstrip("+") or None
-
-
-def writes_profiler_report() -> bool:
-    """Whether a profiled run gets its report without being asked for; not with ``WATCHGLASS_PROFILER_REPORT=0``."""
-    return os.environ.get(PROFILER_REPORT, "1").strip().lower() not in _OFF
 
 
 def runs() -> str | None:

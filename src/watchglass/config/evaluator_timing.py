@@ -44,6 +44,8 @@ class EvaluatorTiming:
         longest_wait_s: Longest pause between checks for a run that does not exist yet.
         ticks_s: Silence before the first tick, and the longest pause between two ticks.
         outside_stacks_s: Silence after which the stacks of a worker that has recorded none are read from outside.
+        standstill_s: Silence after which the user is told where a run stands.
+        standstill_steps: The same in steps: also as many times as long as a step takes.
         silent_steps: Number of steps for whose length a worker may be silent.
         deliveries_ratio: Longest wait for all deliveries at the end of a run, as a multiple of the wait for one.
         call_checks_s: Longest pause between two checks of a call of a rule; pause between two attempts to end the call.
@@ -96,6 +98,8 @@ class EvaluatorTiming:
     longest_wait_s: float = 5.0
     ticks_s: tuple[float, float] = (1.0, 60.0)
     outside_stacks_s: float = 20.0
+    standstill_s: float = 60.0
+    standstill_steps: int = 20
     silent_steps: int = 10
     deliveries_ratio: int = 5
     call_checks_s: tuple[float, float] = (2.0, 0.25)

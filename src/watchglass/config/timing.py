@@ -50,7 +50,6 @@ class Timing:
         dying_s: Longest time from the death of a launcher to the end of its training process.
         process_look_s: Longest interval between two checks of a launcher's processes.
         sampler_end_s: Longest wait of an ending run for the last samples.
-        report_wait_s: Longest wait of a launcher for a profiler report for which the user named no file.
         spinner_s: Delay of the first sign of progress on a terminal.
         progress_s: Delay of a line about progress, and pause between these lines, where stderr is no terminal.
         evaluator: The times of evaluators.
@@ -87,7 +86,6 @@ class Timing:
     dying_s: float = 2.0
     process_look_s: float = 1.0
     sampler_end_s: float = 1.0
-    report_wait_s: float = 3.0
     spinner_s: float = 1.0
     progress_s: float = 15.0
     evaluator: EvaluatorTiming = field(default_factory=EvaluatorTiming)

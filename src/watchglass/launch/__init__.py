@@ -8,9 +8,8 @@ from watchglass.launch.launcher import (
     launch,
     run_untouched,
     training_environment,
-    write_report,
 )
 
 __all__ = [
-    "BOOTSTRAP", "Job", "LaunchOutcome", "Waiting", "launch", "run_untouched", "training_environment", "write_report",
+    "BOOTSTRAP", "Job", "LaunchOutcome", "Waiting", "launch", "run_untouched", "training_environment",
 ]  # fmt: skip

@@ -26,8 +26,6 @@ class Job:
         evaluator: The configuration of the evaluator, except the run; None for no evaluator. Stops that another
             evaluator requests through the store are obeyed all the same.
         capture: What the training process captures; its run and attempt are set at the launch.
-        profiler_report: File of the profiler report that is written while the run goes on; None for the one in the run.
-        report_interval_s: Seconds between two writes of it; None for none before the end of the run.
     """
 
     target: str
@@ -37,8 +35,6 @@ class Job:
     runs: str = DEFAULT_RUNS
     evaluator: EvaluatorConfig | None = None
     capture: SessionConfig = field(default_factory=lambda: SessionConfig(run=""))
-    profiler_report: str | None = None
-    report_interval_s: float | None = None
 
     def __post_init__(self) -> None:
         for location in (self.run, self.runs):

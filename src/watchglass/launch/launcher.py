@@ -22,7 +22,6 @@ from watchglass.launch.evaluator import companion_environment, wait_for
 from watchglass.launch.failures import Failures
 from watchglass.launch.interpreter import check_bootstrap_possible, with_bootstrap
 from watchglass.launch.job import Job
-from watchglass.launch.profiler_report import ReportProcess, ReportRewriting
 from watchglass.launch.shared_attempt import begin_attempt
 from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training_process import exit_status, run_training
@@ -163,35 +162,6 @@ class _Sampling:
             self._sampler = self._config = None
 
 
-class _Rewriting:
-    """The profiler report of a launch that is rewritten while the script runs, where the job says so.
-
-    Args:
-        job: The job.
-        run: Location of the run.
-        report: Takes a sentence about what goes wrong.
-    """
-
-    def __init__(self, job: Job, run: str, report: Callable[[str], None]) -> None:
-        self._job, self._run, self._report = job, run, report
-        self._writer: ReportRewriting | None = None
-
-    def look(self) -> None:
-        """Write the report, where it is due. First called when the script runs."""
-        if self._writer is not None:
-            self._writer.look()
-        elif self._job.report_interval_s is not None:
-            environ = companion_environment(os.environ, BOOTSTRAP)
-            start = partial(ReportProcess, self._run, self._job.profiler_report, environ)
-            self._writer = ReportRewriting(start, self._job.report_interval_s, self._report)
-
-    def close(self) -> None:
-        """End a process that writes it."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-
 def launch(
     job: Job,
     *,
@@ -227,18 +197,14 @@ def launch(
     begin = time.monotonic()
     sampling, evaluation = _Sampling(job.sampler(run, attempt), report), _Evaluation(config, report)
 
-    rewriting = _Rewriting(job if leads else replace(job, report_interval_s=None), run, report)
-
     def look() -> None:
         evaluation.look()
         sampling.look()
-        rewriting.look()
 
-    with SignalWatch(_group_sender()) as signals, closing(evaluation), closing(sampling), closing(rewriting):
+    with SignalWatch(_group_sender()) as signals, closing(evaluation), closing(sampling):
         environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.variable}
         ended = run_training(job.command, environ, signals, look)
         seconds = time.monotonic() - begin
-        rewriting.close()
         sampling.close()  # before the evaluator concludes that nothing more comes
         unwritten = _harvest(run, attempt)
         status = exit_status(ended.returncode)
@@ -253,15 +219,6 @@ def launch(
             status, run, attempt, leads, evaluated, seconds, tuple(problems), unwritten, failure, evaluation.verdict,
             beside_cpu_s, recorded=_recorded(run, attempt),
         )  # fmt: skip
-
-
-def write_report(run: str) -> ReportProcess:
-    """A process that writes the profiler report inside a run that has ended.
-
-    Raises:
-        OSError: It cannot be started.
-    """
-    return ReportProcess(run, None, companion_environment(os.environ, BOOTSTRAP))
 
 
 def run_untouched(job: Job) -> int:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         why_not_scored as why_not_scored,
     )
     from watchglass.rules.signals import without_kinds as without_kinds, without_layers as without_layers
+    from watchglass.rules.stack_places import frames_of as frames_of, place_of as place_of, standing as standing
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from watchglass.view.sarif import RuleText as RuleText, sarif_document as sarif_document
     from watchglass.view.text import (
+        command as command,
         duration as duration,
         harmless_json as harmless_json,
         number as number,

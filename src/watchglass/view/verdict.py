@@ -12,7 +12,7 @@ from watchglass.view.capture_cost import notable_wait
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines
 from watchglass.view.text import command, printable
-from watchglass.view.verdict_sentences import cause_in_words, chain, closing, findings_of, headline, since
+from watchglass.view.verdict_sentences import cause_in_words, chain, closing, findings_of, headline, mostly_waits, since
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -108,7 +108,8 @@ def tone(verdict: Verdict) -> str:
         return Severity.ERROR.value
     if verdict.findings:
         return max(verdict.findings, key=lambda finding: finding.severity.rank).severity.value
-    return "warning" if outcome(verdict, Terms()) == "no answer" else ""
+    unsure = outcome(verdict, Terms()) == "no answer" or mostly_waits(verdict) is not None
+    return "warning" if unsure else ""
 
 
 def outline(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = False) -> list[TextRow]:

@@ -20,13 +20,15 @@ from watchglass.records import (
     Verdict,
     count,
 )
-from watchglass.view.capture_cost import capture_lines
+from watchglass.view.capture_cost import capture_lines, notable_wait
 from watchglass.view.failure import failure_sentence
 from watchglass.view.models import model_lines, models_named
 from watchglass.view.text import command, duration, money, number, percent, printable
 
 #: Below this number of steps the time of the remaining ones is only a rough estimate.
 _FEW_STEPS = 20
+#: Share of waits from which on a run without findings is not simply called healthy.
+_MOSTLY = 0.5
 #: Rules that a line names.
 _NAMED = 4
 _SILENCE = {Status.STARVED: "could not be evaluated", Status.ERROR: "failed"}
@@ -67,12 +69,20 @@ def headline(verdict: Verdict) -> str:
     if few and verdict.capture.get("fixed_interval") is not True:
         words.append(f"{few:,} of {count(len(verdict.models), 'model')} hardly examined")
     begin = verdict.status
+    if (waits := mostly_waits(verdict)) is not None:
+        begin = f"{percent(waits)} of a typical training step is a wait for data; otherwise {begin}"
     if verdict.failure is not None:
         how = "interrupted" if verdict.failure.kind == "interrupt" else "failed"
         begin = f"{how} {_after(verdict)}"
         notes[verdict.status] = failure_sentence(verdict.failure).removeprefix("interrupted by ")
     parts = [note for note in (notes.get(verdict.status), ", ".join(words)) if note]
     return begin + (f": {'; '.join(parts)}" if parts else "")
+
+
+def mostly_waits(verdict: Verdict) -> float | None:
+    """The share of a typical step that waits for data, if it is most of the step of a run without findings."""
+    waits = notable_wait(verdict.capture)
+    return waits if verdict.status == "no issues found" and waits is not None and waits >= _MOSTLY else None
 
 
 def _after(verdict: Verdict) -> str:
@@ -103,7 +113,8 @@ def closing(verdict: Verdict, *, brief: bool = False) -> Iterator[str]:
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
     if brief:
         yield from _in_a_line(silent, verdict.run)
-        yield from capture_lines(verdict.capture, brief=True)
+        stated = {"phases"} if mostly_waits(verdict) is not None else set()
+        yield from capture_lines({k: v for k, v in verdict.capture.items() if k not in stated}, brief=True)
         return
     for status in silent:
         yield f"{printable(status.rule)} {_SILENCE[status.status]}: {printable(status.reason) or 'no reason given'}"

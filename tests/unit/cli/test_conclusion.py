@@ -50,7 +50,7 @@ def test_an_end_that_could_not_be_written_is_one_line_and_announces_no_report(
 ) -> None:
     outcome = replace(ended(0), run=str(healthy), evaluated=False, recorded=True, unwritten="the disk is full")
     monkeypatch.setattr("watchglass.launch.launch", lambda job, **_: outcome)
-    after = run_verb._After(None, None, True, False, None, None, False, False)
+    after = run_verb._After(None, None, True, None, None, False, False)
     assert run_verb._launch(Job(("train.py",)), after) == 0
     assert capsys.readouterr().err.splitlines() == [
         "watchglass: warning: the end of the run could not be written: the disk is full; to recover its last steps "

@@ -13,7 +13,6 @@ import pytest
 
 from command_line import Watchglass
 from phased_steps import loader
-from watchglass.cli import run as run_verb
 from watchglass.records import (
     LOADER_WORKERS,
     PHASES,
@@ -181,26 +180,6 @@ def test_an_existing_file_is_refused_before_anything_is_read(watchglass: Watchgl
     assert (tmp_path / "p.html").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--no-profiler-report", "--profiler-report", "p.html"],
-            "either --no-profiler-report or --profiler-report",
-        ),
-        (["--no-profiler-report", "--report-interval", "60"], "use either --no-profiler-report or --report-interval"),
-        (["--report-interval", "nan"], "--report-interval must be a number of seconds from 10 on but got nan"),
-        (["--report-interval", "9"], "from 10 on but got 9; each report reads the whole run"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(
-    watchglass: Watchglass, options: list[str], message: str
-) -> None:
-    Path("train.py").touch()
-    assert message in watchglass("run", "--run", "run", *options, "train.py").error
-    assert not Path("run").exists()
-
-
 def test_without_a_file_the_report_is_inside_the_run(run: str, watchglass: Watchglass) -> None:
     said = watchglass("report", "--profiler", run)
     assert (said.status, said.out.split(" (")[0]) == (0, str(Path(run) / "profiler-report.html"))
@@ -208,63 +187,3 @@ def test_without_a_file_the_report_is_inside_the_run(run: str, watchglass: Watch
     assert watchglass("report", "--profiler", run).status == 0, "it is replaced"
     assert (Path(run) / "profiler-report.html").read_text() == first
     assert "-o is missing" in watchglass("report", run).error
-
-
-class Writing:
-    """A process that writes the report: ``waits`` is the result of the wait, or what it raises."""
-
-    def __init__(self, waits: bool | type[BaseException], failure: str = "") -> None:
-        self.waits, self.failure, self.calls = waits, failure, list[str]()
-
-    def wait(self, timeout_s: float) -> bool:
-        if not isinstance(self.waits, bool):
-            raise self.waits
-        return self.waits
-
-    def end(self) -> None:
-        self.calls.append("end")
-
-    def leave(self) -> None:
-        self.calls.append("leave")
-
-
-@pytest.mark.parametrize(
-    ("process", "call", "line"),
-    [
-        (Writing(True), "leave", "watchglass: profiler report runs/a/profiler-report.html"),
-        (
-            Writing(False),
-            "leave",
-            "watchglass: profiler report runs/a/profiler-report.html, which is still being written",
-        ),
-        (
-            Writing(True, "the disk is full"),
-            "leave",
-            "watchglass: warning: no profiler report: the disk is full; to try again: "
-            "watchglass report --profiler runs/a",
-        ),
-        (
-            Writing(KeyboardInterrupt),
-            "end",
-            "watchglass: interrupted; to write the profiler report: watchglass report --profiler runs/a",
-        ),
-    ],
-)
-def test_the_end_of_a_run_says_what_became_of_its_report(
-    process: Writing, call: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("watchglass.launch.write_report", lambda run: process)
-    run_verb._write_report_of_run("runs/a", quiet=False)
-    assert capsys.readouterr().err == line + "\n"
-    assert process.calls == [call]
-
-
-def test_a_process_that_cannot_be_started_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(run: str) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr("watchglass.launch.write_report", fail)
-    run_verb._write_report_of_run("runs/a", quiet=True)
-    assert "warning: no profiler report: [Errno 12] Cannot allocate memory; to try again" in capsys.readouterr().err

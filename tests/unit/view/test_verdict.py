@@ -87,7 +87,7 @@ def test_steps_that_wait_for_data_have_a_cure(healthy_verdict: Verdict) -> None:
         return verdict_text(slow).splitlines()[-1]
 
     assert ending(0.67, "DeadRelu") == "why steps wait, and what to try: watchglass check runs/healthy --rules system"
-    assert ending(0.67, "DeadRelu", "InputBound") == "67 % of a typical training step is a wait for data"
+    assert ending(0.38, "DeadRelu", "InputBound") == "38 % of a typical training step is a wait for data"
     assert ending(0.01, "DeadRelu") == "400 training steps in 1 min 15 s; validation accuracy 0.9812"
 
 
@@ -95,6 +95,16 @@ def test_a_healthy_run_is_shown_in_two_lines(healthy_verdict: Verdict) -> None:
     assert verdict_text(healthy_verdict) == (
         "no issues found\n400 training steps in 1 min 15 s; validation accuracy 0.9812\n"
     )
+
+
+def test_a_run_that_mostly_waits_for_data_is_not_simply_called_healthy(healthy_verdict: Verdict) -> None:
+    slow = replace(healthy_verdict, capture={"phases": {"data": 0.67}})
+    assert verdict_text(slow) == (
+        "67 % of a typical training step is a wait for data; otherwise no issues found\n"
+        "400 training steps in 1 min 15 s; validation accuracy 0.9812\n"
+        "why steps wait, and what to try: watchglass check runs/healthy --rules system\n"
+    )
+    assert (tone(slow), tone(replace(slow, capture={"phases": {"data": 0.4}}))) == ("warning", "")
 
 
 def test_cost_counts_and_reasons_are_shown_on_request(sick_verdict: Verdict) -> None:

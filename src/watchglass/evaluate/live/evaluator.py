@@ -21,6 +21,7 @@ from watchglass.evaluate.live.outside_stacks import stacks_of_worker
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.restart_without_rule import left_out, own_lease
 from watchglass.evaluate.live.snapshot import RunSnapshot
+from watchglass.evaluate.live.standstill import Standstill
 from watchglass.evaluate.live.store_retry import StoreRetry, slept
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
@@ -73,6 +74,7 @@ class Evaluator:
         )
         self._liveness = WorkerLiveness(self._store, config, self._judging.observed, clock)
         self._ticking = Ticking(self._liveness, clock.monotonic, self._timing, self._stacks_of)
+        self._standstill = Standstill(self._tell, self._timing)
         self._judging.join(self._reporting, self._liveness, self._stay)
         self._news_s = clock.monotonic()
         self._finished = False
@@ -249,6 +251,7 @@ class Evaluator:
                 # Else this evaluator has to end before the run, and the rules stay in progress.
                 self._finished = insist(lambda: self._judging.end(self._is_active))
             self._reporting.caught_up = self._reporting.caught_up or read
+            self._standstill.end(self._judging.workers.values())
             self._journal.write(self._judging.take_changed())
             self._write_statuses()
             insist(self._journal.flush)
@@ -281,6 +284,10 @@ class Evaluator:
             tuple(judging.problems),
         )  # fmt: skip
 
+    def _tell(self, sentence: str) -> None:
+        if not self._config.quiet:
+            self._report(sentence)
+
     def _patience_s(self, longest_s: float) -> float:
         return longest_s if self._store.policy.buffers_writes else min(longest_s, self._timing.folder_s)
 
@@ -292,8 +299,11 @@ class Evaluator:
             self._write_statuses()
             self._note()
         elif not self._judging.waits:
+            workers = self._judging.workers.values()
+            ticks = self._ticking.due(workers)
+            self._standstill.look(ticks, workers)
             if self._judging.ticks:
-                self._judging.observed(self._ticking.due(self._judging.workers.values()))
+                self._judging.observed(ticks)
             if not self._reporting.caught_up:
                 self._reporting.caught_up = True
                 self._write_statuses()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,18 +10,13 @@ from watchglass.records import Finding, Severity
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.silences import note_step, silence_at
+from watchglass.rules.stack_places import frames_of, place_of, standing
 from watchglass.tables import JointStep, Tick
 
 #: Ranks whose stacks are kept.
 _MOST = 64
 #: How much longer a finding waits for stacks that are not there.
 _PATIENCE = 2.0
-#: Parts of the paths of files that belong to Python or to installed packages, not to the script; and of the functions
-#: of watchglass around those of PyTorch, which an editable install leaves where its source is.
-_LIBRARIES = (
-    "site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen",
-    f"{os.sep}watchglass{os.sep}capture{os.sep}",
-)  # fmt: skip
 
 
 class Hang(Rule):
@@ -62,7 +56,7 @@ class Hang(Rule):
     def tick(self, tick: Tick) -> Iterable[Finding]:
         """A finding where the silence is longer than all limits."""
         for worker, data in list(tick.stacks.items())[:_MOST]:
-            if frames := _frames(data):
+            if frames := frames_of(data):
                 self.stacks[worker] = frames
         silence = silence_at(self.gaps, tick, threshold=self.threshold, factor=self.factor, pauses=self.pauses)
         if silence is None:
@@ -70,49 +64,20 @@ class Hang(Rule):
         unseen = [worker for worker in silence.late if worker not in self.stacks]
         if unseen and tick.silent_s < _PATIENCE * silence.limit_s:
             return
-        places = {worker: _place(self.stacks[worker]) for worker in silence.late if worker in self.stacks}
+        places = {worker: place_of(self.stacks[worker]) for worker in silence.late if worker in self.stacks}
         yield self.finding(
             tick,
             severity=Severity.WARNING,
             subject="hang",
             value=tick.silent_s,
             limit=silence.limit_s,
-            message=f"{silence.message}; {_standing(places) or 'no stack could be read'}",
+            message=f"{silence.message}; {standing(places) or 'no stack could be read'}",
             symptoms=("no_step_completed",),
             evidence={
                 "ends_in_s": 0.0, "places": places,
                 "stacks": {worker: _lines(self.stacks[worker]) for worker in list(places)[:8]},
             },
         )  # fmt: skip
-
-
-def _frames(data: Any) -> list[Any]:
-    """Frames of the thread that trains, in data that any program may have written; [] where there are none."""
-    threads = data.get("threads") if isinstance(data, dict) else None
-    for thread in threads if isinstance(threads, list) else ():
-        if isinstance(thread, dict) and thread.get("trains") is True and isinstance(thread.get("frames"), list):
-            frames = [each for each in thread["frames"][:32] if isinstance(each, list) and len(each) == 3]
-            return [[str(file), line, str(name)] for file, line, name in frames if type(line) is int]
-    return []
-
-
-def _place(frames: list[Any]) -> str:
-    """Where the script stands, and the innermost function there."""
-    inner = frames[0]
-    script = next((each for each in frames if not any(part in each[0] for part in _LIBRARIES)), inner)
-    line = f"{os.path.basename(script[0])}:{script[1]} in {script[2]}"
-    return line if script is inner else f"{line}, in {inner[2]} of {os.path.basename(inner[0])}"
-
-
-def _standing(places: dict[str, str]) -> str:
-    """Which workers stand where; the place with the fewest first, for that is where ranks differ."""
-    by_place: dict[str, list[str]] = {}
-    for worker, place in places.items():
-        by_place.setdefault(place, []).append(worker)
-    rows = sorted(by_place.items(), key=lambda each: (len(each[1]), each[0]))[:4]
-    if len(rows) == 1:
-        return f"{'it stands' if len(places) == 1 else 'all stand'} at {rows[0][0]}"
-    return "; ".join(f"{', '.join(workers[:4])} at {place}" for place, workers in rows)
 
 
 def _lines(frames: list[Any]) -> list[str]:
