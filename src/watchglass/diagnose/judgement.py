@@ -72,7 +72,8 @@ def verdict(
     steps_saved = _steps_saved(run, planned) if stopped else None
     models = run.models
     ending = ending_of(run)
-    unjudged = why_unjudged(run, statuses)
+    bypassed = _bypassed(run)
+    unjudged = why_unjudged(run, statuses, bypassed)
     completed = ending.over and ending.failure is None and not stopped
     survived = frozenset(each.id for each in findings if completed or _went_on(run, each))
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None
@@ -101,7 +102,7 @@ def verdict(
         script=_script(run),
         failure=None if stopped else ending.failure,
         ended_early=() if stopped else ending.early,
-        bypassed=_bypassed(run),
+        bypassed=bypassed,
         unjudged=unjudged,
         attempt=run.attempt,
         examined=examined_steps(run),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchglass.capture import FRAMEWORKS
-from watchglass.records import Mode, RuleStatus, Sighting, Status, UnsteppedBackwards
+from watchglass.records import BypassedUpdates, Mode, RuleStatus, Sighting, Status, UnsteppedBackwards
 from watchglass.rules import BUILT_IN, Needs, find_rule
 from watchglass.run import Run, leaders_of, sighting_of
 
@@ -13,9 +13,11 @@ from watchglass.run import Run, leaders_of, sighting_of
 _STARVED_SHARE = 0.5
 #: TRAIN steps below which the course of a run cannot be judged.
 _FEWEST_STEPS = 2
+#: If no hook reported at least this share of the updates, the optimizer that rules know is not the one that trains.
+_BYPASSED_SHARE = 0.25
 
 
-def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
+def why_unjudged(run: Run, statuses: Sequence[RuleStatus], bypassed: Sequence[BypassedUpdates] = ()) -> str:
     """Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough was judged.
 
     Rules that do not apply to the run do not count, and neither do built-in rules that check a single observation of
@@ -25,6 +27,7 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
     Args:
         run: The run, as far as it was read.
         statuses: Statuses of its rules.
+        bypassed: Optimizer steps of its workers that bypassed hooks.
     """
     steps = max(len(run.worker(name).numbers(Mode.TRAIN)) for name in leaders_of(run))
     unstepped = _unstepped(run)
@@ -34,6 +37,10 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
         return f"no training step was recorded{_seen(sighting_of(run))}"
     if steps < _FEWEST_STEPS:
         return "only one training step was recorded, too few to judge the run"
+    for past in bypassed:
+        total = len(run.worker(past.worker).numbers(Mode.TRAIN))
+        if past.steps is not None and past.steps >= _BYPASSED_SHARE * total:
+            return f"no hook of PyTorch reported {past.steps:,} of {total:,} updates: {past.reason}"
     applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE and _counts(each.rule)]
     starved = [each for each in applicable if each.status is Status.STARVED]
     lossless = any(_follows_the_loss(each.rule) for each in starved)

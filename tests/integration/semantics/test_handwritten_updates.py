@@ -16,8 +16,9 @@ import watchglass
 from train_twice import ALL, STEPS, Stack, Watch, batch, l2, trained_twice
 from watchglass import Mode, open_run
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.diagnose import verdict
 from watchglass.evaluate import replay
-from watchglass.records import Status
+from watchglass.records import Status, Verdict
 from watchglass.rules import capture_for, default_rules
 
 RATE = 0.05
@@ -318,3 +319,108 @@ def test_each_step_past_the_hooks_is_counted_also_the_first(
     last = run.facts("updates_bypassed")[-1].data
     assert (last["since"], last["steps"]) == (at, steps - at)
     assert f"since step {at} its steps are recognised by the weights that they change" in caplog.text
+
+
+def bypass_run(
+    run: Path, after: Callable[[int, nn.Module, torch.optim.Optimizer], None], steps: int = 80
+) -> watchglass.Run:
+    """Half of the steps by an optimizer of PyTorch, then ``after`` in place of its ``step``."""
+    model = Stack()
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    hook = watchglass.Hook(run=run, save_interval=1000, strict=True)
+    PyTorchAdapter(hook, discover=True)
+    for number in range(steps):
+        inputs, labels = batch(number)
+        loss = F.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        if number < steps // 2:
+            optimizer.step()
+        else:
+            after(number, model, optimizer)
+    hook.close()
+    return open_run(run)
+
+
+@pytest.mark.parametrize("update", [by_data, in_place, all_at_once], ids=lambda each: each.__name__)
+def test_updates_by_other_code_than_the_optimizer_are_found_and_reported(tmp_path: Path, update: Update) -> None:
+    run = bypass_run(tmp_path / "run", lambda number, model, optimizer: update(model))
+    (fact,) = {fact.kind: fact for fact in run.facts("updates_bypassed")}.values()
+    assert fact.data["reason"].startswith("other code than SGD.step updates the weights; ")
+    assert len(run.steps()) > 60
+    (_, losses) = run.scalars("loss")
+    assert losses.max() < 3  # those of the updates that were noticed late are not added up
+    why = judge(tmp_path / "run").unjudged
+    assert why.startswith("no hook of PyTorch reported 2")
+    assert "other code than SGD.step" in why
+
+
+def test_a_step_that_is_replaced_in_the_optimizer_itself_is_found_at_once(tmp_path: Path) -> None:
+    model = Stack()
+
+    class Plain(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            in_place(model)
+
+    original = Plain.step
+    optimizer = Plain(model.parameters(), RATE)
+    hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
+    PyTorchAdapter(hook, discover=True)
+    for number in range(80):
+        if number == 40:
+            optimizer.step = lambda *a, **k: original(optimizer, *a, **k)  # type: ignore[method-assign]
+        inputs, labels = batch(number)
+        loss = F.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    hook.close()
+    run = open_run(tmp_path / "run")
+    assert run.steps() == list(range(80))
+    assert run.facts("updates_bypassed")[-1].data["steps"] == 40
+    assert judge(tmp_path / "run").unjudged == (
+        "no hook of PyTorch reported 40 of 80 updates: Plain.step was replaced by a function that calls no hooks"
+    )
+
+
+def saliency(number: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Gradients alone."""
+
+
+def perturbed_now_and_then(number: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Weights that an analysis changes, and puts back, at one of many backwards."""
+    if number % 20 == 0:
+        in_place(model)
+
+
+@pytest.mark.parametrize("after", [saliency, perturbed_now_and_then])
+def test_gradients_after_the_training_are_no_updates(tmp_path: Path, after: Any) -> None:
+    run = bypass_run(tmp_path / "run", after, 100)
+    assert run.facts("updates_bypassed") == []
+    assert len(run.steps()) <= 51
+    assert "hook" not in judge(tmp_path / "run").unjudged
+
+
+def test_a_scheduler_that_is_made_late_replaces_no_step(tmp_path: Path) -> None:
+    model = Stack()
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
+    PyTorchAdapter(hook, discover=True)
+    for number in range(60):
+        if number == 30:
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        for part in range(1 if number < 40 else 16):
+            inputs, labels = batch(number + part)
+            F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if number >= 30:
+            scheduler.step()
+    hook.close()
+    run = open_run(tmp_path / "run")
+    assert len(run.steps()) == 60
+    assert run.facts("updates_bypassed") == []
+
+
+def judge(path: Path) -> Verdict:
+    return verdict(open_run(path), replay(path))

@@ -3,7 +3,8 @@
 No hook point reports them, but the weights have changed since the last backward. This is checked at the next backward
 and at the next call of a model, and only while no optimizer of PyTorch has stepped in this process. After a step of an
 optimizer, changed weights mean clipping, an average or a copy, and no step. But a script may replace the ``step`` of
-its optimizer, see :mod:`~watchglass.capture.pytorch.bypassed_optimizer`; then its steps are found in the same way.
+its optimizer, or go on without it, see :mod:`~watchglass.capture.pytorch.bypassed_optimizer`; then its steps are found
+in the same way.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ _MOST_NODES, _LOOKS = 2048, 3
 #: longer steps; the last backwards of an accumulation, or of an analysis after the training, are fewer. Of a loop that
 #: has not stepped at all, backwards after which an optimizer is looked for.
 _MANY_TIMES = 8
+#: Where many times as many backwards follow each other as before an update so far: how many are followed by a look for
+#: changed weights, and how many changes are updates. An analysis of the trained model changes its weights now and then.
+_LOOKED_AFTER, _PASSED_BY = 64, 8
 #: Backwards without an update, after which records of their forwards are dropped.
 _MOST_KEPT = 256
 
@@ -74,6 +78,8 @@ class HandwrittenUpdates:
         # Backwards since the last update, the most for one update, and the step that was open at the last of them.
         self._backwards = self._most = 0
         self._open_step = -1
+        # Since the last step of an optimizer: backwards after which changed weights are looked for, those with changes.
+        self._looked_after = self._unreported = 0
         # Class of an optimizer of the model that has not stepped after some backwards in training mode.
         self._idle = ""
         #: Whether the part searches for such updates.
@@ -90,10 +96,9 @@ class HandwrittenUpdates:
         self.on = False
         self._optimizer.stepped(optimizer)
         self._most = max(self._most, self._backwards)
-        self._backwards = 0
+        self._backwards = self._looked_after = self._unreported = 0
         self._seen.clear()
         self._loose.clear()
-        self._updates.on_step = lambda optimizer: None
 
     def look(self, *, replaced: bool = False) -> bool:
         """A model is about to be called, a backward about to run, or the run is over: was there an update?
@@ -112,6 +117,8 @@ class HandwrittenUpdates:
                 self._take(replaced=False)
         if not self._seen:
             return False
+        if not self.on:
+            return self._look_past_optimizer()
         seen = self._seen
         replaced = replaced or any(each.replaced() for each in seen)
         changed = self._followed.changed(seen) or replaced or (self._followed.is_habit and self._is_on_device())
@@ -123,6 +130,16 @@ class HandwrittenUpdates:
             return False
         self._followed.in_a_row += self._backwards == 1
         return self._take(replaced=replaced)
+
+    def _look_past_optimizer(self) -> bool:
+        """Whether weights change after backwards although no optimizer steps, so that these changes are updates."""
+        seen, self._seen = self._seen, []
+        self._unreported += any(each.replaced() for each in seen) or self._followed.changed(seen)
+        if self._unreported < _PASSED_BY:
+            return False
+        self._optimizer.passed_by(self._unreported - 1)
+        self._search_again()
+        return self._take(replaced=False)
 
     def _settle(self) -> None:
         self.look(replaced=self._replacing)
@@ -154,14 +171,13 @@ class HandwrittenUpdates:
 
     def look_back(self) -> None:
         """Steps were alike, and after the last backwards the usual update was not observed."""
-        if not self.on and self._optimizer.is_replaced():
+        if not self.on and self._optimizer.is_replaced(missed=True):
             self._search_again()
             self._take(replaced=False)
 
     def _search_again(self) -> None:
         """PyTorch's hooks no longer report the optimizer's steps."""
         self.on = self.found = True
-        self._updates.on_step = self.stop
 
     def _take(self, *, replaced: bool) -> bool:
         """There was an update; returns whether the fast path may take the steps to come."""
@@ -204,6 +220,11 @@ class HandwrittenUpdates:
         if not self.on:
             self._optimizer.note()
             self._count()
+            many = self._backwards >= _MANY_TIMES * max(1, self._most)
+            if many and self._looked_after < _LOOKED_AFTER and not self._current.in_forward:
+                self._looked_after += 1
+                with torch.no_grad():
+                    self._seen = self._followed.note((), again=True)
             return
         self._backwards += 1
         if self._backwards == _MANY_TIMES and not self._idle and not self.found:
@@ -235,6 +256,7 @@ class HandwrittenUpdates:
         if step.mode_step != self._open_step:
             self._most = max(self._most, self._backwards)
             self._open_step, self._backwards = step.mode_step, 0
+            self._looked_after = self._unreported = 0
         self._backwards += 1
 
     def _parameters(self) -> list[Tensor]:
