@@ -73,6 +73,8 @@ class StepClock:
         self._held: list[OpenStep] = []
         # Models that were called so often in a row that they are being evaluated, with a loss or without.
         self._phase: set[int] = set()
+        # Models that were trained, and whether always in training mode.
+        self._trained: dict[int, bool] = {}
         # Models that were called with gradients.
         self._called: set[int] = set()
         #: The model whose call opens a TRAIN step, None where no call does.
@@ -155,8 +157,10 @@ class StepClock:
             step = self._open_train(now, self.leaders.get(model, model))
         elif step.forwards:
             last = step.forwards[-1]
-            if not (last.backpropagated or last.training) and last.model == model:
-                # Evaluation without no_grad, seen early: keeps the list of undecided forwards short.
+            alone = not (last.backpropagated or last.training) and last.model == model
+            if alone and self._trained.get(model) is True:
+                # Evaluation without no_grad of a model that is trained in training mode, seen early: keeps the list of
+                # undecided forwards short.
                 self._evaluated(step.forwards.pop(), before=step.mode_step)
         step.helpers += tuple(other.model if other.is_plain else None for other in helped)
         for other in helped:
@@ -238,6 +242,9 @@ class StepClock:
             return
         step.unpause()
         forwards = step.forwards
+        for forward in forwards:
+            if forward.backpropagated:
+                self._trained[forward.model] = forward.training and self._trained.get(forward.model, True)
         if len(forwards) == 1 and forwards[0].backpropagated:
             forwards[0].records.absorb(step.records)
             step.records, step.forwards = forwards[0].records, []

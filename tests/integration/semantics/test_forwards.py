@@ -205,3 +205,25 @@ def test_an_actor_that_never_trains_is_not_captured_for_ever(tmp_path: Path) -> 
     run = watchglass.open_run(tmp_path / "run")
     assert len(run.steps(Mode.EVAL)) == 100
     assert list(run.tensor("gradient/head.weight").steps()) == [0, 1]
+
+
+def test_two_views_of_a_model_in_evaluation_mode_are_one_step(tmp_path: Path) -> None:
+    """A policy and its reference, or two views of a sample; layers that differ in training are switched off."""
+
+    def training(watch: Watch) -> list[Tensor]:
+        model = Stack().eval()
+        watch(model)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        losses = []
+        for number in ALL:
+            first, second = model(batch(number)[0]), model(batch(number + 50)[0])
+            loss = (first - second).square().mean() + first.square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return losses
+
+    run = trained_twice(tmp_path, training)
+    assert run.steps() == ALL
+    assert run.steps(Mode.EVAL) == []

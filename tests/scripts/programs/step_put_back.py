@@ -1,6 +1,6 @@
 """A step that was kept from before the first optimizer is put back: PyTorch's hooks hear of it no more."""
 # /// watchglass
-# headline = "not judged: no hook of PyTorch reported 19 of 40 updates: SGD.step was replaced by a function that calls no hooks"
+# headline = "not judged: no hook of PyTorch reported 19 of 40 updates: SGD.step was replaced by a function that"
 # says = [
 #   "watchglass: SGD.step was replaced by a function that calls no hooks",
 #   "19 training steps from step 21 on bypassed PyTorch's hooks",

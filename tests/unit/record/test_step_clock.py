@@ -225,3 +225,24 @@ def test_any_number_of_micro_batches_is_captured() -> None:
         assert log.clock.train.due
     log.train()
     assert log.seen() == [("TRAIN", 0)]
+
+
+def test_two_calls_of_a_model_that_is_trained_in_evaluation_mode_are_one_step() -> None:
+    log = Log()
+    for _ in range(3):
+        views = [log.clock.forward(grad=True, training=False) for _ in range(2)]
+        for view in views:
+            view.backpropagated = True
+        log.clock.begin_update(1)
+        log.clock.end_update()
+    assert log.seen() == [("TRAIN", 0), ("TRAIN", 1), ("TRAIN", 2)]
+
+
+def test_a_long_evaluation_without_no_grad_is_seen_while_it_goes_on() -> None:
+    log = Log()
+    log.train()
+    for _ in range(40):
+        log.clock.forward(grad=True, training=False)
+    assert len(log.steps) == 40
+    log.train()
+    assert log.seen() == [("TRAIN", 0), *(("EVAL", number) for number in range(40)), ("TRAIN", 1)]
