@@ -103,7 +103,7 @@ class Backwards:
         judged = None
         if (evaluating or due or result.is_cpu) and self._is_classification(function, predictions, target):
             judged = losses.accuracy(function, predictions, target, ignored)
-        if judged is not None:
+        if judged is not None and all(row[0] != "accuracy" for row in records.series):
             records.series.append(("accuracy", Role.METRIC, judged[1], judged[0]))
         if not evaluating:
             forward.if_evaluated = [*forward.if_evaluated, *later.series]

@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 #: Called with the operation, positional and keyword arguments, and the result.
-Observed = Callable[["Operation", tuple[Any, ...], dict[str, Any], Tensor], None]
+Observed = Callable[["Operation", tuple[Any, ...], dict[str, Any], Any], None]
 
 _NUMBERED = re.compile(r"Backward\d*$")
 #: Beyond it a number is a negative axis, which autograd keeps without its sign.
@@ -59,6 +59,7 @@ class Operation(NamedTuple):
         operands: How many tensors it takes.
         constants: Its other arguments.
         numbers: Whether one of the operands may be a number that autograd keeps.
+        several: Whether it may return several tensors, as a tuple.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Operation(NamedTuple):
     operands: int = 1
     constants: tuple[Constant, ...] = ()
     numbers: bool = False
+    several: bool = False
 
 
 def _simple(*names: str) -> Iterable[Operation]:
@@ -304,8 +306,10 @@ def _wrapper(original: Callable[..., Any], operation: Operation) -> Callable[...
         return True
 
     def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if result is not RAISED and type(result) is Tensor:
-            for observer in _attending:
+        if result is RAISED or not (type(result) is Tensor or (operation.several and isinstance(result, tuple))):
+            return
+        for observer in _attending:
+            if operation in observer.operations:
                 observer._observed(operation, args, kwargs, result)
 
     return around(original, begin, end, bypass=compiling)

@@ -16,6 +16,7 @@ from watchglass.capture.pytorch.autograd_graph import differentiates, note_outpu
 from watchglass.capture.pytorch.calls_ahead import CallAhead
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import compiling
+from watchglass.capture.pytorch.counted_answers import CountedAnswers
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.fast_path import FastPath
 from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
@@ -69,6 +70,7 @@ class RootCalls:
         # Whether a root was in training mode as it was last called with gradients.
         self._training: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._habits = Habits()
+        self._answers = CountedAnswers(current, lambda: capture.compiled.expected)
         self._handwritten = HandwrittenLosses(current, self._record_loss, lambda: capture.compiled.expected)
 
     def attach(self, root: nn.Module) -> None:
@@ -200,6 +202,7 @@ class RootCalls:
         )
         current.helping = forward.helps
         self._handwritten.called(root, evaluating=clock.evaluation is not None)
+        self._answers.called(root, evaluating=clock.evaluation is not None)
         if current.helping:
             return
         if not grad and model != self._fast_path.pattern.model:
@@ -301,6 +304,7 @@ class RootCalls:
                 current.phases.end_in(forward.records)
             self._evaluated(root, forward, output)
             self._handwritten.returned(root, forward, output)
+            self._answers.returned(root, forward, output)
             if not forward.has_loss and not current.hook.started:
                 current.sources.keep(root, forward, tensors_in(output))
             self._returned(output)
