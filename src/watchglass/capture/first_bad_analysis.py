@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from watchglass.capture.module_places import Place
+from watchglass.records import OperationFault
 
 
 @dataclass(slots=True, eq=False)
@@ -87,20 +88,29 @@ class Found(NamedTuple):
         place: The module at fault, None where it is none.
         tensor: Name of the first bad tensor.
         sentence: The answer in words.
+        operation: The operation at fault, None where it is not known.
     """
 
     where: str
     place: Place | None
     tensor: str
     sentence: str
+    operation: OperationFault | None = None
+
+    def by(self, operation: OperationFault | None) -> Found:
+        """This answer with the operation at fault, which comes first in its sentence."""
+        if operation is None:
+            return self
+        return self._replace(operation=operation, sentence=f"{operation.sentence}; {self.sentence}")
 
     def to_json(self, level: str, **more: Any) -> dict[str, Any]:
         """Data of a ``first_bad_module`` fact."""
         place = self.place
+        operation = {} if self.operation is None else {"operation": self.operation.to_json()}
         return {
             "level": level, "where": self.where, "module": place.path if place else "",
             "module_type": place.module_type if place else "", "tensor": self.tensor, "sentence": self.sentence,
-            "refused": "", **more,
+            "refused": "", **operation, **more,
         }  # fmt: skip
 
 
@@ -168,9 +178,10 @@ def in_data(place: Place, path: str) -> Found:
 
 
 def in_loss(seen: Iterable[Seen], function: str) -> Found:
-    """All modules are finite, the loss is not."""
+    """All modules are finite, the loss is not; ``function`` made it, "" where that is not known."""
     largest = max((look.magnitude for each in seen for look in ends(each) if look.finite), default=0.0)
-    sentence = f"all modules are finite (largest output magnitude {largest:.3g}); {function} made the loss not finite"
+    made = f"the result of {function}" if function else "the loss that the script computes from them"
+    sentence = f"all modules are finite (largest output magnitude {largest:.3g}), {made} is not"
     return Found("loss", None, "loss", sentence)
 
 
@@ -179,7 +190,7 @@ def of_loss(seen: Sequence[Seen], function: str, *, chained: bool) -> Found:
 
     Args:
         seen: Its forwards.
-        function: The function that made it.
+        function: The function that made it, "" where that is not known.
         chained: Whether its argument was exactly the output of the last forward.
     """
     found = next(filter(None, map(in_forward, seen)), None)

@@ -40,6 +40,11 @@ from watchglass.records.module_times import (
     StepModules as StepModules,
     UntimedModules as UntimedModules,
 )
+from watchglass.records.operations import (
+    FAULT_KINDS as FAULT_KINDS,
+    FaultKind as FaultKind,
+    OperationFault as OperationFault,
+)
 from watchglass.records.operators import (
     MemoryTotals as MemoryTotals,
     ModuleOperator as ModuleOperator,

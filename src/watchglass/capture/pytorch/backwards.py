@@ -193,9 +193,11 @@ class Backwards:
             if isinstance(state, ForwardState):
                 state.loss = value
             if math.isfinite(value):
+                for looks in current.events.finite_loss:
+                    looks(step, roots[0].grad_fn)
                 return
         for listener in current.events.loss_suspected:
-            listener(step, value)
+            listener(step, value, roots[0].grad_fn)
 
     def after_backward(self) -> None:
         """The backward is over: the forwards that it ran through are known."""

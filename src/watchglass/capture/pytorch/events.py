@@ -160,7 +160,8 @@ class Events:
         each_backward_began: Not about captured steps: a backward of a watched model is about to run.
         each_backward_ended: Not about captured steps: it has ended, maybe by an exception.
         loss_suspected: Not about captured steps: a backward begins from a loss that is not finite, or that is a
-            readback, so that it is not known yet whether it is.
+            readback, so that it is not known yet whether it is; with autograd's node that made the loss.
+        finite_loss: Not about captured steps: a backward begins from one loss on the CPU that is finite; with its node.
         each_update_began: Not about captured steps: gradients are final, and an optimizer is about to use them; with
             whether a scaler is at work, so that they may overflow.
         gradients_suspected: Not about captured steps: gradients are not finite, named by their parameters in order of
@@ -193,7 +194,8 @@ class Events:
     each_forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     each_backward_began: list[Callable[[], None]] = field(default_factory=list)
     each_backward_ended: list[Callable[[], None]] = field(default_factory=list)
-    loss_suspected: list[Callable[[OpenStep, float | Readback], None]] = field(default_factory=list)
+    loss_suspected: list[Callable[[OpenStep, float | Readback, Any], None]] = field(default_factory=list)
+    finite_loss: list[Callable[[OpenStep, Any], None]] = field(default_factory=list)
     each_update_began: list[Callable[[OpenStep, bool], None]] = field(default_factory=list)
     gradients_suspected: list[Callable[[OpenStep, list[str] | LateGradients], None]] = field(default_factory=list)
     each_update_ended: list[Callable[[OpenStep, Optimizer], None]] = field(default_factory=list)

@@ -216,6 +216,9 @@ class FastPath:
                 finite = _LEAST < loss < _MOST
             except (RuntimeError, TypeError, ValueError):
                 finite = False
+            looks = self._current.looks_at_loss
+            if looks is not None and finite and looks(tensors.grad_fn):
+                finite = False
             backwards = self._backwards
             if finite and not backwards:
                 if self._phases is not None:

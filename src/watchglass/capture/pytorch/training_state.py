@@ -57,6 +57,8 @@ class TrainingState:
         recomputed: Whether a backward was seen to call models or to run others inside it.
         objectives: The losses that each model is trained on.
         every_gradient: Whether the gradients of steps that are not captured are examined as well.
+        looks_at_loss: Given the node that made a finite loss, before its backward, returns whether the step must leave
+            the fast path; None where no loss needs a look.
         foreign: Optimizers of parameters that belong to no watched model.
         silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
         begin_step: Called when a TRAIN step has opened.
@@ -89,6 +91,7 @@ class TrainingState:
     recomputed: bool = False
     objectives: Objectives = field(default_factory=Objectives)
     every_gradient: bool = False
+    looks_at_loss: Callable[[Any], bool] | None = None
     begin_step: Callable[[OpenStep], None] = lambda step: None
     next_observed: Callable[[int], int] = lambda step: sys.maxsize
     phases: StepPhases | None = None

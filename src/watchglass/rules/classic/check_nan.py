@@ -20,6 +20,7 @@ class CheckNaN(Rule):
     Fires when: one of them holds a NaN. Infinite values are not reported, nor is a step that a gradient scaler skipped:
         ExplodingTensor judges both, and searches for the first module.
     Usual causes: a learning rate that is too high, NaN in the data, log or division by zero in the loss.
+        An operation outside the range where its value or its gradient is finite, which is named where it is known.
     What to try: see ExplodingTensor.
     Costs: nothing beyond the statistics that are captured by default.
     Source: exact; SageMaker Debugger documentation (ExplodingTensor with only_nan).
@@ -45,8 +46,8 @@ class CheckNaN(Rule):
         what = "the loss is NaN" if bad_loss else f"{names[0]} holds NaN"
         yield self.finding(
             view,
-            severity=Severity.ERROR,
-            subject="NaN",
+            severity=Severity.WARNING if culprit.harmless else Severity.ERROR,
+            subject=f"unharmed: {culprit.symptoms[0]}" if culprit.harmless else "NaN",
             tensors=names[:16] or ["loss"],
             value=math.nan,
             message=f"{what} at step {view.mode_step}{culprit.sentence}",

@@ -27,11 +27,15 @@ class ExplodingTensor(Rule):
 
     Looks at: the loss and the finiteness of gradients at every step; statistics of all tensors at captured steps.
     Fires when: a value is NaN or infinite. The severity is `error` in the loss, a gradient or a weight. It is `warning`
-        in an activation while the loss is finite, and in a validation loss. It is `info` for a step that a gradient
+        in an activation while the loss is finite, in a validation loss, and in a loss whose gradients are zero (a mean
+        over labels that are all ignored). It is `info` for a step that a gradient
         scaler skipped, because loss scaling is meant to skip steps. It is also `info` for activations that are negative
         infinity and nothing worse, because masks are made that way.
     Usual causes: a learning rate that is too high, NaN in the data, log or division by zero in the loss.
-    What to try: lower the learning rate if the loss rose before; otherwise inspect the batch and the named module.
+        An operation outside the range where its value or its gradient is finite: a root of zero, a logarithm of zero,
+        a division by zero, a row of attention that is masked whole. It is named where it is known.
+    What to try: the cure of the named operation; lower the learning rate if the loss rose before; otherwise inspect the
+        batch and the named module.
     Costs: nothing while the loss is finite; statistics that are captured anyway show the faulty tensor.
     Source: SageMaker Debugger documentation; house: the search for the first bad module.
     """
@@ -90,10 +94,13 @@ class ExplodingTensor(Rule):
         culprit = find_culprit(view, bad, bad_loss=bad_loss)
         # If a module is named only later (by hooks that were armed after the first failure), a second finding names it.
         named_now = any(not fact.data.get("refused") for fact in named)
+        if culprit.harmless and not self.broken:
+            return self._unharmed(view, loss, culprit)
         subject = "first bad module" if self.broken and named_now and not self.named else "training"
         self.broken, self.named = True, self.named or named_now
-        word = "NaN" if loss is None or np.isnan(loss) else "infinite"
-        what = f"the loss became {word}" if bad_loss else f"{culprit.name or 'a gradient'} became NaN or infinite"
+        what = (
+            f"the loss became {_word(loss)}" if bad_loss else f"{culprit.name or 'a gradient'} became NaN or infinite"
+        )
         tensors = list(dict.fromkeys([*([culprit.name] if culprit.name else []), *bad.names[:15]]))
         message = f"{what} at step {view.mode_step}{culprit.sentence}"
         jump = learning_rates.jump(view)
@@ -111,6 +118,18 @@ class ExplodingTensor(Rule):
                 **(jump.evidence if jump else {}),
                 "nonfinite_tensors": len(bad),
             },
+        )
+
+    def _unharmed(self, view: StepView, loss: float | None, culprit: Culprit) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject=f"unharmed: {culprit.symptoms[0]}",
+            tensors=["loss"],
+            value=loss if loss is not None else math.nan,
+            message=f"the loss is {_word(loss)} at step {view.mode_step}{culprit.sentence}",
+            symptoms=culprit.symptoms,
+            evidence={**culprit.to_json(), **signals.evidence(view)},
         )
 
     def _more(self, view: StepView, culprit: Culprit) -> list[str]:
@@ -188,3 +207,7 @@ class ExplodingTensor(Rule):
             f"(after training step {view.train_step}), while training values are finite",
             symptoms=("nonfinite_validation",),
         )
+
+
+def _word(loss: float | None) -> str:
+    return "NaN" if loss is None or math.isnan(loss) else "infinite"

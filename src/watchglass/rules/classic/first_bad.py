@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from watchglass.records import Fact, Role, TensorInfo
+from watchglass.records import FAULT_KINDS, Fact, Role, TensorInfo
 from watchglass.tables import Statistics, StepView
 
 #: Places in first_bad_module facts, and their symptoms.
@@ -29,6 +30,7 @@ class Culprit:
         module_type: Its class name.
         sentence: Continues "the loss became NaN at step 3": begins with a separator, or is "".
         symptoms: Its symptoms for a diagnosis.
+        operation: Data of the operation at fault, None where it is not known.
     """
 
     where: str = ""
@@ -37,10 +39,24 @@ class Culprit:
     module_type: str = ""
     sentence: str = ""
     symptoms: tuple[str, ...] = ()
+    operation: Mapping[str, Any] | None = None
+
+    @property
+    def harmless(self) -> bool:
+        """Whether its gradients are zero, so that training goes on unharmed."""
+        return self.operation is not None and bool(self.operation.get("harmless"))
 
     def to_json(self) -> dict[str, Any]:
         """For the evidence of a finding."""
-        return {"where": self.where, "module": self.module, "module_type": self.module_type}
+        found: dict[str, Any] = {"where": self.where, "module": self.module, "module_type": self.module_type}
+        if self.operation is not None:
+            code = str(self.operation.get("code") or "")
+            place = " ".join(filter(None, (str(self.operation.get("place") or ""), f"({code})" if code else "")))
+            found |= {
+                "failed_operation": self.operation.get("operation"), "failed_kind": self.operation.get("kind"),
+                "failed_place": place,
+            }  # fmt: skip
+        return found
 
 
 def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
@@ -88,13 +104,18 @@ def _from_fact(view: StepView, fact: Fact) -> Culprit:
     module_type, tensor = str(data.get("module_type") or ""), str(data.get("tensor") or "")
     info = view.catalog.by_name(tensor)
     sentence = " ".join(str(data.get("sentence") or "").split()).rstrip(".")
+    operation = data.get("operation")
+    known = operation if isinstance(operation, Mapping) and operation.get("kind") in FAULT_KINDS else None
     return Culprit(
         where=where,
         name=tensor or module,
         module=module,
         module_type=module_type,
         sentence=f": {sentence}" if sentence else f"; first in {where} of {_describe(module, module_type)}",
-        symptoms=(_SYMPTOMS[where], *(_half(info) if info is not None else ())),
+        # An operation that is known has its own cause, and the place alone only fits others.
+        symptoms=((str(known["kind"]),) if known is not None else (_SYMPTOMS[where],))
+        + (_half(info) if info is not None else ()),
+        operation=known,
     )
 
 

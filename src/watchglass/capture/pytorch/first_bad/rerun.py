@@ -11,9 +11,11 @@ from torch import Tensor
 
 from watchglass.capture import first_bad_analysis
 from watchglass.capture.first_bad_analysis import Found
+from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.forward_replay import alike, loss_of, refusal, repeat, unchanged, verified
+from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.forward_state import ForwardState
@@ -39,8 +41,13 @@ class Rerun:
         self._hook = current.hook
         self._weights = weights
 
-    def of_forward(self, step: OpenStep) -> dict[str, Any]:
+    def of_forward(self, step: OpenStep, start: Any, lines: Lines) -> dict[str, Any]:
         """Why the loss is not finite, as data of a fact.
+
+        Args:
+            step: The step.
+            start: Autograd's node that made the loss.
+            lines: Lines of the script.
 
         Raises:
             RefusedError: A re-run cannot give the answer.
@@ -52,12 +59,24 @@ class Rerun:
         with self._rerun(state, graph=False) as trace:
             outputs = self._outputs(state, trace, graph=False)
             by = _checked(state, outputs, loss_of(state, outputs))
-        function = state.loss_call[0] if state.loss_call is not None else "the loss"
+        function = state.loss_call[0] if state.loss_call is not None else ""
         found = first_bad_analysis.of_loss([trace.seen], function, chained=self._current.chained > 0)
         last = self._current.forward
-        if found.place is None and any(each is not last and not each.backpropagated for each in step.forwards):
+        operation = None
+        if found.where in ("forward", "loss"):
+            operation = operations.of_forward(start, lines, besides=self.outputs() if found.where == "loss" else ())
+        if (
+            operation is None
+            and found.place is None
+            and any(each is not last and not each.backpropagated for each in step.forwards)
+        ):
             raise RefusedError("the loss came from several forwards, and only the last can be repeated")
-        return _reported(found, by)
+        return _reported(found.by(operation), by)
+
+    def outputs(self) -> list[Any]:
+        """Nodes that made the output of the last forward, where it is known."""
+        output = self._current.output() if self._current.output is not None else None
+        return [] if output is None or output.grad_fn is None else [output.grad_fn]
 
     def of_backward(self, step: OpenStep, bad: Sequence[str]) -> dict[str, Any]:
         """Why these parameters' gradients are not finite although the loss is, as data of a fact.
@@ -73,6 +92,7 @@ class Rerun:
             by = _checked(state, outputs, loss)
             with torch.enable_grad(), alone():
                 heads, sent = _heads(state, outputs, loss)
+                operation = operations.of_backward(heads[0].grad_fn) if len(heads) == 1 else None
                 gradients = torch.autograd.grad(heads, wanted, sent, allow_unused=True)
         found = first_bad_analysis.in_backward(trace.seen)
         if found is None and not all(map(_is_finite, gradients)):
@@ -81,7 +101,7 @@ class Rerun:
             several = sum(other.backpropagated for other in step.forwards) > 1
             last = "the backward of the step's last forward is finite, and only that can be repeated"
             raise RefusedError(last if several else _NOT_REPEATED)
-        return _reported(found, by)
+        return _reported(found.by(operation) if found.where == "backward" else found, by)
 
     def _given(self, state: ForwardState) -> Found | None:
         """Whether the inputs of the model are not finite already."""

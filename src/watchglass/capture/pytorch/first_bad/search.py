@@ -18,14 +18,21 @@ from torch.optim import Optimizer
 from watchglass.capture import first_bad_analysis
 from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.first_bad_analysis import Found
+from watchglass.capture.pytorch.autograd_graph import Graph, is_parameter
 from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.events import ForwardCall
+from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
+from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.rerun import Rerun
+from watchglass.capture.pytorch.first_bad.suspects import Suspects
 from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
 from watchglass.capture.pytorch.first_bad.weights import Weights
+from watchglass.capture.pytorch.module_tree import is_compiled
 from watchglass.capture.pytorch.parameter_reader import LateGradients
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import OpenStep, Readback
+from watchglass.records import OperationFault
 
 _LATE = "on a device the loss is read after the update has changed the weights"
 _UNTESTED = "the loss was known before the update, but re-runs on a device are not tested yet"
@@ -48,9 +55,54 @@ class FirstBadModule:
         # Set by the recorder's thread, which reads numbers from devices first.
         self._late = False
         self._coming: DeviceRows | None = None
+        self._lines = Lines()
+        self._suspects = Suspects()
+        # The step whose gradients an operation may spoil.
+        self._feared: tuple[OpenStep, OperationFault] | None = None
         current.events.add(self)
+        current.hook.detach_with(lambda: self._lines.note(False))
 
-    def loss_suspected(self, step: OpenStep, loss: float | Readback) -> None:
+    def each_forward_began(self, call: ForwardCall) -> None:
+        """An outermost module is about to be called: in one step, lines inside of it are wanted."""
+        self._lines.note(self._reads(call) and self._suspects.wants_lines)
+
+    def each_forward_ended(self, call: ForwardCall) -> None:
+        """It has returned: what follows, up to the backward, computes the loss."""
+        self._lines.note(self._reads(call))
+
+    def each_backward_began(self) -> None:
+        """The loss is computed."""
+        self._lines.note(False)
+
+    def resting(self, on: bool) -> None:
+        """Steps take the fast path."""
+        self._lines.note(False)
+
+    def _reads(self, call: ForwardCall) -> bool:
+        """Whether the graph of a step is to be read."""
+        if not call.step.due or self._done or is_compiled(call.root):
+            return False
+        return self._suspects.wants(call.forward.model)
+
+    def finite_loss(self, step: OpenStep, start: Any) -> None:
+        """A backward begins from a finite loss: its gradients may not be finite."""
+        current = self._current
+        if self._done or self._next_steps.on or start is None:
+            return
+        model = current.forward.model if current.forward is not None else 0
+        if step.due and self._suspects.wants(model):
+            graph = Graph(start, is_parameter)
+            paths = operations.paths_of(graph)
+            self._lines.learn(graph, paths)
+            self._suspects.learn(model, graph, paths, self._lines)
+            current.looks_at_loss = self._suspects.are_bad if self._suspects.all else None
+        if self._suspects.all and self._suspects.are_bad(start):
+            operation = operations.of_backward(start, self._lines)
+            if operation is not None:
+                self._feared = step, operation
+                current.every_gradient = True
+
+    def loss_suspected(self, step: OpenStep, loss: float | Readback, start: Any) -> None:
         """A backward begins from a loss that is not finite, or that only the recorder's thread will read."""
         if not isinstance(loss, float):
             self._on_device(step, loss)
@@ -58,13 +110,25 @@ class FirstBadModule:
         self._current.hook.flush()
         step.records.facts.append(("nonfinite_loss", "backward", {"value": str(loss)}))
         if self._next_steps.on:
-            self._next_steps.loss_failed(step, loss)
-        elif not self._done:
+            self._next_steps.loss_failed(step, loss, start, self._lines)
+        elif not self._done and not self._is_harmless(step, start):
             try:
-                answer = self._poisoned(step) or self._rerun.of_forward(step)
+                answer = self._poisoned(step) or self._rerun.of_forward(step, start, self._lines)
             except RefusedError as reason:
+                operation = operations.of_forward(start, self._lines)
                 answer = _LOSS.to_json("flags", refused=str(reason))
+                if operation is not None:
+                    answer = Found("loss", None, "loss", operation.sentence, operation).to_json("graph")
             self._answer(step, "loss", answer)
+
+    def _is_harmless(self, step: OpenStep, start: Any) -> bool:
+        """Whether the loss is not finite, but its gradients are zero: recorded, and the search goes on."""
+        operation = operations.of_forward(start, self._lines)
+        if operation is None or not operation.harmless:
+            return False
+        found = Found("loss", None, "loss", operation.sentence, operation)
+        step.records.facts.append(("first_bad_module", "loss", found.to_json("graph")))
+        return True
 
     def gradients_suspected(self, step: OpenStep, bad: list[str] | LateGradients) -> None:
         """The loss is finite, but gradients are not, or may not be."""
@@ -73,8 +137,12 @@ class FirstBadModule:
                 self._later(step, "update point", lambda: self._last(names) if (names := bad.bad()) else None)
             return
         self._current.hook.flush()
+        feared, self._feared = self._feared, None
         if self._next_steps.on:
             self._next_steps.gradients_failed(step, self._last(bad))
+        elif feared is not None and feared[0] is step and not self._done:
+            answer = self._poisoned(step) or self._last(bad).by(feared[1]).to_json("graph")
+            self._answer(step, "update point", answer)
         elif not self._done:
             try:
                 answer = self._poisoned(step) or self._rerun.of_backward(step, bad)
@@ -106,13 +174,22 @@ class FirstBadModule:
     def each_update_ended(self, step: OpenStep, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         self._weights.writers.add(optimizer)
+        if self._feared is not None:
+            # Its gradients were finite.
+            self._feared = None
+            self._suspects.alarmed()
+        if self._current.every_gradient and not self._next_steps.on:
+            self._current.every_gradient = False
         if self._next_steps.on:
             self._next_steps.updated(step, type(optimizer).__name__)
 
     def _answer(self, step: OpenStep, source: str, answer: dict[str, Any]) -> None:
         self._done = True
+        self._current.looks_at_loss = None
         step.records.facts.append(("first_bad_module", source, answer))
-        if answer["refused"] or (answer["where"] == "loss" and not answer["verified"]):
+        if answer["refused"] or (
+            answer["where"] == "loss" and not answer.get("verified") and "operation" not in answer
+        ):
             self._next_steps.arm(step)
 
     def _later(self, step: OpenStep, source: str, find: Callable[[], Found | None]) -> None:

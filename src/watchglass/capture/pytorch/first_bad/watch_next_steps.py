@@ -19,7 +19,9 @@ from watchglass.capture.first_bad_analysis import Found
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
+from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.extremes import bring_back
+from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weight, Weights
 from watchglass.capture.pytorch.module_tree import is_compiled, unwrap
@@ -88,15 +90,17 @@ class NextStepsWatch:
         self._forget()
         self._failed = self._step = self._updated = None
 
-    def loss_failed(self, step: OpenStep, loss: float) -> None:
-        """The loss is not finite, and its backward has not run yet."""
+    def loss_failed(self, step: OpenStep, loss: float, start: Any, lines: Lines) -> None:
+        """The loss is not finite, and its backward, which begins at the node ``start``, has not run yet."""
         last = self._current.forward
         seen = [trace.seen for forward, trace in self._traces if forward is last or not forward.backpropagated]
         looks = [look for each in seen for look in each.looks]
         if any(look.coming is not None for look in looks):
             self.losses.append(loss)
         elif looks:
-            found = first_bad_analysis.of_loss(seen, "the loss", chained=self._current.chained > 0)
+            found = first_bad_analysis.of_loss(seen, "", chained=self._current.chained > 0)
+            if found.where in ("forward", "loss"):
+                found = found.by(operations.of_forward(start, lines))
             self._answer(step, step.records, "loss", found)
 
     def gradients_failed(self, step: OpenStep, last: Found) -> None:
@@ -136,7 +140,7 @@ class NextStepsWatch:
                 failed |= any(look.bad for each in seen for look in first_bad_analysis.ends(each))
                 found = first_bad_analysis.of_gradients(seen) if gradients and not failed else None
                 if failed and any(each.looks for each in seen):
-                    found = first_bad_analysis.of_loss(seen, "the loss", chained=False)
+                    found = first_bad_analysis.of_loss(seen, "", chained=False)
             if found is None:
                 return None
             self._answered = True

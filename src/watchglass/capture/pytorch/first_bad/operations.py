@@ -1,0 +1,448 @@
+"""Which operation first made values that are not finite, from autograd's graph of a step that has failed.
+
+Each kind of node has a check that reads what the node has saved: the values that it was given, or its result. The graph
+shows operations outside of modules, too: a loss that the script wrote itself. Only tensors on the CPU are read. Nodes
+keep the graph alive, so nothing here outlives the callback that reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from watchglass.capture.first_bad_analysis import Look
+from watchglass.capture.pytorch.autograd_graph import (
+    ARRANGES,
+    CONSTANT,
+    Graph,
+    axis_of,
+    is_parameter,
+    saved_tensor,
+    signed,
+)
+from watchglass.capture.pytorch.first_bad.extremes import look_at
+from watchglass.capture.pytorch.first_bad.lines import Lines
+from watchglass.records import OperationFault
+
+#: Reads what a node of a graph has saved; None where it is not at fault.
+_Check = Callable[[Graph, int], "OperationFault | None"]
+#: Operations on the way from a loss down to one whose line is known.
+_LONGEST_WAY = 256
+#: Operations that may lie between a probability and its logarithm.
+_MOST_BETWEEN = 8
+#: Where ``nll_loss`` keeps its reduction: that of a mean.
+_MEAN = 1
+_LOGARITHMS = {"Log": 0.0, "Log2": 0.0, "Log10": 0.0, "Log1P": -1.0}
+#: Ends of the domain, where the derivative is infinite, and whether the value is infinite there, too.
+_DOMAINS = {
+    "Acos": (-1.0, 1.0, False), "Asin": (-1.0, 1.0, False), "Atanh": (-1.0, 1.0, True), "Erfinv": (-1.0, 1.0, True),
+    "Logit": (0.0, 1.0, True), "Acosh": (1.0, math.inf, False),
+}  # fmt: skip
+_EXPONENTIALS = ("Exp", "Expm1")
+_SPREADS = ("Var", "Std", "VarMean", "StdMean")
+_DECOMPOSITIONS = {"LinalgEigh": "eigenvalues", "LinalgSvd": "S", "LinalgEig": "eigenvalues"}
+_SOFTMAXES = ("Softmax", "LogSoftmax")
+
+
+def of_forward(start: Any, lines: Lines | None = None, *, besides: Iterable[Any] = ()) -> OperationFault | None:
+    """The first operation that made values that are not finite of finite ones; None where none is found.
+
+    Args:
+        start: The node that made the loss.
+        lines: Lines of the script.
+        besides: Nodes that made outputs of modules whose values are all finite: nothing below them is at fault.
+    """
+    graph = Graph(start, is_parameter)
+    left_out = _below(graph, besides)
+    for at in range(len(graph)):
+        if at not in left_out:
+            fault = _forward_fault(graph, at)
+            if fault is not None:
+                return _placed(fault, graph, at, lines)
+    return None
+
+
+def of_backward(start: Any, lines: Lines | None = None) -> OperationFault | None:
+    """The operation nearest to a finite loss whose gradient is not finite; None where none is found.
+
+    Args:
+        start: The node that made the loss, before a backward runs through it.
+        lines: Lines of the script.
+    """
+    graph = Graph(start, is_parameter)
+    for at in range(len(graph) - 1, -1, -1):
+        fault = _backward_fault(graph, at) or _discarded(graph, at)
+        if fault is not None:
+            return _placed(fault, graph, at, lines)
+    return None
+
+
+def _placed(fault: OperationFault, graph: Graph, at: int, lines: Lines | None) -> OperationFault:
+    if lines is None:
+        return fault
+    place, code = lines.of(graph.nodes[-1], paths_of(graph).get(at))
+    return replace(fault, place=place, code=code)
+
+
+def paths_of(graph: Graph) -> dict[int, tuple[int, ...]]:
+    """A way from the start of a graph to each operation: which operand is followed at each."""
+    if not len(graph):
+        return {}
+    found: dict[int, tuple[int, ...]] = {len(graph) - 1: ()}
+    for at in range(len(graph) - 1, -1, -1):
+        way = found.get(at)
+        if way is None or len(way) >= _LONGEST_WAY:
+            continue
+        for number, operand in enumerate(graph.below[at]):
+            if operand.at != CONSTANT:
+                known = found.get(operand.at)
+                if known is None or len(known) > len(way) + 1:
+                    found[operand.at] = (*way, number)
+    return found
+
+
+def _discarded(graph: Graph, at: int) -> OperationFault | None:
+    """A result that is not finite does not reach a finite loss: a gradient of zero times infinity does."""
+    found = _forward_fault(graph, at)
+    if found is None or found.harmless:
+        return None
+    kind = "untaken_branch" if is_chosen_from(graph, at) else found.kind
+    return OperationFault(kind, found.operation, True, found.low, found.high, found.numbers)
+
+
+def is_chosen_from(graph: Graph, at: int) -> bool:
+    """Whether a choice follows an operation, before anything that mixes elements."""
+    reached = {at}
+    for index in range(at + 1, len(graph)):
+        if any(each.at in reached for each in graph.below[index]):
+            if graph.bases[index] == "Where":
+                return True
+            reached.add(index)
+    return False
+
+
+def _below(graph: Graph, nodes: Iterable[Any]) -> set[int]:
+    numbers = {node: at for at, node in enumerate(graph.nodes)}
+    waiting = [numbers[node] for node in nodes if node in numbers]
+    found: set[int] = set()
+    while waiting:
+        at = waiting.pop()
+        if at not in found:
+            found.add(at)
+            waiting += [each.at for each in graph.below[at] if each.at != CONSTANT]
+    return found
+
+
+def _forward_fault(graph: Graph, at: int) -> OperationFault | None:
+    return _checked(_FORWARD, graph, at)
+
+
+def _backward_fault(graph: Graph, at: int) -> OperationFault | None:
+    fault = _checked(_BACKWARD, graph, at)
+    if fault is not None and is_chosen_from(graph, at):
+        return OperationFault("untaken_branch", fault.operation, True, fault.low, fault.high, fault.numbers)
+    return fault
+
+
+def _checked(checks: Mapping[str, _Check], graph: Graph, at: int) -> OperationFault | None:
+    check = checks.get(graph.bases[at])
+    try:
+        with torch.no_grad():
+            return None if check is None else check(graph, at)
+    except (RuntimeError, TypeError, ValueError):
+        return None  # tensors of other classes, and those inside a transform or a dispatch mode
+
+
+# -- reading what nodes have saved -------------------------------------------------------------------------------------
+
+
+def _tensor(graph: Graph, at: int, name: str) -> Tensor | None:
+    value = saved_tensor(graph.nodes[at], name)
+    return value if value is not None and value.is_cpu else None
+
+
+def _look(value: Tensor | None) -> Look | None:
+    return None if value is None or not value.numel() else look_at(value)
+
+
+def _saved(graph: Graph, at: int, name: str = "self") -> Look | None:
+    return _look(_tensor(graph, at, name))
+
+
+def _name(graph: Graph, at: int) -> str:
+    return graph.names[at] if graph.names[at] and not graph.names[at].endswith("Backward0") else graph.bases[at].lower()
+
+
+def _fault(
+    kind: str, operation: str, look: Look | None = None, *, backward: bool = False, **numbers: Any
+) -> OperationFault:
+    low, high = (math.nan, math.nan) if look is None else (look.low, look.high)
+    return OperationFault(kind, operation, backward, low, high, numbers)
+
+
+def _source(graph: Graph, at: int, also: tuple[str, ...] = ()) -> int:
+    """The operation whose values an operation is given, past what only arranges them."""
+    for _ in range(_MOST_BETWEEN):
+        below = [each.at for each in graph.below[at] if each.at != CONSTANT]
+        if not below:
+            return CONSTANT
+        at = below[0]
+        if graph.kinds[at] != ARRANGES and graph.bases[at] not in also:
+            return at
+    return CONSTANT
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _logarithm(graph: Graph, at: int) -> OperationFault | None:
+    look, zero = _saved(graph, at), _LOGARITHMS[graph.bases[at]]
+    if look is None or not look.finite or look.low > zero:
+        return None
+    operation = graph.bases[at].lower()
+    if look.low < zero:
+        return _fault("log_of_negative", operation, look)
+    source = _source(graph, at, ("Rsub", "Sub"))
+    made = graph.bases[source] if source != CONSTANT else ""
+    kind = {"Softmax": "log_of_softmax", "Sigmoid": "log_of_sigmoid"}.get(made, "log_of_zero")
+    return _fault(kind, operation, look)
+
+
+def _domain(graph: Graph, at: int) -> OperationFault | None:
+    look, (low, high, infinite) = _saved(graph, at), _DOMAINS[graph.bases[at]]
+    if look is None or not look.finite:
+        return None
+    if look.low < low or look.high > high:
+        return _fault("outside_domain", graph.bases[at].lower(), look)
+    if infinite and (look.low == low or look.high == high):
+        return _fault("end_of_domain", graph.bases[at].lower(), look)
+    return None
+
+
+def _domain_gradient(graph: Graph, at: int) -> OperationFault | None:
+    look, (low, high, _) = _saved(graph, at), _DOMAINS[graph.bases[at]]
+    if look is not None and look.finite and (look.low == low or look.high == high):
+        return _fault("end_of_domain", graph.bases[at].lower(), look, backward=True)
+    return None
+
+
+def _root(graph: Graph, at: int) -> OperationFault | None:
+    """A square root of which only the result is saved: NaN shows that something negative, or NaN, was given."""
+    look = _saved(graph, at, "result")
+    if look is None or not math.isnan(look.high) or _is_bad(graph, at):
+        return None
+    return _fault("root_of_negative", "sqrt")
+
+
+def _root_gradient(graph: Graph, at: int) -> OperationFault | None:
+    look = _saved(graph, at, "result")
+    if look is None or not look.finite or look.low > 0:
+        return None
+    return _fault("root_at_zero", "sqrt", Look(look.low**2, look.high**2), backward=True)
+
+
+def _inverse_root(graph: Graph, at: int) -> OperationFault | None:
+    look = _saved(graph, at, "result")
+    if look is None or look.high < math.inf or _is_bad(graph, at):
+        return None
+    return _fault("root_of_negative" if math.isnan(look.high) else "division_by_zero", graph.bases[at].lower())
+
+
+def _exponent(graph: Graph, at: int) -> float | None:
+    value = graph.saved(at, "exponent")
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _power(graph: Graph, at: int) -> OperationFault | None:
+    exponent, base = _exponent(graph, at), _tensor(graph, at, "self")
+    look = _look(base)
+    if exponent is None or base is None or look is None or not look.finite:
+        return None
+    operation = f"pow with exponent {exponent:g}"
+    if look.low < 0 and not exponent.is_integer():
+        return _fault("root_of_negative", operation, look)
+    if exponent < 0 and look.low <= 0 <= look.high and bool((base == 0).any()):
+        return _fault("division_by_zero", operation, look)
+    if exponent > 1 and look.magnitude > 1 and exponent * math.log(look.magnitude) > math.log(_largest(base)):
+        return _fault("product_overflow", operation, look, dtype=_dtype(base))
+    return None
+
+
+def _power_gradient(graph: Graph, at: int) -> OperationFault | None:
+    exponent, look = _exponent(graph, at), _saved(graph, at)
+    if exponent is None or look is None or not look.finite or not 0 < exponent < 1 or look.low > 0:
+        return None
+    return _fault("root_at_zero", f"pow with exponent {exponent:g}", look, backward=True)
+
+
+def _division(graph: Graph, at: int) -> OperationFault | None:
+    divisor = _tensor(graph, at, "other")
+    look = _look(divisor)
+    if divisor is None or look is None or not look.finite or not bool((divisor == 0).any()):
+        return None
+    source = graph.below[at][0].at
+    if divisor.numel() == 1 and source != CONSTANT and graph.bases[source] == "Sum":
+        return _fault("mean_of_nothing", "mean")
+    return _fault("division_by_zero", "div", look)
+
+
+def _reciprocal(graph: Graph, at: int) -> OperationFault | None:
+    look = _saved(graph, at, "result")
+    if look is None or (look.low > -math.inf and look.high != math.inf):
+        return None
+    return _fault("division_by_zero", "reciprocal")
+
+
+def _exponential(graph: Graph, at: int) -> OperationFault | None:
+    result = _tensor(graph, at, "result")
+    look = _look(result)
+    if result is None or look is None or look.high != math.inf or _is_bad(graph, at):
+        return None
+    return _fault("exponential_overflow", graph.bases[at].lower(), limit=f"{math.log(_largest(result)):.3g}")
+
+
+def _product(graph: Graph, at: int) -> OperationFault | None:
+    one, other = _tensor(graph, at, "self"), _tensor(graph, at, "other")
+    looks = _look(one), _look(other)
+    if one is None or other is None or looks[0] is None or looks[1] is None:
+        return None
+    if not (looks[0].finite and looks[1].finite):
+        return None
+    product = _look(one * other)
+    if product is None or product.finite:
+        return None
+    look = Look(min(looks[0].low, looks[1].low), max(looks[0].high, looks[1].high))
+    return _fault("product_overflow", "mul", look, dtype=_dtype(one))
+
+
+def _spread(graph: Graph, at: int) -> OperationFault | None:
+    value = _tensor(graph, at, "self")
+    if value is None:
+        return None
+    chosen = graph.saved(at, "dim") or ()
+    axes = [axis_of(axis, value.dim()) for axis in chosen] or range(value.dim())
+    elements = math.prod(value.shape[axis] for axis in axes)
+    correction = graph.saved(at, "correction", 1)
+    if elements == 1 and (correction is None or correction == 1):
+        return _fault("spread_of_one", graph.bases[at].removesuffix("Mean").lower(), elements=1)
+    return None
+
+
+def _mean(graph: Graph, at: int) -> OperationFault | None:
+    return None if graph.saved(at, "self_sym_numel", 1) else _fault("mean_of_no_rows", "mean")
+
+
+def _labels(graph: Graph, at: int) -> OperationFault | None:
+    total, labels = _tensor(graph, at, "total_weight"), _tensor(graph, at, "target")
+    if total is None or labels is None or graph.saved(at, "reduction") != _MEAN or float(total):
+        return None
+    given = _saved(graph, at)
+    if given is not None and given.bad:
+        return None
+    ignored = signed(int(graph.saved(at, "ignore_index", -100)))
+    if bool((labels == ignored).all()):
+        return _fault("labels_all_ignored", "nll_loss", labels=labels.numel(), ignored=ignored)
+    return _fault("labels_weigh_nothing", "nll_loss", labels=labels.numel())
+
+
+def _softmax(graph: Graph, at: int) -> OperationFault | None:
+    result = _tensor(graph, at, "result")
+    if result is None or not result.dim() or not result.numel():
+        return None
+    bad = result.isnan().all(axis_of(int(graph.saved(at, "dim", -1)), result.dim()))
+    rows, masked = int(bad.sum()), _mask(graph, _source(graph, at, ("Mul", "Div")), at)
+    if not rows or masked is False or (masked is None and rows == bad.numel()):
+        return None
+    operation = "softmax" if graph.bases[at] == "Softmax" else "log_softmax"
+    return _fault("row_masked_whole", operation, rows=rows, all_rows=bad.numel())
+
+
+def _mask(graph: Graph, source: int, at: int) -> bool | None:
+    """Whether a mask lies before a softmax: None where its place is in an addition, whose mask is not saved."""
+    nearest = next((each.at for each in graph.below[at] if each.at != CONSTANT), CONSTANT)
+    bases = {graph.bases[each] for each in (source, nearest) if each != CONSTANT}
+    if bases & {"MaskedFill", "Where"}:
+        return True
+    return None if "Add" in bases else False
+
+
+def _ctc(graph: Graph, at: int) -> OperationFault | None:
+    losses = _tensor(graph, at, "result0")
+    if losses is None or not bool(losses.isinf().any()) or graph.saved(at, "zero_infinity"):
+        return None
+    inputs, targets = _lengths(graph, at, "input_lengths"), _lengths(graph, at, "target_lengths")
+    bad = losses.isinf().reshape(-1).tolist()
+    if len(inputs) != len(bad) or len(targets) != len(bad):
+        return None
+    first = bad.index(True)
+    return _fault(
+        "target_too_long", "ctc_loss", targets=sum(bad), all_targets=len(bad), target=targets[first],
+        input=inputs[first],
+    )  # fmt: skip
+
+
+def _lengths(graph: Graph, at: int, name: str) -> list[int]:
+    value = graph.saved(at, name)
+    if value is None:
+        tensor = _tensor(graph, at, name)
+        return [] if tensor is None else [int(each) for each in tensor.reshape(-1).tolist()]
+    return [int(each) for each in value]
+
+
+def _decomposition(graph: Graph, at: int) -> OperationFault | None:
+    values = _tensor(graph, at, _DECOMPOSITIONS[graph.bases[at]])
+    if values is None or not values.dim() or values.shape[-1] < 2 or values.is_complex():
+        return None
+    if not bool((values.sort(-1).values.diff(dim=-1) == 0).any()):
+        return None
+    return _fault("equal_eigenvalues", graph.bases[at].removeprefix("Linalg").lower(), backward=True)
+
+
+def _power_product_gradient(graph: Graph, at: int) -> OperationFault | None:
+    """``xlogy`` at zero: finite, with a gradient that holds the logarithm of zero."""
+    look = _saved(graph, at, "other")
+    if look is not None and look.finite and look.low == 0:
+        return _fault("log_of_zero", "xlogy", look, backward=True)
+    return None
+
+
+def _is_bad(graph: Graph, at: int) -> bool:
+    """Whether what an operation was given is known to hold NaN already: its source has saved its result."""
+    source = _source(graph, at)
+    if source == CONSTANT:
+        return False
+    look = _saved(graph, source, "result")
+    return look is not None and math.isnan(look.high)
+
+
+def _largest(value: Tensor) -> float:
+    return torch.finfo(value.dtype).max if value.is_floating_point() else math.inf
+
+
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+#: By kind of node: of values that are not finite.
+_FORWARD: Mapping[str, _Check] = {
+    **dict.fromkeys(_LOGARITHMS, _logarithm),
+    **dict.fromkeys(_DOMAINS, _domain),
+    **dict.fromkeys(_EXPONENTIALS, _exponential),
+    **dict.fromkeys(_SPREADS, _spread),
+    **dict.fromkeys(_SOFTMAXES, _softmax),
+    **dict.fromkeys(("NllLoss", "NllLoss2D"), _labels),
+    **dict.fromkeys(("CtcLoss", "CudnnCtcLoss"), _ctc),
+    "Sqrt": _root, "Rsqrt": _inverse_root, "Pow": _power, "Div": _division, "Reciprocal": _reciprocal,
+    "Mul": _product, "Mean": _mean,
+}  # fmt: skip
+#: By kind of node: of finite values whose gradient is not finite.
+_BACKWARD: Mapping[str, _Check] = {
+    **dict.fromkeys(_DOMAINS, _domain_gradient),
+    **dict.fromkeys(_DECOMPOSITIONS, _decomposition),
+    "Sqrt": _root_gradient, "Pow": _power_gradient, "Xlogy": _power_product_gradient,
+}  # fmt: skip

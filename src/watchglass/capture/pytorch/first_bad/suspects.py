@@ -1,0 +1,149 @@
+"""Operations of a finite loss whose gradient may be infinite, looked at before each backward.
+
+A backward lets go of what its graph has saved, so afterwards nothing shows which operation made a gradient that is not
+finite. The graphs of a few captured steps show where such operations are: a square root, an exponential, a division
+below ``torch.where``. Most training runs have none, and pay nothing. For the others the values of these operations are
+looked at before each backward: if one is where its gradient is infinite, the whole graph is read, and the gradients of
+the step are examined.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from watchglass.capture.pytorch.autograd_graph import Graph, saved_tensor
+from watchglass.capture.pytorch.first_bad.lines import Lines
+from watchglass.capture.pytorch.first_bad.operations import is_chosen_from
+
+#: Graphs that are read for each model, operations that are looked at, and steps down to them from the loss.
+_MOST_LOOKS, _MOST_SUSPECTS, _MOST_STEPS = 3, 8, 48
+#: Nodes of a graph in whose forward lines are noted.
+_MOST_NODES = 512
+#: False alarms after which an operation is no longer looked at.
+_MOST_ALARMS = 3
+
+
+class Suspect(NamedTuple):
+    """One operation.
+
+    Attributes:
+        path: From the node that made the loss down to it: which operand is followed at each.
+        name: Name of its node.
+        saved: What it has saved that shows its values.
+        low: It is where its gradient is infinite if one of these values is this or less.
+        high: The same if one is this or more.
+        near: Whether only values that are ``low`` exactly count.
+    """
+
+    path: tuple[int, ...]
+    name: str
+    saved: str
+    low: float
+    high: float
+    near: bool = False
+
+
+#: By kind of node: what is saved, the limits, whether ``near``, and whether only a choice makes its loss finite.
+_LIMITS: dict[str, tuple[str, float, float, bool, bool]] = {
+    "Sqrt": ("result", 0.0, math.inf, False, False),
+    "Pow": ("self", 0.0, math.inf, False, False),
+    "Acos": ("self", -1.0, 1.0, False, False),
+    "Asin": ("self", -1.0, 1.0, False, False),
+    "Xlogy": ("other", 0.0, math.inf, False, False),
+    "Exp": ("result", -math.inf, math.inf, False, False),
+    "Log": ("self", 0.0, math.inf, False, True),
+    "Rsqrt": ("result", -math.inf, math.inf, False, True),
+    "Reciprocal": ("result", -math.inf, math.inf, False, True),
+    "Div": ("other", 0.0, 0.0, True, True),
+}  # fmt: skip
+
+
+class Suspects:
+    """The operations to look at. For the training thread."""
+
+    def __init__(self) -> None:
+        #: All of them.
+        self.all: list[Suspect] = []
+        self._looks: dict[int, int] = {}
+        self._alarms: dict[Suspect, int] = {}
+        self._hit: list[Suspect] = []
+        #: Whether the lines of some are not known yet: those inside of modules.
+        self.wants_lines = False
+
+    def wants(self, model: int) -> bool:
+        """Whether a graph of this model is to be read."""
+        return self._looks.get(model, 0) < _MOST_LOOKS
+
+    def learn(self, model: int, graph: Graph, paths: dict[int, tuple[int, ...]], lines: Lines) -> None:
+        """Find the operations in the graph of a loss."""
+        self._looks[model] = self._looks.get(model, 0) + 1
+        for at in range(len(graph) - 1, -1, -1):
+            limits = _LIMITS.get(graph.bases[at])
+            path = paths.get(at)
+            if limits is None or path is None or len(path) > _MOST_STEPS or len(self.all) >= _MOST_SUSPECTS:
+                continue
+            saved, low, high, near, discarded = limits
+            if graph.bases[at] == "Pow" and not _is_root(graph, at):
+                continue
+            if discarded and not is_chosen_from(graph, at):
+                continue
+            value = saved_tensor(graph.nodes[at], saved)
+            suspect = Suspect(path, graph.nodes[at].name(), saved, low, high, near)
+            if value is None or not value.is_cpu or (near and value.numel() == 1) or suspect in self.all:
+                continue
+            if self._alarms.get(suspect, 0) < _MOST_ALARMS:
+                self.all.append(suspect)
+        start = graph.nodes[-1] if len(graph) else None
+        unknown = any(not lines.knows(start, suspect.path) for suspect in self.all if _at(suspect, start) is not None)
+        self.wants_lines = unknown and len(graph) <= _MOST_NODES
+
+    def are_bad(self, start: Any) -> bool:
+        """Whether one of them is where its gradient is infinite.
+
+        Args:
+            start: Autograd's node that made the loss, before the backward.
+        """
+        self._hit = [suspect for suspect in self.all if _is_bad(suspect, start)]
+        return bool(self._hit)
+
+    def alarmed(self) -> None:
+        """The gradients were finite although one of them was bad: it is dropped if that happens again and again."""
+        for suspect in self._hit:
+            self._alarms[suspect] = alarms = self._alarms.get(suspect, 0) + 1
+            if alarms >= _MOST_ALARMS and suspect in self.all:
+                self.all.remove(suspect)
+        self._hit = []
+
+
+def _is_root(graph: Graph, at: int) -> bool:
+    exponent = graph.saved(at, "exponent")
+    return isinstance(exponent, (int, float)) and 0 < exponent < 1
+
+
+def _is_bad(suspect: Suspect, start: Any) -> bool:
+    node = _at(suspect, start)
+    value = None if node is None else saved_tensor(node, suspect.saved)
+    return value is not None and value.is_cpu and value.numel() > 0 and _reaches(value, suspect)
+
+
+def _at(suspect: Suspect, start: Any) -> Any:
+    """The node of a suspect in the graph of a loss; None where there is another in its place."""
+    node = start
+    for number in suspect.path:
+        below = node.next_functions
+        if number >= len(below) or (node := below[number][0]) is None:
+            return None
+    return node if node is not None and node.name() == suspect.name else None
+
+
+def _reaches(value: Tensor, suspect: Suspect) -> bool:
+    with torch.no_grad():
+        if suspect.near:
+            return bool((value == suspect.low).any())
+        if suspect.low > -math.inf and float(value.min()) <= suspect.low:
+            return True
+        return (suspect.high < math.inf or suspect.low == -math.inf) and float(value.max()) >= suspect.high
