@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import watchglass
+from waiting import until
 from watchglass import open_run
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.evaluate import is_judged
 
 
 def train(model: nn.Module, steps: int) -> None:
@@ -38,6 +42,51 @@ def test_other_settings_hold_at_once_also_on_the_fast_path(run_path: Path) -> No
             F.cross_entropy(model(torch.randn(8, 4)), torch.randint(0, 3, (8,))).backward()
             optimizer.step()
     assert list(open_run(run_path).tensor("weight").steps()) == [0, 40, 50]
+
+
+def test_the_same_run_again_ends_the_watch_before_it_and_another_run_does_not(in_tmp_path: Path) -> None:
+    first = watchglass.watch(nn.Linear(4, 3), run="run", strict=True)
+    train(model := nn.Linear(4, 3), 2)
+    second = watchglass.watch(model, run=in_tmp_path / "run", strict=True)
+    assert (first.active, second.active) == (False, True)
+    train(model, 3)
+    other = watchglass.watch(nn.Linear(4, 3), run="other", strict=True)
+    assert second.active
+    other.close()
+    second.close()
+    assert open_run("run", attempt=1).steps() == [0, 1, 2]
+
+
+NOTEBOOK = """
+import torch, watchglass
+from torch import nn
+import torch.nn.functional as F
+def cell():
+    global hook
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = watchglass.watch(model, run="run", rules="default")
+    for _ in range(40):
+        inputs = torch.randn(32, 8)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), (inputs.sum(1) > 0).long()).backward()
+        optimizer.step()
+cell()
+cell()
+hook.close()
+print("closed")
+"""
+
+
+@pytest.mark.slow
+def test_a_cell_that_is_run_again_has_a_verdict_for_each_run(in_tmp_path: Path) -> None:
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, env=environ)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
+    until(lambda: open_run("run").journal.statuses and is_judged(open_run("run")))  # on a slow machine it comes later
+    assert done.stderr.count("watchglass: verdict on ") == 2, done.stderr
+    assert done.stderr.count("40 training steps in ") == 2, done.stderr
+    assert "held by" not in done.stderr
 
 
 def test_a_script_may_go_to_another_folder_before_its_first_step(

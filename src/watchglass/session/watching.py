@@ -20,6 +20,7 @@ from watchglass.config import (
     EvaluatorConfig,
     SessionConfig,
     SettingsLayer,
+    absolute,
     check_names,
     environment,
     find_file,
@@ -61,7 +62,9 @@ def watch(
 
     Args:
         model: A ``torch.nn.Module``, as it is called in the training loop.
-        run: Location of the run, a folder or ``s3://bucket/path``; by default ``<script>-<time>`` below ``runs``.
+        run: Location of the run, a folder or ``s3://bucket/path``; by default ``<script>-<time>`` below ``runs``. If
+            this process watches that run already, as a notebook does in a cell that is run again, the watch is ended
+            first, and the run gets a new attempt.
         runs: Folder or prefix for runs without ``run``; by default ``$WATCHGLASS_RUNS``, else ``runs``.
         rules: As on the command line, ``"default"`` or ``"llm,my_rules.py:MyRule"``, or a list of such texts, rule
             classes and rule instances. A separate process evaluates them during the run and prints findings. The
@@ -102,7 +105,10 @@ def watch(
     elif launch is not None and not FRAMEWORKS[owner.name].discovers and not environment.disabled():
         hook = hook_of_launch(launch, owner, settings)
     else:
-        hook = _WatchCall(owner, run=run, **watching, **settings).begin(_default_run(runs))
+        call = _WatchCall(owner, run=run, **watching, **settings)
+        if hook is not None and absolute(call.run) == absolute(hook.config.run):
+            hook.close()  # a cell that is run again: its run ends with its verdict, and continues as a new attempt
+        hook = call.begin(_default_run(runs))
     if hook.active:
         attach(hook, owner, model)
     return hook
@@ -194,6 +200,11 @@ class _WatchCall:
         arguments = SettingsLayer(settings, "the arguments of watch", lambda name: f"SessionConfig: {name}")
         of_rules = (SettingsLayer({"collections": default}), SettingsLayer(by_rules))
         self._config = SessionConfig.merged(path, *of_rules, file, arguments)
+
+    @property
+    def run(self) -> str:
+        """The run that the script names; "" for none."""
+        return self._config.run
 
     def begin(self, run: str) -> Hook:
         """A new hook for the run that the script names, else for ``run``; it becomes the current one."""
