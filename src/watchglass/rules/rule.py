@@ -22,7 +22,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -71,6 +71,10 @@ class Rule(Plugin):
             show; None for none: then no stream is read.
         compares: Parameters that hold the location of another run, whose steps come with every view, see
             :meth:`StepView.reference`; "" for none.
+        starts_with: ``"stage"`` or ``"task"`` for a rule that compares a loss with earlier ones: each stage of the
+            training (:attr:`StepView.stage`), or each whose loss does not go on from that of the stage before
+            (:attr:`StepView.task`), gets a new instance, and at its end :meth:`finish` is called. "" for a rule with
+            one instance for all of them.
         default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` states what it
             needs.
         state_version: Raise it when the meaning of a state field changes; older state is then refused.
@@ -80,6 +84,7 @@ class Rule(Plugin):
     calibrations: ClassVar[Mapping[str, Mapping[str, Any] | type[Rule]]] = {}
     streams: ClassVar[Windows | None] = None
     compares: ClassVar[tuple[str, ...]] = ()
+    starts_with: ClassVar[Literal["", "stage", "task"]] = ""
     default: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
 

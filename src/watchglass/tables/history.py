@@ -6,6 +6,7 @@ the time at which data arrived.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -14,11 +15,16 @@ import numpy.typing as npt
 
 from watchglass.errors import InvalidValueError
 from watchglass.records import DERIVED_FIELDS, SEEN_ROWS, STATISTIC_FIELDS, Fact, Mode, StepEnd, TensorInfo
-from watchglass.stats import RollingBaseline
+from watchglass.stats import RollingBaseline, median
 from watchglass.tables.seen_batches import seen_block
 
 #: Values of a scalar that a view can look back on. Bounds the evaluator's memory for runs of any length.
 SERIES_LIMIT = 4096
+#: Last losses of a stage whose median is its level, and how far from it the first loss of the next stage may lie if
+#: the task is the same: as a share of it, and in standard deviations (house).
+_LEVEL, _SAME_LEVEL, _SAME_SPREADS = 16, 0.5, 4.0
+#: Ratio of the standard deviation to the median absolute deviation of a normal distribution.
+_SIGMA = 1.4826
 
 #: Two losses are the same where they differ by no more than this, relatively or near zero. A penalty on the weights
 #: below this limit changes nothing.
@@ -187,10 +193,15 @@ class History:
         others: How far the number of its newest step is beyond that among its own steps, by mode.
         several: Whether the worker has more models.
         in_turns: Whether another model was trained between its own TRAIN steps, or at them.
+        stage: Number of the stage of the training, from 0: see :meth:`next_stage`.
+        task: The same, without stages whose loss begins where that of the stage before ended.
+        left_at: Of such a stage, the level of the losses before and their robust standard deviation; None of others.
     """
 
     def __init__(self, facts: dict[str, Fact] | None = None, own: dict[str, Fact] | None = None) -> None:
         self.stretches = StretchTracker()
+        self.stage = self.task = 0
+        self.left_at: tuple[float, float] | None = None
         self.own: dict[Mode, int] = {}
         self.others: dict[Mode, int] = {}
         self.several = self.in_turns = False
@@ -198,6 +209,30 @@ class History:
         self._series: dict[tuple[Mode, str], Series] = {}
         self._own = own if own is not None else {}
         self._baselines: dict[BaselineKey, RollingBaseline] = {}
+
+    def next_stage(self, loss: float | None) -> History:
+        """The history of the next stage, in which other parameters are trained, or another optimizer trains them.
+
+        It shares facts and stretches, and has no series yet: what a loss or a rate was before is no measure of what it
+        is now. This history stays as it is.
+
+        Args:
+            loss: The first loss of that stage, of the weights with which the one before ended.
+        """
+        after = History(self._facts, self._own)
+        after.stretches, after.own, after.others = self.stretches, self.own, self.others
+        after.several, after.in_turns = self.several, self.in_turns
+        after.stage, after.task = self.stage + 1, self.task
+        losses = self.series(Mode.TRAIN, "loss", _LEVEL)
+        losses = losses[np.isfinite(losses)]
+        if len(losses) and loss is not None and math.isfinite(loss):
+            level = median(losses.tolist())
+            spread = _SIGMA * median(np.abs(losses - level).tolist())
+            if abs(loss - level) <= max(_SAME_LEVEL * abs(level), _SAME_SPREADS * spread):
+                after.left_at = level, spread
+            else:
+                after.task += 1
+        return after
 
     def add_scalar(self, step: StepEnd, name: str, value: float) -> None:
         """Appends the value of a scalar at a step."""

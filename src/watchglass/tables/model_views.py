@@ -97,8 +97,16 @@ class ModelViews:
         history.own[mode], history.others[mode] = own + 1, others if is_first else end.mode_step - own
 
     def _view(self, model: int, records: StepRecords) -> StepView:
+        history = self._history(model)
+        begins = next((fact.data.get("begins_with") for fact in records.facts if fact.kind == "stage"), None)
+        if begins is not None and model in self._newest:
+            loss = next((value for info, value, _ in records.scalars if info.name == "loss"), None)
+            after = history.next_stage(loss)
+            # Another part of the same data is no other data.
+            if begins != "data" or after.task != history.task:
+                history = self._histories[model] = after
         view = StepView.after(
-            self._history(model), records, run_id=self._run_id, attempt=self._attempt, worker=self._worker,
+            history, records, run_id=self._run_id, attempt=self._attempt, worker=self._worker,
             previous=self._newest.get(model), model=model,
         )  # fmt: skip
         self._newest[model] = view

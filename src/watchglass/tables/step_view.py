@@ -176,6 +176,20 @@ class StepView:
         return self.history.in_turns
 
     @property
+    def stage(self) -> int:
+        """Number of the stage of the training of this model, from 0.
+
+        Another one begins where other parameters are trained, or another optimizer trains them: a new head, a part that
+        is unfrozen, a second loop of the script. :meth:`series` and :meth:`baseline` begin with it.
+        """
+        return self.history.stage
+
+    @property
+    def task(self) -> int:
+        """Number of the stage among those whose loss did not go on from that of the stage before, from 0."""
+        return self.history.task
+
+    @property
     def leads(self) -> bool:
         """Whether the step belongs to this model first: each step is led by one model."""
         return self.model == self.records.end.model

@@ -38,6 +38,7 @@ from watchglass.capture.pytorch.phases import PyTorchPhases
 from watchglass.capture.pytorch.python_windows import CProfile, Pyinstrument
 from watchglass.capture.pytorch.root_calls import RootCalls, describe_training
 from watchglass.capture.pytorch.saving import Saving
+from watchglass.capture.pytorch.stages import TrainingStages
 from watchglass.capture.pytorch.step_windows import StepWindows
 from watchglass.capture.pytorch.tensor_reads import TensorReads
 from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
@@ -76,13 +77,19 @@ class PyTorchAdapter:
         self._hidden = HiddenForwards(self._current, self._capture)
         self._backwards = Backwards(self._current)
         self._optimizers = WatchedOptimizers(self._current, self._readings, self._unknown)
-        self._updates = UpdatePoint(self._current, self._readings, self._capture, self.fast_path, self._optimizers)
+        stages = TrainingStages(self._current.models, self.fast_path.leave)
+        self._current.events.add(stages)
+        hook.detach_with(calls.loads(hook.guard, after=hook.guarded(stages.iterated)))
+        self._updates = UpdatePoint(
+            self._current, self._readings, self._capture, self.fast_path, self._optimizers, stages
+        )
         self._handwritten = HandwrittenUpdates(self._current, self._updates, self._without_optimizer, self._find)
         self._backwards.on_begin = self._before_backward
         self.fast_path.script = self._handwritten
         self.fast_path.on_missed_update = self._handwritten.look_back
         self._backwards.on_end = self._handwritten.after_backward
         UnoptimizedWeights(hook, self._current.models, saving, self._optimizers.living)
+        self._current.models.carried.listen(self._current.events)
         for part in TENSOR_PARTS:
             part(hook, self._current.models, saving, self._current.events)
         FirstBadModule(self._current)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from torch import Tensor, nn
 
 from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.pytorch.carried_state import CarriedState
 from watchglass.capture.pytorch.module_tree import ModuleTree, Parents, inside, unwrap
 
 #: Tensors of no module, after which those that are gone are forgotten.
@@ -38,6 +39,8 @@ class Models:
         self.seen = 0
         # Trained tensors that belong to no module, by identity.
         self._loose: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}
+        #: Which arguments of each are its state.
+        self.carried = CarriedState()
         #: Number of additions: after one, a failed look-up may succeed.
         self.additions = 0
 

@@ -21,6 +21,7 @@ from watchglass.capture.pytorch.module_capture import ModuleCapture
 from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.objective import Objective, groups
 from watchglass.capture.pytorch.parameter_reader import LateGradients, ParameterReader, describe_bad
+from watchglass.capture.pytorch.stages import TrainingStages
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.update_counters import settle_start
 from watchglass.capture.pytorch.watched_optimizers import WatchedOptimizers
@@ -52,6 +53,7 @@ class UpdatePoint:
         capture: Switched off at the update.
         fast_path: Learns from every step that is over.
         optimizers: Those that update watched models.
+        stages: Notices that an update begins a stage of the training.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class UpdatePoint:
         capture: ModuleCapture,
         fast_path: FastPath,
         optimizers: WatchedOptimizers,
+        stages: TrainingStages,
     ) -> None:
         self._current = current
         self._readings = readings
         self._capture = capture
         self._fast_path = fast_path
         self._optimizers = optimizers
+        self._stages = stages
         self._in_scaler = self._stepped_in_scaler = False
         # A closure's first call has the loss of the weights before the update.
         self._first_objectives: dict[int, Objective] | None = None
@@ -355,6 +359,7 @@ class UpdatePoint:
             return  # a closure may be called many times: the first is of the weights as they were
         model = self._meet(step, optimizer)
         self._readings.describe(step, optimizer, model)
+        self._stages.look(step, optimizer, model)
         self._look_at_gradients(step, optimizer, model, scale, scaled=scaled)
         if step.due:
             self._notify(self._current.events.update_began, step, optimizer)

@@ -20,7 +20,7 @@ from watchglass.evaluate.engine.rule_needs import RuleNeeds
 from watchglass.evaluate.engine.rule_status import Fault, RuleFacts, SeatKey, Tally, WorkerFacts, in_order, silence
 from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog
 from watchglass.evaluate.engine.windowing import Cutting
-from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
+from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule, built_in_knowledge, readable_statistics
 from watchglass.store import decode_finding, encode_record, scan
 from watchglass.tables import (
@@ -64,6 +64,7 @@ class _Seat:
         rule: The instance; None where it stopped, or was shown the end.
         folding: Its findings.
         last: The last step that it saw.
+        trained: The last TRAIN step that it saw, for a rule that sees one stage of the training only.
         fault: Why it stopped.
         not_applicable: Why it does not apply.
         ended: Whether it was shown the end.
@@ -76,6 +77,7 @@ class _Seat:
     rule: Rule | None = None
     folding: Folding = field(default_factory=Folding)
     last: StepView | JointStep | None = None
+    trained: StepView | None = None
     fault: Fault | None = None
     not_applicable: str = ""
     ended: bool = False
@@ -178,12 +180,30 @@ class RuleRunner:
             if seat.fault is None:
                 for view in part.views if isinstance(part, JointStep) else (part,):
                     self._needs.look(view)
+            if self._class.starts_with and isinstance(part, StepView):
+                part, ended = self._in_stage(seat, part)
+                new += ended
             if seat.last is None or _newness(part) >= _newness(seat.last):
                 seat.last = part
             if seat.rule is not None and (self._steps or not self.joint):
                 method = getattr(seat.rule, "check_step" if self._steps else "check")
                 new += self._found(seat, self._with_observed(seat, part), "check", method)
         return new
+
+    def _in_stage(self, seat: _Seat, view: StepView) -> tuple[StepView, list[Finding]]:
+        """A step as an instance for its stage sees it, and the findings at the end of the stage before."""
+        new: list[Finding] = []
+        before, number = seat.trained, self._class.starts_with
+        if before is not None and seat.rule is not None and getattr(before, number) != getattr(view, number):
+            # The evaluation that ends with this step was of the stage before.
+            last = replace(before, stretches=view.stretches)
+            new = self._found(seat, last, "finish", seat.rule.finish)
+            if seat.rule is not None:
+                seat.rule = self._ask(seat, view, "start", self._build)
+            view = replace(view, stretches=())
+        if view.mode is Mode.TRAIN:
+            seat.trained = view
+        return view, new
 
     def observe(self, seen: Observation) -> list[Finding]:
         """Takes in an observation: shows a tick at once, and a lost worker with the next step.

@@ -41,14 +41,16 @@ class LossIncreasing(Rule):
         only the first counts, measured from the highest loss of its first `settling` steps. A loss that has been zero
         or below has no ratio, so its limits are `deviations` spreads of at least 16 values. A sum over a number of
         elements that grows at some steps (a policy gradient over episodes) has no level, so only the last counts.
+        A stage in which other parameters are trained, or another optimizer trains them, is followed from its own start.
+        If its loss goes on from that of the stage before, it must also leave the spread that the losses had there.
         * The loss diverges: the median of the last five losses exceeds the loss of the first step, and `diverged` times
         the median of the first losses (after 16 steps, four times that median is enough). This is an `error` once it
         has held for `hopeless` steps, because an overshoot at the start can recover. It is an `info` if the loss may
         have started near zero by chance.
         * The loss has risen from the start, by `rise` times the start, and was never below it. For a classification,
         which starts at guessing, a tenth of that rise is enough.
-        * The loss rises again: two windows in a row lie above twice the best one, above a quarter of the start, and not
-        below the highest window since then.
+        * The loss rises again: two windows in a row lie above twice the best one, further above it than neighbouring
+        losses differ, above a quarter of the start, and not below the highest window since then.
         * The objective is the negative of the loss function's result, and this result grows.
     Usual causes: a learning rate that is too high, no warm-up, a loss with the wrong sign.
     What to try: lower the learning rate, warm it up, clip the gradient norm; check the sign of the loss.
@@ -57,6 +59,7 @@ class LossIncreasing(Rule):
     """
 
     default = True
+    starts_with = "stage"
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see how large updates are"),
@@ -141,6 +144,8 @@ class LossIncreasing(Rule):
         earlier = signals.losses(view, _EARLIER + count)
         recent, earlier = earlier[-count:].tolist(), earlier[:-count].tolist()
         now = median(recent)
+        if self._as_before(view, now):
+            return
         rise = levels.rise(start, now, lowest=self.lowest, before=[*self.start, *earlier] if turns else earlier)
         # A loss that fell at once and then varies near zero has not diverged.
         diverged = rise.reaches(self.diverged, self.deviations) and now > self.start[0]
@@ -172,10 +177,14 @@ class LossIncreasing(Rule):
         if len(found) < 3 or view.in_turns or self._moves(view) or loss_terms.no_level(self.summed):
             return
         first, best, now = found[0], min(found), found[-1]
-        unit = max(levels.spread(self.start), now.error * 4)
+        if self._as_before(view, now.value):
+            return
+        # A rise by no more than neighbouring losses differ is none.
+        spread = levels.spread(signals.losses(view, _EARLIER))
+        unit = max(levels.spread(self.start), spread, now.error * 4)
         above = self.deviations * unit if self.lowest <= 0 else math.inf
         began = levels.level(self.start, lowest=self.lowest)
-        limit = min(2 * best.value, math.inf) if self.lowest > 0 else best.value + above
+        limit = best.value + (max(best.value, spread) if self.lowest > 0 else above)
         risen = now.value > limit and now.above(best) > _CERTAIN
         half = 0.25 * median(self.start) if self.lowest > 0 else best.value + 0.5 * (began - best.value)
         # A loss that falls since it jumped (other data, another phase) is being learned.
@@ -193,12 +202,18 @@ class LossIncreasing(Rule):
             now.value > limit
             and now.above(first) > _CERTAIN
             and best.above(first) > -3
+            and not falling
             and found[-2].value > first.value
         ):
             yield self._finding(
                 view, "trend", now.value, limit, "loss_rises_from_start",
                 f"the loss has risen from the start: {now.value:.3g} at step {view.mode_step}, after {began:.3g}",
             )  # fmt: skip
+
+    def _as_before(self, view: StepView, now: float) -> bool:
+        """Whether a loss is usual for the stage before, from which this one goes on."""
+        left = view.history.left_at
+        return left is not None and now <= left[0] + levels.CERTAIN * left[1]
 
     def _calm(self, view: StepView, rise: levels.Rise) -> bool:
         """Whether the loss may have started near zero by chance, as that of a value network.

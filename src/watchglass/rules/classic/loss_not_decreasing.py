@@ -43,6 +43,7 @@ class LossNotDecreasing(Rule):
     """
 
     default = True
+    starts_with = "task"
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see whether updates move it"),

@@ -28,6 +28,7 @@ class LossOscillating(Rule):
     Source: direction changes as a sign of oscillation: TheDeepChecker; house: the limits.
     """
 
+    starts_with = "stage"
     needs = (Needs(scalars=("loss",), why="to follow the training loss"),)
 
     window: int = parameter(64, help="losses that are judged together", unit="steps", ge=8)

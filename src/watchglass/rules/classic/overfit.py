@@ -50,6 +50,7 @@ class Overfit(Rule):
     """
 
     default = True
+    starts_with = "task"
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), why="to follow the validation loss"),

@@ -26,6 +26,7 @@ class Overtraining(Rule):
     Source: patience of 5 and 10, delta of 0.01: SageMaker Debugger documentation; house: both losses together.
     """
 
+    starts_with = "task"
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), why="to follow the validation loss"),

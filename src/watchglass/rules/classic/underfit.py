@@ -69,6 +69,7 @@ class Underfit(Rule):
     """
 
     default = True
+    starts_with = "task"
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(role=Role.WEIGHT, statistics=("rms",), why="to know the widths of layers"),

@@ -25,6 +25,7 @@ class ZeroLoss(Rule):
     """
 
     default = True
+    starts_with = "task"
     needs = (Needs(scalars=("loss",), why="to see whether it is zero"),)
 
     steps: int = parameter(20, help="first steps that count", unit="steps", ge=2)

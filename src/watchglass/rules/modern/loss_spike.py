@@ -35,6 +35,7 @@ class LossSpike(Rule):
         than 4 in a row: KillLossSpike of LLM Foundry, SkipStepOptimizer of OLMo-core; house: `jump`, `often`.
     """
 
+    starts_with = "stage"
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(facts=("batch", "data_loader"), optional=True, why="to know the batch of a spike"),

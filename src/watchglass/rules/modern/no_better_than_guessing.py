@@ -57,6 +57,7 @@ class NoBetterThanGuessing(Rule):
     """
 
     default = True
+    starts_with = "task"
     needs = (
         Needs(facts=("target_sketch", "output_sketch"), why="to know what a guess reaches"),
         Needs(scalars=("loss",), why="to compare it"),

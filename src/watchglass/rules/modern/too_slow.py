@@ -33,6 +33,7 @@ class TooSlow(Rule):
     """
 
     default = True
+    starts_with = "task"
     needs = (
         Needs(facts=("update_sample",), why="to follow the direction and size of updates"),
         Needs(scalars=("loss",), why="to see whether the run learns"),

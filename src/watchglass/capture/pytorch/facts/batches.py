@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -108,7 +108,7 @@ class Batches:
         sketching = "input_sketch" in self._kinds and self._pace.due(mode, call.forward.model, number)
         if not sketching and "batch" not in self._kinds:
             return
-        samples = _samples(call.arguments, call.kwargs)
+        samples = self._samples(call.root, call.arguments, call.kwargs)
         facts = call.forward.records.facts
         if "batch" in self._kinds and samples:
             more = {"iterations": dict(self._iterations), **self._held(call)}
@@ -117,7 +117,7 @@ class Batches:
             self._sketched = {}
             for chosen in first_of_each_kind(samples):
                 into, taken = _Takers(), chosen
-                for path, tensor in tensors_in(_given(call.arguments, call.kwargs), _MOST_TENSORS):
+                for path, tensor in self._inputs(call.root, call.arguments, call.kwargs):
                     if path == chosen.path:
                         taken = table_sample(path, tensor) or chosen
                         if (memory := _memory(tensor)) is not None:
@@ -132,8 +132,7 @@ class Batches:
 
     def _held(self, call: ForwardCall) -> dict[str, Any]:
         """Whether a script made the first input for this forward, and of how much memory it is a part."""
-        given = _given(call.arguments, call.kwargs)
-        tensor = next((tensor for _, tensor in tensors_in(given, 1)), None)
+        tensor = next((tensor for _, tensor in self._inputs(call.root, call.arguments, call.kwargs)), None)
         if tensor is None or type(tensor) is not Tensor:
             return {}
         before = self._latest.get(call.forward.model)
@@ -141,6 +140,13 @@ class Batches:
         data: dict[str, Any] = {} if before is None else {"same_tensor": before() is tensor}
         part = _part_of_memory(tensor)
         return data if part is None else {**data, "part": part}
+
+    def _inputs(self, root: nn.Module, arguments: Any, kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        return self._models.carried.inputs(root, arguments, kwargs, _MOST_TENSORS)
+
+    def _samples(self, root: nn.Module, arguments: Any, kwargs: Any) -> list[Sample]:
+        found = (sample(path, tensor) for path, tensor in self._inputs(root, arguments, kwargs))
+        return [taken for taken in found if taken is not None]
 
     def _called(self, call: ModuleCall) -> None:
         if self._sketched and call.place.kind is not ModuleKind.CONTAINER:
@@ -203,7 +209,7 @@ class Batches:
         if epoch is None or calls.BACKWARD.nest.inside:
             return
         if torch.is_grad_enabled():
-            self._add(epoch, root, _samples(arguments, kwargs))
+            self._add(epoch, root, self._samples(root, arguments, kwargs))
         else:
             self._end_epoch_start()  # a loader of validation data, or one in between
 
@@ -224,15 +230,6 @@ class Batches:
             epoch.remove.pop()()
         if len(epoch.batches) > 1:
             self._hook.current_records().facts.append(("batch", "first batches", DeferredFact(epoch.data)))
-
-
-def _samples(arguments: Any, kwargs: Any) -> list[Sample]:
-    found = (sample(path, tensor) for path, tensor in tensors_in(_given(arguments, kwargs), _MOST_TENSORS))
-    return [taken for taken in found if taken is not None]
-
-
-def _given(arguments: Any, kwargs: Any) -> tuple[Any, ...]:
-    return (*arguments, *((kwargs,) if kwargs else ()))
 
 
 def _memory(tensor: Any) -> tuple[Any, ...] | None:

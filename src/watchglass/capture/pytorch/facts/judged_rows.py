@@ -54,7 +54,7 @@ class JudgedRows:
         due = self._pace.due(call.step.mode, forward.model, call.step.mode_step)
         self._forward = (id(forward), forward.start_ns) if due else None
         if due and "output_sketch" in self._kinds and call.step.mode is Mode.TRAIN:
-            self._given = _given(call)
+            self._given = _given(self._models, call)
 
     def loss_computed(self, call: LossCall) -> None:
         """A loss function has returned, at a captured step."""
@@ -108,10 +108,10 @@ def about_model(models: Models, forward: Forward) -> dict[str, int]:
     return {"model": forward.model} if models.seen > 1 and forward.model >= 0 else {}
 
 
-def _given(call: ForwardCall) -> SampleInputs | None:
+def _given(models: Models, call: ForwardCall) -> SampleInputs | None:
     """Elements of the first tensor of floats, else of integers, that a batch of samples consists of."""
-    arguments = (*call.arguments, *((call.kwargs,) if call.kwargs else ()))
-    found = [each for _, each in tensors_in(arguments) if _readable(each) and each.dim() > 1]
+    inputs = models.carried.inputs(call.root, call.arguments, call.kwargs)
+    found = [each for _, each in inputs if _readable(each) and each.dim() > 1]
     found.sort(key=lambda each: not each.is_floating_point())
     batch = found[0] if found else None
     if batch is None or batch.shape[0] < LEAST_ROWS or batch.is_complex() or not batch.numel():

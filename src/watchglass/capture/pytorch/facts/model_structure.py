@@ -165,7 +165,7 @@ class Membership:
 
     def _data(self, optimizers: list[Optimizer], stepped: Optimizer) -> dict[str, Any]:
         models = list(self._trainable())
-        with_gradient = [parameter for of_model in models for parameter, _ in of_model if parameter.grad is not None]
+        with_gradient = [parameter for of_model, _ in models for parameter, _ in of_model if parameter.grad is not None]
         # Also by optimizers that are never called.
         made = self._subjects.made_optimizers(with_gradient)
         owned = Counter(map(id, itertools.chain.from_iterable(map(parameters_of, made))))
@@ -174,11 +174,12 @@ class Membership:
             parameters = parameters_of(optimizer)
             by_optimizer[self._subjects.name("optimizer", optimizer)] = self._of(optimizer, parameters)
         left_out, left_out_beside, twice, trainable = [], [], [], 0
-        for of_model in models:
+        for of_model, frozen in models:
             trainable += len(of_model)
             without = [(parameter, name) for parameter, name in of_model if id(parameter) not in owned]
             left_out += without
-            if len(without) < len(of_model):
+            # An optimizer that was made before the head was replaced may hold nothing else but frozen parameters.
+            if len(without) < len(of_model) or any(id(parameter) in owned for parameter in frozen):
                 left_out_beside += [name for parameter, name in without if parameter.grad is not None]
             twice += [name for parameter, name in of_model if owned[id(parameter)] > 1]
         used = [(p, self._models.parameter(p)) for p in parameters_of(stepped) if p.requires_grad]
@@ -208,15 +209,17 @@ class Membership:
             "frozen": _named(frozen),
         }
 
-    def _trainable(self) -> Iterable[list[tuple[Tensor, str]]]:
-        """For each model its parameters that may be trained, with their names in the run."""
+    def _trainable(self) -> Iterable[tuple[list[tuple[Tensor, str]], list[Tensor]]]:
+        """For each model its parameters that may be trained, with their names in the run, and its frozen ones."""
         for tree in self._models:
             owner = tree.owner
-            yield [
+            parameters = list(owner.parameters()) if owner is not None else []
+            named = [
                 (parameter, place.name)
-                for parameter in (owner.parameters() if owner is not None else ())
+                for parameter in parameters
                 if parameter.requires_grad and (place := tree.parameter(parameter)) is not None
             ]
+            yield named, [parameter for parameter in parameters if not parameter.requires_grad]
 
 
 def _named(names: Iterable[str]) -> dict[str, Any]:
