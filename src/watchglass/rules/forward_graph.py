@@ -120,10 +120,8 @@ class ForwardGraph:
             first: Name of the parameter of the first layer.
             last: That of the last.
         """
-        begin = next((at for at, layer in enumerate(self.layers) if layer.name == first), None)
-        if begin is None:
-            return []
-        passed: dict[int, list[str]] = {begin: []}
+        # Of a cell that is used at each step in time, the last step is as near as any.
+        passed: dict[int, list[str]] = {at: [] for at, layer in enumerate(self.layers) if layer.name == first}
         for pair in sorted(self.pairs, key=lambda pair: (pair.first, pair.second)):
             before = passed.get(pair.first)
             if before is None:
@@ -175,12 +173,18 @@ class ForwardGraph:
         return next((width for width, at in narrow if not self._around(at, first, after)), math.inf)
 
     def shortest(self) -> int:
-        """Layers on the shortest way from a first layer to a last one; 0 without layers."""
+        """Layers on the shortest way from a first layer to a last one, steps of one cell once; 0 without layers."""
         after: list[list[int]] = [[] for _ in self.layers]
         for pair in self.pairs:
             after[pair.first].append(pair.second)
         here = set(range(len(self.layers))) - {pair.second for pair in self.pairs}
         for length in range(1, len(self.layers) + 1):
+            waiting = list(here)
+            while waiting:
+                at = waiting.pop()
+                again = {taker for taker in after[at] if self.layers[taker].name == self.layers[at].name != ""} - here
+                here |= again
+                waiting += again
             if any(not after[at] for at in here):
                 return length
             here = {taker for at in here for taker in after[at]}

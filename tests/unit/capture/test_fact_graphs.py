@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from facts_of import facts, watching
+from watchglass.rules.forward_graph import ForwardGraph
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
@@ -153,6 +154,36 @@ def test_layers_and_what_lies_between_them(run_path: Path) -> None:
     ]  # fmt: skip
     assert found["pairs"] == [[0, 1, "layer_norm"], [1, 2, "tanh"], [2, 3, "residual"]]
     assert (found["depth"], found["residuals"], found["normalizations"]) == (4, 1, 1)
+
+
+class Unrolled(nn.Module):
+    """A cell that a script calls for each of some steps in time, and a head for the last one or for each."""
+
+    def __init__(self, cells: int, *, every: bool) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList(nn.Linear(1 + 8 if at == 0 else 16, 8) for at in range(cells))
+        self.head, self.every = nn.Linear(8, 3), every
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        states = [inputs.new_zeros(len(inputs), 8) for _ in self.cells]
+        outputs = []
+        for at in range(inputs.shape[1]):
+            taken = inputs[:, at : at + 1]
+            for number, cell in enumerate(self.cells):
+                states[number] = taken = torch.tanh(cell(torch.cat([taken, states[number]], 1)))
+            outputs.append(self.head(taken))
+        return torch.stack(outputs).mean(0) if self.every else outputs[-1]
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("cells", [1, 2])
+def test_steps_in_time_of_a_cell_are_not_depth(run_path: Path, cells: int, every: bool) -> None:
+    graphs_of(run_path, Unrolled(cells, every=every), lambda model, x, y: F.cross_entropy(model(x), y))
+    (found,) = facts(run_path, "forward_graph")
+    graph = ForwardGraph(found)
+    assert found["layers_count"] > 6 * cells
+    assert (found["depth"], graph.shortest()) == (cells + 1, cells + 1)
+    assert graph.saturating_in_a_row("cells.0.weight", "head.weight") == ([] if cells == 1 else ["tanh", "tanh"])
 
 
 def test_gates_and_attention_are_products(run_path: Path) -> None:

@@ -16,7 +16,7 @@ _FEW = 2
 
 
 class _Chain(NamedTuple):
-    """The longest chain of operations with weights up to a result."""
+    """The longest chain of operations with weights up to a result; one of the same weight counts once."""
 
     layers: int = 0
     residuals: int = 0
@@ -41,6 +41,8 @@ class ForwardReading:
         self.layers: list[list[Any]] = []
         # By layer, as bits: the layers before it.
         self._before: list[int] = []
+        # By identity of a parameter, as bits: the layers that it is the weight of.
+        self._same: dict[int, int] = {}
         self.pairs: dict[tuple[int, int], int] = {}
         self._few: list[dict[str, Any]] = []
         self._normalized = 0
@@ -107,7 +109,10 @@ class ForwardReading:
         self.layers.append([self._layer(weights[0]), name, _inputs(tuple(parameter.shape), name, out), out])
         self._before.append(before)
         own = self._bit(name, self._graph.kinds[at]) if name == "recurrent" or name not in _LINEAR else 0
-        return _State({number: own}, depth._replace(layers=depth.layers + 1))
+        # Steps in time of one cell are not depth.
+        same = self._same.get(id(parameter), 0)
+        self._same[id(parameter)] = same | 1 << number
+        return _State({number: own}, depth if before & same else depth._replace(layers=depth.layers + 1))
 
     def _units(self, at: int, name: str) -> int:
         shape = self._graph.shape(Operand(at, 0))
