@@ -14,10 +14,16 @@ from watchglass.rules import course, learning_rates, loss_terms, neighbours, sig
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import loss_not_decreasing
+from watchglass.stats import median
 from watchglass.tables import StepView
 
+#: Calls without gradients before an update whose inputs are kept.
+_CALLS = 16
 #: A model that predicts this much better than by guessing has learned what it can, or was trained before.
 _ACCURATE = 0.15
+#: Largest difference of any two losses, as a share of them, of a loss that stands still: none in the fourth digit. And
+#: the median ratio of updates to weights above which these move (house).
+_STILL, _MOVE = 1e-4, 1e-6
 #: Share of the loss of guessing evenly from which on a classifier has learned almost nothing.
 _GUESSING = 0.8
 
@@ -34,7 +40,8 @@ class LossNotDecreasing(Rule):
         over a number of elements that grows at some steps (episodes), for several models (a teacher, a target network),
         for a model that acts between its updates (reinforcement learning), and in a resumed attempt. It is also silent
         if the accuracy is above guessing by more than 15 points from the beginning, because such a model was trained
-        before.
+        before. None of these but a resumed attempt silences it if no two losses since the start differ in the fourth
+        digit while updates move the weights: then the value of the loss does not depend on the weights.
     Usual causes: labels that do not belong to the inputs, a learning rate that is too high or too low, no gradient in
         the first layers.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.
@@ -50,6 +57,7 @@ class LossNotDecreasing(Rule):
         Needs(role=Role.WEIGHT, statistics=("rms",), optional=True, why="to compare updates with weights"),
         Needs(facts=("output_sketch",), optional=True, why="to see whether similar inputs have similar targets"),
         Needs(facts=("loss_graph",), optional=True, why="to see over how many elements the loss is summed"),
+        Needs(facts=("batch",), modes=(Mode.TRAIN, Mode.EVAL), optional=True, why="to see calls with the same inputs"),
     )
     calibrations: ClassVar = {"sagemaker": loss_not_decreasing.LossNotDecreasing}
 
@@ -71,6 +79,9 @@ class LossNotDecreasing(Rule):
     accuracy: list[float] = state(list)
     #: See :mod:`watchglass.rules.neighbours`.
     compared: list[list[float]] = state(list)
+    #: Hashes of the inputs of calls without gradients since the last update; updates whose inputs are among them.
+    without: list[str] = state(list)
+    compared_with_itself: int = state(int)
     #: See :func:`watchglass.rules.loss_terms.remember_summed`.
     summed: list[int] = state(list)
 
@@ -78,6 +89,7 @@ class LossNotDecreasing(Rule):
         """A finding at the end of a window."""
         loss = signals.loss(view)
         neighbours.remember(self.compared, view)
+        self._remember_calls(view)
         if view.mode is not Mode.TRAIN:
             self.acted += loss is None
         elif loss is not None and math.isfinite(loss):
@@ -97,7 +109,41 @@ class LossNotDecreasing(Rule):
         if self.seen - self.waited >= self.least:
             yield from self._judge(view)
 
+    def _remember_calls(self, view: StepView) -> None:
+        """Whether the model is called without gradients for the inputs of the same update."""
+        hashes = [name for fact in view.facts("batch") for name in fact.data.get("hashes") or ()]
+        if view.mode is not Mode.TRAIN:
+            self.without = [*self.without, *hashes][-_CALLS:]
+        else:
+            self.compared_with_itself += not set(hashes).isdisjoint(self.without)
+            self.without = []
+
+    def _stands_still(self, view: StepView) -> Iterable[Finding]:
+        """A finding about a loss that weights do not change."""
+        moves = bool(self.ratios) and median(self.ratios) > _MOVE
+        level = max(abs(self.lowest), abs(self.highest))
+        if not moves or self.highest - self.lowest > _STILL * level or level == 0 or signals.resumed(view):
+            return
+        itself = self.compared_with_itself > 0
+        beside = ", and it is called without gradients for the same inputs" if itself else ""
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="flat",
+            tensors=[signals.loss_name(view) or "loss"],
+            value=self.highest - self.lowest,
+            limit=_STILL * level,
+            message=f"the loss stands still: {self.highest:.4g} at each of {self.seen} steps up to step "
+            f"{view.mode_step}, although updates move the weights of the model{beside}",
+            symptoms=("loss_stands_still", *(("compared_with_itself",) if itself else ())),
+            evidence=signals.evidence(view),
+        )
+
     def _judge(self, view: StepView) -> Iterable[Finding]:
+        still = list(self._stands_still(view))
+        if still:
+            yield from still
+            return
         found = course.windows(self.course)
         if len(found) < 2 or self._cannot_tell(view):
             return

@@ -23,7 +23,8 @@ class OptimizerMissesParameter(Rule):
     Looks at: the parameters of the optimizers, statistics of weights, and the parameters that backwards reach.
     Fires when: an optimizer holds other parameters of the same model, and a parameter that has a gradient and that no
         optimizer holds did not change in `patience` captures, or in two and the run ends, as far as it is captured.
-        Where it was frozen before, at the end of the run no capture need show it since then. In other modules in
+        Where it was frozen before, at the end of the run no capture need show it since then. One capture is enough if
+        nothing that the optimizer holds can change. In other modules in
         training mode: a parameter with the same values in `looks` readings of the graph, if most weights of its module
         look freshly initialised. Frozen parameters, pretrained modules, models that only pass gradients on (a
         discriminator, a perceptual loss), and weights that the script updates itself are not reported.
@@ -54,6 +55,8 @@ class OptimizerMissesParameter(Rule):
     last: int = state(int)
     #: Norm and sum of frozen weights, at their latest capture.
     frozen: dict[str, list[float]] = state(dict)
+    #: Whether all that the optimizer holds is frozen, or of no model and without gradients.
+    idle: bool = state(bool)
     #: Weights that have changed although no optimizer holds them.
     moved: list[str] = state(list)
 
@@ -63,12 +66,13 @@ class OptimizerMissesParameter(Rule):
             yield from self._beyond(view, fact.data["parameters"], fact.data["count"])
         for fact in view.facts("membership"):
             self._take(fact.data.get("left_out_beside"))
+            self.idle = _changes_nothing((fact.data.get("optimizers") or {}).get(fact.data.get("stepped")))
         if view.mode is not Mode.TRAIN or not view.captured:
             return
         weights = view.statistics(Role.WEIGHT)
         if self.names:
             self._compare(weights, view.mode_step)
-            yield from self._judge(view, self.patience)
+            yield from self._judge(view, 1 if self.idle else self.patience)
         rows = weights.group.answers.get("frozen weights", lambda: _frozen(weights))
         if rows:  # not captured each time, so those of before stay
             values = zip(weights.l2[rows].tolist(), weights.sum[rows].tolist(), strict=True)
@@ -76,7 +80,7 @@ class OptimizerMissesParameter(Rule):
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The last judgement; a short or slow run has few captures."""
-        yield from self._judge(view, min(self.patience, _FEWEST))
+        yield from self._judge(view, 1 if self.idle else min(self.patience, _FEWEST))
 
     def _compare(self, weights: Statistics, step: int) -> None:
         """Count the captures in which the weights are the same."""
@@ -115,7 +119,8 @@ class OptimizerMissesParameter(Rule):
             value=float(total),
             limit=0.0,
             message=f"no optimizer holds {missed[0]}{others}, although backward computes gradients of "
-            f"{'them' if total > 1 else 'it'}{unchanged}",
+            f"{'them' if total > 1 else 'it'}{unchanged}"
+            + ("; all that the optimizer holds is frozen, or part of no model" if self.idle else ""),
             symptoms=("parameter_without_optimizer",),
         )
 
@@ -148,6 +153,13 @@ class OptimizerMissesParameter(Rule):
             before = {name: [value, _FEWEST] for name, value in self.frozen.items() if name not in self.moved}
             self.seen = {name: seen for name, seen in {**before, **self.seen}.items() if name in self.names}
             self.moved = [name for name in self.moved if name in self.names]
+
+
+def _changes_nothing(held: Any) -> bool:
+    """Whether no parameter of an optimizer of the fact ``membership`` can get a gradient."""
+    if not isinstance(held, dict) or not held["parameters"] or held["foreign_with_gradient"]:
+        return False
+    return bool(held["parameters"] == held["frozen"]["count"] + held["foreign"])
 
 
 def _frozen(weights: Statistics) -> list[int]:

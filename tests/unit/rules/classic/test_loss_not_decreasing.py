@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import MODULES, constant_loss, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
+from watchglass.records import Mode
 from watchglass.rules import find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
@@ -77,3 +80,63 @@ def test_a_model_that_was_trained_before_is_silent(run_path: Path) -> None:
     steps = [Step(scalars={**step.scalars, "accuracy": 0.7}, statistics=step.statistics)
              for step in training(400, loss=constant_loss(1.0))]  # fmt: skip
     assert found(run_path, steps) == []
+
+
+class Policy(nn.Module):
+    """A small model of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(12, 16), nn.Linear(16, 12)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.out(torch.tanh(self.embedding(tokens)))
+        return logits
+
+
+def _log_probability(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    shares = model(tokens[:, :-1]).log_softmax(-1)
+    return shares.gather(-1, tokens[:, 1:, None]).squeeze(-1).sum(-1)
+
+
+class TestAReferenceThatIsThePolicyInRealRuns(RealRuns):
+    """Direct preference optimization with the policy as its own reference; the twin has a copy."""
+
+    rule = "LossNotDecreasing"
+    cause = "reference_is_policy"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        policy = Policy()
+        reference = policy if sick else copy.deepcopy(policy).requires_grad_(False)
+        reference.eval()
+        watch(policy)
+        optimizer = torch.optim.AdamW(policy.parameters(), lr=2e-3)
+        for _ in range(100):
+            chosen = (torch.randint(12, (16, 1)) + torch.arange(8)) % 12
+            rejected = torch.randint(12, (16, 8))
+            with torch.no_grad():
+                before = _log_probability(reference, chosen) - _log_probability(reference, rejected)
+            margin = _log_probability(policy, chosen) - _log_probability(policy, rejected) - before
+            loss = -F.logsigmoid(0.1 * margin).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def test_a_loss_that_stands_still_is_found_beside_calls_without_a_loss(run_path: Path) -> None:
+    """As of a model that acts between its updates; without calls for the same inputs no cause is certain."""
+    acts = [Step(mode=Mode.EVAL, scalars={}) for _ in range(3)]
+    steps = [each for step in training(120, loss=lambda n: 0.6931, noise=0.0) for each in (*acts, step)]
+    (found,) = replay(build_run(run_path, steps, modules=MODULES), [RuleSpec("LossNotDecreasing")]).findings
+    assert "stands still: 0.6931" in found.message
+    assert found.causes[0] == "loss_ignores_weights"
+
+
+@pytest.mark.parametrize(
+    ("loss", "ratio"), [(0.0, 1e-3), (0.6931, 0.0)], ids=["a loss of zero", "weights that do not move"]
+)
+def test_other_losses_that_stay_do_not_stand_still(run_path: Path, loss: float, ratio: float) -> None:
+    acts = [Step(mode=Mode.EVAL, scalars={}) for _ in range(3)]
+    made = training(120, loss=lambda n: loss, noise=0.0, ratio=lambda n, i: ratio)
+    steps = [each for step in made for each in (*acts, step)]
+    assert not replay(build_run(run_path, steps, modules=MODULES), [RuleSpec("LossNotDecreasing")]).findings

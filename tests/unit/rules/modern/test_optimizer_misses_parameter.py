@@ -110,6 +110,31 @@ class TestUnfrozenLateInRealRuns(RealRuns):
             update(model, optimizer, *batch())
 
 
+class TestAHeadThatIsReplacedInRealRuns(RealRuns):
+    """The optimizer of the second stage was made before the head was replaced: all else that it holds is frozen."""
+
+    rule = "OptimizerMissesParameter"
+    cause = "parameter_not_in_optimizer"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        model = classifier()
+        watch(model)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        for _ in range(20):
+            update(model, optimizer, *batch())
+        for parameter in model[:-1].parameters():
+            parameter.requires_grad = False
+        late = None if sick else torch.nn.Linear(16, 2)
+        if late is not None:
+            model[-1] = late
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        if late is None:
+            model[-1] = torch.nn.Linear(16, 2)
+        for _ in range(40):
+            inputs, labels = batch()
+            update(model, optimizer, inputs, labels % 2)
+
+
 class TestOptimizerMissesASecondModuleInRealRuns(RealRuns):
     rule = "OptimizerMissesParameter"
     cause = "parameter_not_in_optimizer"
