@@ -180,7 +180,7 @@ class LossIncreasing(Rule):
         if self._as_before(view, now.value):
             return
         # A rise by no more than neighbouring losses differ is none.
-        spread = levels.spread(signals.losses(view, _EARLIER))
+        spread = levels.spread(signals.losses(view, _EARLIER).tolist())
         unit = max(levels.spread(self.start), spread, now.error * 4)
         above = self.deviations * unit if self.lowest <= 0 else math.inf
         began = levels.level(self.start, lowest=self.lowest)

@@ -213,8 +213,8 @@ class Membership:
         """For each model its parameters that may be trained, with their names in the run, and its frozen ones."""
         for tree in self._models:
             owner = tree.owner
-            parameters = list(owner.parameters()) if owner is not None else []
-            named = [
+            parameters: list[Tensor] = list(owner.parameters()) if owner is not None else []
+            named: list[tuple[Tensor, str]] = [
                 (parameter, place.name)
                 for parameter in parameters
                 if parameter.requires_grad and (place := tree.parameter(parameter)) is not None
