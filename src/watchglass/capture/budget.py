@@ -93,6 +93,8 @@ class Budget:
         step_ns: Smoothed length of a TRAIN step, nanoseconds.
         captures: TRAIN steps captured so far.
         allowance_ns: Cost of captures that is allowed in addition to the share, with the models so far.
+        begins_at: Number of the first step of this process: how many updates were made before it. Captures are dense
+            from there on.
     """
 
     def __init__(self, share: float, fixed: int | None = None, allowance_ns: int = DEFAULT_LIMITS.allowance_ns) -> None:
@@ -126,7 +128,7 @@ class Budget:
         self._least = 1
         self._calm = _RELIEF_CAPTURES
         self._spacing = 1
-        self.captures = 0
+        self.captures = self.begins_at = 0
         self.cost_ns = self.start_ns = 0
         self.train_ns = 0
         self.step_ns = 0.0
@@ -140,17 +142,19 @@ class Budget:
         if self.fixed is not None:
             return self.fixed
         density = self._purse(model).density
-        start = step < _START and density == _DENSEST
-        thinned = 1 if start else 1 << max(0, step.bit_length() - 1 - density)
+        own = step - self.begins_at if step >= self.begins_at else step
+        start = own < _START and density == _DENSEST
+        thinned = 1 if start else 1 << max(0, own.bit_length() - 1 - density)
         return max(self._least, min(self.interval, thinned))
 
     def next_due(self, step: int, model: int = 0) -> int:
-        """The first TRAIN step from ``step`` on that is :meth:`due`.
-
-        A spacing divides the numbers at which it doubles, so the next multiple of it is never beyond one of those.
-        """
-        spacing = self.spacing(step, model)
-        return -(-step // spacing) * spacing
+        """The first TRAIN step from ``step`` on that is :meth:`due`."""
+        while True:
+            spacing = self.spacing(step, model)
+            following = -(-step // spacing) * spacing
+            if following == step:
+                return step
+            step = following  # where the spacing may be twice as long
 
     def pays(self, model: int = 0) -> bool:
         """Whether the remaining budget pays for one more capture of a model."""
@@ -259,7 +263,7 @@ class Budget:
     def goes_on_from(self, before: Budget) -> None:
         """Take over the cost and time so far of the budget that this one replaces."""
         self.cost_ns, self.start_ns, self.train_ns = before.cost_ns, before.start_ns, before.train_ns
-        self.captures, self.allowance_ns = before.captures, before.allowance_ns
+        self.captures, self.begins_at, self.allowance_ns = before.captures, before.begins_at, before.allowance_ns
         self._common_ns, self._purses, self._without_purse = before._common_ns, before._purses, before._without_purse
         self._shared_ns, self._unshared_ns = before._shared_ns, before._unshared_ns
         self._bookkeeping_ns = before._bookkeeping_ns

@@ -534,6 +534,7 @@ class Hook:
 
     def _due(self, mode: Mode, mode_step: int) -> bool:
         if mode is Mode.TRAIN:
+            self.plan.budget.begins_at = self.clock.first_train_step
             due = self.alternating.opens(mode_step, self.clock.called)
             self.cost.step_opened(due=due)
             return due

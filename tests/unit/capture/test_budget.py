@@ -422,3 +422,16 @@ def test_only_a_model_that_is_trained_brings_a_purse() -> None:
     assert budget.due(0, -3)
     assert budget.next_due(5, -3) == 5
     assert budget.allowance_ns == before
+
+
+@pytest.mark.parametrize("begin", [1, 77, 5000, 100_003])
+def test_a_resumed_run_is_dense_from_its_first_step(begin: int) -> None:
+    training = Training(Budget(1e-9), constant(MS), constant(MS), idle_ns=0, number=begin)
+    training.budget.begins_at = begin
+    training.run(1000)
+    assert training.captured[:32] == list(range(begin, begin + 32))
+    rest = [step - begin for step in training.captured[32:]]
+    assert [sum(k <= step < 2 * k for step in rest) for k in (32, 64, 128, 256)] in ([8] * 4, [9, 8, 8, 8])
+    due = [step for step in range(begin, begin + 1000) if training.budget.due(step)]
+    for step in range(begin, begin + 900):
+        assert training.budget.next_due(step) == next(each for each in due if each >= step)
