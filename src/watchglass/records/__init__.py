@@ -51,7 +51,7 @@ from watchglass.records.operators import (
     OperatorTotals as OperatorTotals,
     OperatorWindow as OperatorWindow,
 )
-from watchglass.records.plurals import count as count
+from watchglass.records.plurals import count as count, in_percent as in_percent, rounded as rounded
 from watchglass.records.rows import (
     FACTS as FACTS,
     FINDINGS as FINDINGS,

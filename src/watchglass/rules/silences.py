@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
+from watchglass.records import rounded
 from watchglass.stats import median
 from watchglass.tables import JointStep, Tick
 
@@ -70,5 +71,5 @@ def silence_at(
     limit = max(threshold, factor * usual, pauses * gaps["longest_s"]) * (_TIMES if compiling and pauses else 1)
     late = sorted(worker for worker, seconds in tick.seconds.items() if seconds >= limit)
     have = "has" if len(late) == 1 else "have"
-    since = f"for {tick.silent_s:.0f} s after step {tick.last.mode_step}"
+    since = f"for {rounded(tick.silent_s)} s after step {tick.last.mode_step}"
     return LongSilence(late, limit, usual, f"{', '.join(late[:4])} {have} completed no step {since}") if late else None

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +35,11 @@ from watchglass.store import open_store
 from watchglass.tables import JointStep, Readable, StepView, Written
 from watchglass.testing import Batch, Silence, Step, build_run
 from watchglass.testing.layers import Modules
+
+#: What a message says only of a value that is so.
+_NOT_FINITE = re.compile(r"\b(is|became) (now )?(NaN|infinite)\b")
+#: What no message says of a number that is above zero, and no number that is zero is worth.
+_NOTHING = re.compile(r"(?<![\d.,])-?0(\.0+)? times\b")
 
 
 def views_of(path: str | Path) -> Iterator[StepView]:
@@ -151,6 +158,10 @@ class RuleSuite(ABC):
             assert finding.rule == self.rule.__name__
             assert len(finding.id) == 12
             assert finding.message and not finding.message.endswith("."), "a message is a sentence without its dot"
+            assert (
+                not _NOT_FINITE.search(finding.message) or finding.value is None or not math.isfinite(finding.value)
+            ), f"the message says that a value is not finite, and it is {finding.value}: {finding.message}"
+            assert not _NOTHING.search(finding.message), f"a number is rounded to 0: {finding.message}"
             json.dumps(finding.evidence, allow_nan=False)
             again = Finding.from_json(json.loads(json.dumps(finding.to_json(), allow_nan=False)))
             assert again.to_json() == finding.to_json()

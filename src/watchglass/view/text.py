@@ -6,6 +6,10 @@ import math
 import re
 import shlex
 
+from watchglass.records import in_percent
+
+#: ``"83 %"`` for 0.83; only certainty is 100 %, and only zero is 0 %.
+percent = in_percent
 #: Text that CI runners execute in the output of a job: GitHub a line that begins with "::", GitHub and Azure
 #: "##[" and "##vso[" anywhere, TeamCity "##teamcity[". A terminal may break a long word, also before a "::".
 _COMMAND = re.compile(r"#(?=#+\s*\w*\[)|:(?=:)(?:(?<!\w:)|(?<=\S{32}:))")
@@ -71,13 +75,6 @@ def number(value: float | None) -> str:
 def money(amount: float) -> str:
     """``"39.20"``, ``"1,204.00"``; two significant digits below a hundredth."""
     return f"{amount:,.2f}" if amount == 0 or amount >= 0.01 else f"{amount:.2g}"
-
-
-def percent(ratio: float) -> str:
-    """``"83 %"`` for 0.83; only certainty is 100 %, and only zero is 0 %."""
-    if 0.995 <= ratio < 1 or 0 < ratio < 0.005:
-        return "over 99 %" if ratio > 0.5 else "under 1 %"
-    return f"{100 * ratio:.0f} %"
 
 
 def size(amount: float) -> str:

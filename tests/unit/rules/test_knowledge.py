@@ -222,7 +222,7 @@ def test_a_later_file_builds_on_an_earlier_one(mine: Path, tmp_path: Path) -> No
     ("evidence", "advice"),
     [
         ({"temperature": 5.0, "barista": "me"}, "Heat it from 5 degrees to 60, says me"),
-        ({"temperature": 0.5}, "Heat it from 0 degrees to 50, says nobody"),
+        ({"temperature": 0.5}, "Heat it from 0.5 degrees to 50, says nobody"),
         ({"temperature": "cold", "barista": "me"}, "Heat it, says me"),
         ({"temperature": float("nan"), "barista": 7}, "Heat it, says nobody"),
         ({"temperature": True}, "Heat it, says nobody"),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Finding, ModuleKind, Role, TensorInfo
+from watchglass.rules import built_in_knowledge, find_rule, symptoms_of
 from watchglass.testing import Step, build_run
 
 LAYERS = ("first", "second", "third")
@@ -106,3 +107,21 @@ def test_units_that_are_dead(run_path: Path, window: int) -> None:
     assert finding.message == (
         f"7 of 8 units of bend (ReLU) were zero for every sample of {last} up to step {window - 1}"
     )
+
+
+def test_updates_of_which_most_are_zero_are_not_called_zero_times_the_weights(run_path: Path) -> None:
+    updates = {"first": 0.0, "second": 0.0, "third": 1e-9}
+    (finding,) = found(run_path, "WeightUpdateRatio", [step(LAYERS, update=updates)] * 240)
+    assert finding.message.startswith("updates change most weights not at all in the median up to step ")
+
+
+def test_an_epsilon_that_the_dtype_rounds_to_zero_is_not_replaced_by_itself() -> None:
+    rule = find_rule("AdamEpsilonDominates")
+    assert "epsilon_is_nothing" in symptoms_of(rule)
+    known = built_in_knowledge()
+    assert known.advise("epsilon_dominates", {"lost_epsilon": 1e-8, "dtype": "float16"})[0] == (
+        "Epsilon 1e-08 is zero in float16: use one of at least 1e-4, or keep the weights in float32"
+    )
+    large = known.advise("epsilon_dominates", {"epsilon": 0.1, "large_epsilon": 0.1})[0]
+    assert large.startswith("Epsilon is 0.1: use 1e-8, the default")
+    assert "default" not in known.advise("epsilon_dominates", {"epsilon": 1e-8})[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules import guessing
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -118,7 +118,7 @@ class ClassImbalance(Rule):
     def _finding(
         self, view: StepView, severity: Severity, rare: int, common: int, ratio: float, missed: float | None, of: int
     ) -> Finding:
-        errors = f", and {missed:.0%} of class {of} are mispredicted" if missed is not None else ""
+        errors = f", and {in_percent(missed)} of class {of} are mispredicted" if missed is not None else ""
         return self.finding(
             view,
             severity=severity,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -82,8 +82,8 @@ class Confusion(Rule):
             worst, most = int(right.argmin()), divmod(int(off.argmax()), classes)
             if right[worst] < self.min_diag or off.max() > self.max_off_diag:
                 message = (
-                    f"{right[worst]:.0%} {names.format(worst)} right; {off.max():.0%} have class {most[0]} and "
-                    f"prediction {most[1]}"
+                    f"{in_percent(right[worst])} {names.format(worst)} right; {in_percent(off.max())} have class "
+                    f"{most[0]} and prediction {most[1]}"
                 )
                 yield self.finding(
                     view, severity=severity, subject=f"axis {axis}", value=float(right[worst]), limit=self.min_diag,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -57,8 +57,8 @@ class CorrelatedFeatures(Rule):
                 value=found["share"],
                 limit=self.most if severe else self.share,
                 message=(
-                    f"{found['share']:.0%} of the pairs of {found['features']} input features have a correlation above "
-                    f"0.95, over {found['rows']} rows"
+                    f"{in_percent(found['share'])} of the pairs of {found['features']} input features have a "
+                    f"correlation above 0.95, over {found['rows']} rows"
                 ),
                 symptoms=("features_correlated",) if severe else (),
             )

@@ -92,11 +92,12 @@ class DeadRelu(Rule):
         run = self.runs.get(info.name)
         if run is None or len(run["captures"]) != len(zero):
             nothing = np.zeros(len(zero), np.int64)
-            run = self.runs[info.name] = {"captures": nothing, "values": nothing, "seen": 0}
+            run = self.runs[info.name] = {"captures": nothing, "values": nothing, "seen": 0, "steps": []}
         # Lists after a restart of the evaluator.
         run["captures"] = (np.asarray(run["captures"], np.int64) + 1) * zero
         run["values"] = (np.asarray(run["values"], np.int64) + values) * zero
         run["seen"] += 1
+        run["steps"] = [*run["steps"], view.mode_step][-self.window :]
 
     def _layer(self, view: StepView, info: TensorInfo, window: int) -> Iterable[Finding]:
         run = self.runs[info.name]
@@ -123,6 +124,7 @@ class DeadRelu(Rule):
             f"of the last {'capture' if seen_in == 1 else f'{seen_in} captures'} up to step {self.step}",
             symptoms=("dead_units", *(["all_units_dead"] if every else []), *learning_rates.too_high(view)),
             evidence={"layer": layer, "units": len(dead), "dead_units": count, **signals.optimizer_evidence(view)},
+            since=run["steps"][-min(seen_in, len(run["steps"]))],
         )
 
     @staticmethod

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, rounded
 from watchglass.rules import learning_rates, levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -126,7 +126,8 @@ class ExplodingGradient(Rule):
             return None
         return self._finding(
             view, norm, 10 ** (middle + self.deviations * spread),
-            f"the gradient norm jumped to {norm:.3g} at step {view.mode_step}, {deviations:.1f} robust deviations "
+            f"the gradient norm jumped to {norm:.3g} at step {view.mode_step}, {rounded(deviations, 1)} robust "
+            f"deviations "
             f"above the median of {10**middle:.3g}, and the loss rose with it, from {usual:.3g} to {now:.3g} in the "
             "median",
             "gradient_growth",

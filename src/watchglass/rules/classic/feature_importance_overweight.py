@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -65,7 +65,7 @@ class FeatureImportanceOverweight(Rule):
             tensors=[name],
             value=share,
             limit=self.threshold,
-            message=f"{', '.join(names)} have {100 * share:.0f} % of the importance ({self.importance}) of "
+            message=f"{', '.join(names)} have {in_percent(share)} of the importance ({self.importance}) of "
             f"{len(scores)} features at round {view.mode_step}",
             symptoms=("importance_concentrated",),
             evidence={"features": ", ".join(names)},

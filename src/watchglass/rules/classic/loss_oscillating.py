@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -58,7 +58,7 @@ class LossOscillating(Rule):
                 value=turns,
                 limit=self.changes,
                 message=f"the loss alternates: in the last {self.window} steps up to step {view.mode_step} its "
-                f"direction changed in {100 * turns:.0f} %, by {change:.3g} in the median of a loss of {usual:.3g}",
+                f"direction changed in {in_percent(turns)}, by {change:.3g} in the median of a loss of {usual:.3g}",
                 symptoms=("loss_oscillates",),
                 evidence=signals.optimizer_evidence(view),
             )

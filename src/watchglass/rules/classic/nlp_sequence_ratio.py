@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from watchglass.config import ParameterError, parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -79,6 +79,6 @@ class NLPSequenceRatio(Rule):
                     subject=f"token {token}",
                     value=percent,
                     limit=limit,
-                    message=f"token {token} is {percent:.0f} % of the tokens of {self.sequences} sequences",
+                    message=f"token {token} is {in_percent(percent / 100)} of the tokens of {self.sequences} sequences",
                     symptoms=("mostly_one_token",) if self.token_values else (),
                 )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind, in_percent
 from watchglass.rules import signals
 from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
@@ -145,7 +145,9 @@ class SaturatedActivation(Rule):
             if len(beyond) and info.module not in known and self._counts(view, info):
                 percent = 100.0 * np.count_nonzero(beyond) / len(beyond)
                 if percent > self.threshold_layer:
-                    found[info.name] = f"{percent:.0f} % of the units that go into {_named(info)} are beyond its limits"
+                    found[info.name] = (
+                        f"{in_percent(percent / 100)} of the units that go into {_named(info)} are beyond its limits"
+                    )
         return found
 
     def _counts(self, view: StepView, info: TensorInfo) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -44,7 +44,9 @@ class TreeDepth(Rule):
         if not deep > self.depth:
             return
         what = (
-            f"the base-2 logarithm of its largest node number is {deep:.3g}" if self.by_node else f"it has {deep:.0f}"
+            f"the base-2 logarithm of its largest node number is {deep:.3g}"
+            if self.by_node
+            else f"it has {rounded(deep)}"
         )
         yield self.finding(
             view,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, rounded
 from watchglass.rules import course, guessing, learning_rates, levels, neighbours, signals
 from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
@@ -158,7 +158,7 @@ class Underfit(Rule):
         left = best > _TRAINED * now.value and best > _UNSOLVED * start
         slows = left and small and falls < self.slow * start
         if alike is not None and slows:
-            words = f", and the errors of samples with similar inputs are still alike ({alike:.2f} of 1)"
+            words = f", and the errors of samples with similar inputs are still alike ({rounded(alike, 2)} of 1)"
             yield self._finding(view, now.value, (1 - alike**2) * now.value, words, widest, narrowest)
             return
         if lookup is not None and best > _FAR * lookup and slows:
@@ -230,7 +230,7 @@ class Underfit(Rule):
         fact = view.latest_fact("model")
         parameters = fact.data.get("parameters") if fact is not None else None
         width = min(widest, narrowest)
-        units = f"{width:.0f} unit{'s' if width > 1 else ''}"
+        units = f"{rounded(width)} unit{'s' if width > 1 else ''}"
         small = f"all values pass through {units}" if narrowest < widest else f"the widest hidden layer has {units}"
         about = small if width else "the model is linear"
         losses = f"{loss:.3g}" + (f" and the validation loss {self.validation[0]:.3g}" if self.validation else "")

@@ -150,11 +150,13 @@ class WeightUpdateRatio(Rule):
         symptoms = ["updates_small_at_usual_rate"] if learning_rates.ordinary(view) else []
         symptoms += ["rate_below_usual"] if learning_rates.beyond_usual(view) == "below" else []
         symptoms += ["update_ratio_nil"] if usual < _NIL else []
-        message = (
+        size = (
             f"updates are only {usual:.2g} times the weights in the median up to step {view.mode_step}, so that "
             f"{self.seen} of them move a weight by {100 * usual * self.seen:.2g} % at most"
-            + signals.loss_words(self.start, signals.losses(view, 32))
+            if usual > 0
+            else f"updates change most weights not at all in the median up to step {view.mode_step}"
         )
+        message = size + signals.loss_words(self.start, signals.losses(view, 32))
         yield self._finding(
             view,
             Severity.WARNING,

@@ -183,4 +183,6 @@ def _number(value: Any) -> float | None:
 def _formatted(value: float | str, spec: str) -> str:
     if isinstance(value, str):
         return value
-    return format(round(value), spec) if spec.endswith("d") else format(value, spec or "g")
+    text = format(round(value), spec) if spec.endswith("d") else format(value, spec or "g")
+    # A number that is not zero is never called 0.
+    return text if value == 0 or not math.isfinite(value) or re.search(r"[1-9]", text) else format(value, ".1g")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, in_percent
 from watchglass.rules import signals
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates, share
 from watchglass.rules.needs import Needs
@@ -17,6 +17,8 @@ from watchglass.tables import StepView
 
 #: An epsilon up to this size is a usual one, which dominates only where the gradient has all but vanished.
 _USUAL = 1e-6
+#: The default of PyTorch is 1e-8, and that of Keras 1e-7.
+_DEFAULT = 1e-7
 #: Smallest number above zero that float16 knows; smaller ones become zero.
 _LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 0.0}
 
@@ -78,7 +80,10 @@ class AdamEpsilonDominates(Rule):
                 message=f"epsilon {self.nothing:g}{as_is} and some second moments are 0: their updates are 0 / 0 at "
                 f"step {view.mode_step}",
                 symptoms=("epsilon_is_nothing",),
-                evidence=signals.evidence(view),
+                evidence={
+                    **signals.evidence(view),
+                    **({"lost_epsilon": self.nothing, "dtype": self.dtype} if self.nothing else {}),
+                },
             )
 
     def _guards(self, sample: SampledUpdates) -> None:
@@ -111,8 +116,13 @@ class AdamEpsilonDominates(Rule):
             tensors=[sample.names[row] for row in worst],
             value=middle(below),
             limit=self.share,
-            message=f"epsilon {middle(eps):g} is above the root of the second moment for {100 * middle(below):.0f} % "
+            message=f"epsilon {middle(eps):g} is above the root of the second moment for {in_percent(middle(below))} "
             f"of the elements: updates are {ratio:.2g} times the weights at step {view.mode_step}",
             symptoms=("epsilon_above_second_moment",),
-            evidence={**signals.evidence(view), "update_ratio": ratio, "epsilon": middle(eps)},
+            evidence={
+                **signals.evidence(view),
+                "update_ratio": ratio,
+                "epsilon": middle(eps),
+                **({"large_epsilon": middle(eps)} if middle(eps) > _DEFAULT else {}),
+            },
         )

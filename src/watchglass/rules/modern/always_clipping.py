@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, in_percent
 from watchglass.rules import signals
 from watchglass.rules.modern.call_rounds import Round, rounds_of
 from watchglass.rules.modern.sampled_updates import middle, sampled_updates
@@ -148,7 +148,7 @@ class AlwaysClipping(Rule):
                 tensors=["gradient_norm"],
                 value=self.exceeded / self.compared,
                 limit=self.share,
-                message=f"{100 * self.exceeded / self.compared:.0f} % of {self.compared} clip calls had something to "
+                message=f"{in_percent(self.exceeded / self.compared)} of {self.compared} clip calls had something to "
                 f"clip up to step {view.mode_step}: the limit is {self.limit:g}, the norm {usual:.3g} in the median",
             )
 

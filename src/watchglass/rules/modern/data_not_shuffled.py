@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Severity, in_percent
 from watchglass.rules import guessing, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -191,8 +191,8 @@ class DataNotShuffled(Rule):
             value=found.share,
             limit=limit,
             message=(
-                f"{found.share:.0%} of the variance of the {what} lies between batches of {rows} rows and not within "
-                f"them, in {known['sketches']} sketched batches{how}"
+                f"{in_percent(found.share)} of the variance of the {what} lies between batches of {rows} rows and "
+                f"not within them, in {known['sketches']} sketched batches{how}"
             ),
             symptoms=("batches_sorted",),
         )

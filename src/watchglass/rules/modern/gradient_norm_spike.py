@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, rounded
 from watchglass.rules import levels, signals
 from watchglass.rules.modern.spike_batches import batch_words, follow_loader
 from watchglass.rules.needs import Needs
@@ -90,7 +90,7 @@ class GradientNormSpike(Rule):
         large = int(np.count_nonzero(logs > median(logs.tolist()) + self.deviations * spread))
         serious = large >= self.often and view.latest_fact("clip") is None
         words = f"the norm of the gradient jumped to {norm:.3g} at step {view.mode_step}, "
-        words += f"{(norm - self.mean) / self._spread():.1f} standard deviations above its mean of "
+        words += f"{rounded((norm - self.mean) / self._spread(), 1)} standard deviations above its mean of "
         words += f"{self.mean:.3g}"
         if serious:
             words += f"; {large} of the last {len(logs)} norms were such spikes, and nothing clips them"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, rounded
 from watchglass.rules import guessing
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -135,7 +135,8 @@ class LabelRange(Rule):
         even = abs(mean / ((classes - 1) / 2) - 1) < _EVEN and abs(variance / ((classes**2 - 1) / 12) - 1) < _EVEN
         if even and all(abs(number / rows * classes - 1) < 4 * _EVEN for number in known[3:5]):
             what = (
-                f"the targets of {data['function']} are whole numbers from 0 to {classes - 1:.0f}, all about equally "
+                f"the targets of {data['function']} are whole numbers from 0 to {rounded(classes - 1)}, all about "
+                f"equally "
                 f"frequent, as the numbers of classes are: their differences say nothing about how wrong a class is"
             )
             yield self._finding(view, Severity.WARNING, "class numbers", "classes_as_values", classes, what)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.token_labels import attention_over_tokens, moved
@@ -99,7 +99,7 @@ class LabelsNotShifted(Rule):
 
     def _copied(self, view: StepView, right: float) -> Iterable[Finding]:
         if self.looks.get("same", 0) >= self.patience:
-            yield self._found(view, "same", f", and {right:.0%} of the predictions are right")
+            yield self._found(view, "same", f", and {in_percent(right)} of the predictions are right")
 
     def _found(self, view: StepView, place: str, copies: str = "") -> Finding:
         return self.finding(

@@ -30,6 +30,7 @@ class LearningRateZero(Rule):
     zero_steps: int = parameter(8, help="training steps in a row with a rate of zero", unit="steps", ge=2)
 
     zeros: int = state(int)
+    since: int = state(int)
     steps: int = state(int)
     highest: float = state(float)
 
@@ -47,6 +48,7 @@ class LearningRateZero(Rule):
             return
         self.highest = max(self.highest, *rates)
         self.zeros = self.zeros + 1 if max(rates) == 0 else 0
+        self.since = view.mode_step if self.zeros == 1 else self.since
         if self.zeros < self.zero_steps:
             return
         planned = view.latest_fact("planned_steps")
@@ -62,4 +64,5 @@ class LearningRateZero(Rule):
             f"{view.mode_step}: nothing is learned",
             symptoms=("learning_rate_is_zero",),
             evidence={"highest_learning_rate": self.highest},
+            since=self.since,
         )

@@ -11,6 +11,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.loss_mistakes import LossCalls, Mistake, mistakes
 from watchglass.rules.loss_terms import LossTerm, data_terms
+from watchglass.rules.modern.call_rounds import rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -58,6 +59,7 @@ class LossGraph(Rule):
     default = True
     needs = (
         Needs(facts=("loss_graph",), why="to see how the loss is made"),
+        Needs(facts=("calls",), optional=True, why="to count the micro-batches of an update"),
         Needs(facts=("loss_call",), optional=True, why="to omit what a loss function does itself"),
         Needs(scalars=("loss",), optional=True, why="to see whether a summed loss does harm"),
         Needs(role=Role.WEIGHT, statistics=("rms",), optional=True, why="to compare updates with weights"),
@@ -71,8 +73,11 @@ class LossGraph(Rule):
 
     #: Samples that the loss is summed over; 0 for a mean.
     summed: int = state(int)
-    #: Micro-batches of a step whose gradients are added, each of a mean; 0 where they are divided.
+    #: Micro-batches of a step whose gradients are added, each of a mean; 0 where they are divided. Of most steps only
+    #: the graphs of the first few are read, so that there may be more.
     added: int = state(int)
+    #: How many backwards most updates have; 0 where that is not known.
+    backwards: int = state(int)
     #: Captures with large updates, and the first losses.
     jumps: int = state(int)
     start: list[float] = state(list)
@@ -85,6 +90,7 @@ class LossGraph(Rule):
         if view.mode is not Mode.TRAIN:
             return
         self.steps = view.model_step
+        self._count(view)
         calls = LossCalls.of(fact.data for fact in view.facts("loss_call"))
         by_backward = [data_terms(fact) for fact in view.facts("loss_graph")]
         if len(by_backward) >= _MICRO:
@@ -134,16 +140,23 @@ class LossGraph(Rule):
 
     def _what(self) -> str:
         if self.added:
-            return f"the gradients of {self.added} micro-batches are added, each of a mean over its samples"
+            number = self.backwards or f"{self.added} or more"
+            return f"the gradients of {number} micro-batches are added, each of a mean over its samples"
         return f"the loss is a sum over {self.summed} samples"
 
     def _harm(self, view: StepView, shows: str, value: float | None = None, limit: float | None = None) -> Finding:
         rate = signals.learning_rate(view)
-        factor = self.added or self.summed
-        as_mean = f"; for a mean, a learning rate of {rate:.3g} acts as {rate * factor:.3g}" if rate else ""
+        factor = self.backwards if self.added else self.summed
+        as_mean = f"; for a mean, a learning rate of {rate:.3g} acts as {rate * factor:.3g}" if rate and factor else ""
         symptom = "micro_batches_added" if self.added else "loss_is_a_sum"
         message = f"{self._what()} and {shows}{as_mean}"
         return self._finding(view, Mistake(Severity.WARNING, symptom, message, value, limit))
+
+    def _count(self, view: StepView) -> None:
+        for fact in view.facts("calls"):
+            rounds = [each for each in rounds_of(fact) if "backward" in each.calls]
+            if rounds:
+                self.backwards = max(rounds, key=lambda each: each.times).calls.count("backward")
 
     @staticmethod
     def _depends_on_scale(view: StepView) -> bool:

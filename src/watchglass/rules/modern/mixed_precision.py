@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, in_percent
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -110,14 +110,14 @@ class MixedPrecision(Rule):
         scaler = "" if self.scaled else ", and no gradient scaler is used"
         return self._finding(
             view, "gradients", [name], zeros, self.zeros, "gradients_underflow",
-            f"{100 * zeros:.0f} % of {name} are zero, and the others, {gradients.nonzero_abs_mean[row]:.2g} in the "
+            f"{in_percent(zeros)} of {name} are zero, and the others, {gradients.nonzero_abs_mean[row]:.2g} in the "
             f"mean, are near the smallest number of float16 at step {view.mode_step}{scaler}",
         )  # fmt: skip
 
     def _large(self, view: StepView, name: str, share: float) -> Finding:
         return self._finding(
             view, name, [name], share, self.near, "outputs_near_overflow",
-            f"{name} reaches {100 * share:.0f} % of the largest number of float16 at step {view.mode_step}",
+            f"{name} reaches {in_percent(share)} of the largest number of float16 at step {view.mode_step}",
         )  # fmt: skip
 
     def _finding(

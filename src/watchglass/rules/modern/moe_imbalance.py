@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count
+from watchglass.records import Finding, Mode, Severity, count, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -91,7 +91,8 @@ class MoEImbalance(Rule):
             tensors=[name],
             value=usual,
             limit=self.large,
-            message=f"{module} gives {share:.0f} % of the load to one of {experts} experts in the median of the last "
+            message=f"{module} gives {in_percent(share / 100)} of the load to one of {experts} experts in the median "
+            f"of the last "
             f"{self.window} captures up to step {view.mode_step}; a fair share is {100 / experts:.2g} %",
             symptoms=("experts_unbalanced",) if severe else (),
             evidence={"module": module, "experts": experts},

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, rounded
 from watchglass.rules import guessing, learning_rates, neighbours, signals
 from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.loss_terms import LossTerm, smooths_labels
@@ -277,7 +277,9 @@ class NoBetterThanGuessing(Rule):
         graph = view.latest_fact("forward_graph")
         placeless = graph is not None and ForwardGraph(graph.data).attends_without_positions()
         agree = neighbours.targets_agree(self.compared)
-        although = f", although samples with similar inputs have similar targets ({agree:.2f} of 1)" if agree else ""
+        although = (
+            f", although samples with similar inputs have similar targets ({rounded(agree, 2)} of 1)" if agree else ""
+        )
         return self.finding(
             view,
             # Of the models of a search some are expected to fail.

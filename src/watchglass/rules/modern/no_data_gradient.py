@@ -11,6 +11,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
+from watchglass.rules.loss_terms import data_terms
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -32,6 +33,7 @@ class NoDataGradient(Rule):
         the start. Gradients that are zero only in some layers (dead units) or only at times, embeddings, and steps that
         a scaler skips are not reported.
     Usual causes: detach(), item(), NumPy or argmax between the weights and the loss, so that only the penalty is left.
+        Where the graph is whole and the gradients are zero: dead units, a factor of zero, a loss at its limit.
     What to try: compute the loss with tensor operations only, from the outputs of the model to the call of backward.
     Costs: statistics of gradients, and the fact update_sample, 0.05 ms for each of at most 32 parameters at steps 8 to
         64 apart.
@@ -43,6 +45,7 @@ class NoDataGradient(Rule):
         Needs(role=Role.GRADIENT, statistics=("l2", "nonfinite"), why="to see gradients that are zero"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to omit what clipping by infinity caused"),
         Needs(facts=("update_sample",), optional=True, why="to see gradients that only a penalty gives"),
+        Needs(facts=("loss_graph",), optional=True, why="to distinguish a cut graph from gradients that are zero"),
     )
 
     patience: int = parameter(5, help="captures in a row with no gradient", unit="captures", ge=2)
@@ -54,6 +57,8 @@ class NoDataGradient(Rule):
     layers: list[str] = state(list)
     #: Layers whose gradient was once another one: data reach them, however little they contribute later.
     reached: list[str] = state(list)
+    #: Whether the graph joins the loss to the weights by way of the data.
+    joined: bool = state(bool)
     #: Whether a gradient ever came from the data.
     alive: bool = state(bool)
 
@@ -65,6 +70,8 @@ class NoDataGradient(Rule):
         """At most one finding at a captured TRAIN step."""
         if view.mode is not Mode.TRAIN or signals.skipped(view) or signals.clipped_to_zero(view):
             return
+        for fact in view.facts("loss_graph"):
+            self.joined = bool(data_terms(fact))
         samples = sampled_updates(view)
         for sample in samples:
             yield from self._penalty(view, sample)
@@ -80,7 +87,8 @@ class NoDataGradient(Rule):
             yield self._finding(
                 view, gradients.names[:8], float(self.zero),
                 f"all {len(gradients)} captured gradients are exactly zero in {self.zero} captures in a row up to step "
-                f"{view.mode_step}: the loss does not depend on the weights",
+                f"{view.mode_step}, although the backward reaches the weights: a small change of them changes no loss",
+                symptoms=("zero_gradients_everywhere",),
             )  # fmt: skip
 
     def _penalty(self, view: StepView, sample: SampledUpdates) -> Iterable[Finding]:
@@ -102,17 +110,21 @@ class NoDataGradient(Rule):
         self.penalties = self.penalties + 1 if first == self.layers or not self.layers else 1
         self.layers = first
         if self.penalties >= self.samples:
-            which = (
-                "all layers" if len(first) == len(sample.names) else f"the first {len(first)} of {len(order)} layers"
-            )
+            every = len(first) == len(sample.names)
+            which = "all layers" if every else f"the first {len(first)} of {len(order)} layers"
+            zero = every and self.joined
             yield self._finding(
                 view, first[:8], float(self.penalties),
                 f"the gradients of {which} ({first[0]}) are a multiple of the weights, to six digits, in "
-                f"{self.penalties} samples in a row up to step {view.mode_step}: only a penalty gives them, no data",
+                f"{self.penalties} samples in a row up to step {view.mode_step}: only a penalty gives them, "
+                + ("and those of the data are zero" if zero else "no data"),
+                symptoms=("zero_gradients_everywhere" if zero else "no_gradient_from_data",),
             )  # fmt: skip
 
-    def _finding(self, view: StepView, names: list[str], value: float, message: str) -> Finding:
+    def _finding(
+        self, view: StepView, names: list[str], value: float, message: str, symptoms: tuple[str, ...]
+    ) -> Finding:
         return self.finding(
             view, severity=Severity.WARNING, subject="gradient", tensors=names, value=value,
-            limit=float(self.patience), message=message, symptoms=("no_gradient_from_data",),
+            limit=float(self.patience), message=message, symptoms=symptoms,
         )  # fmt: skip

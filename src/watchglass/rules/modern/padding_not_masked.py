@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -65,7 +65,7 @@ class PaddingNotMasked(Rule):
             for target in view.facts("target_sketch"):
                 of_tokens = 2 * math.prod(target.data.get("shape", ())) > math.prod(fact.data.get("shape", ()))
                 if of_tokens and (counted := _counted(target.data, padding)) > 0.8 * padding["share"]:
-                    words = f"{counted:.0%} of the labels that the loss counts are that token"
+                    words = f"{in_percent(counted)} of the labels that the loss counts are that token"
                     yield from self._leak(view, padding, "labels", words)
 
     def applicable(self, view: StepView) -> str:
@@ -84,7 +84,8 @@ class PaddingNotMasked(Rule):
             subject=subject,
             value=padding["share"],
             limit=self.share if severe else self.some,
-            message=f"{padding['share']:.0%} of the inputs are token {padding['token']} at ends of rows, and {words}",
+            message=f"{in_percent(padding['share'])} of the inputs are token {padding['token']} at ends of rows, and "
+            f"{words}",
             symptoms=("padding_leaks",) if severe else (),
         )
 

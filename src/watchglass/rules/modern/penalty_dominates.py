@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, rounded
 from watchglass.rules import signals
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates, share
 from watchglass.rules.needs import Needs
@@ -122,7 +122,7 @@ class PenaltyDominates(Rule):
         if left >= self.shrunk or signals.resumed(view) or self._learns() or not self._penalized(view):
             return
         # Momentum carries updates beyond zero.
-        ways = [f"cosine {self.cosine:.2f} in the median of the layers"] if self.cosine < 0 else []
+        ways = [f"cosine {rounded(self.cosine, 2)} in the median of the layers"] if self.cosine < 0 else []
         outweighs = self.decay > self.outweighs
         ways += [f"the decay is {self.decay:.3g} times the gradient"] if self.decay > 1 else []
         how = f" ({', and '.join(ways)})" if ways else ""

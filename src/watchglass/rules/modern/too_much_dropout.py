@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -91,7 +91,7 @@ class TooMuchDropout(Rule):
             tensors=[self.module],
             value=value,
             limit=limit,
-            message=f"{self.module} drops {self.probability:.0%} of its elements in training{words}",
+            message=f"{self.module} drops {in_percent(self.probability)} of its elements in training{words}",
             symptoms=("dropout_high",),
             evidence={"dropout": self.probability},
         )

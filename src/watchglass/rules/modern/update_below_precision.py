@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules import signals
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates
 from watchglass.rules.needs import Needs
@@ -79,13 +79,13 @@ class UpdateBelowPrecision(Rule):
             self.lost = self.lost + 1 if lost else 0
             self.arrived += not lost
         worst = np.argsort(-np.nan_to_num(sample["unchanged"]))[:8].tolist()
-        steps = f", and {100 * unmoved:.0f} % did not change in {sample.since} steps" if known else ""
+        steps = f", and {in_percent(unmoved)} did not change in {sample.since} steps" if known else ""
         ratio = middle(sample.ratio())
         self.last = {} if not lost else {
             "tensors": [sample.names[row] for row in worst],
             "value": unchanged,
             "limit": least,
-            "message": f"{100 * unchanged:.0f} % of the elements of a weight do not change with an update{steps}, "
+            "message": f"{in_percent(unchanged)} of the elements of a weight do not change with an update{steps}, "
             f"although they have a gradient: at step {view.mode_step} the update is {ratio:.2g} times the weight, "
             f"below the precision of {dtype}",
             "dtype": dtype, "update_ratio": ratio,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Severity, rounded
 from watchglass.rules.gpu_samples import at_once, of_used_gpus, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -72,8 +72,9 @@ class BatchSize(Rule):
             subject=window.stream,
             value=gpu,
             limit=self.gpu_threshold_p95,
-            message=f"in 95 % of the last samples the processor was below {cpu:.0f} %, the GPUs below {gpu:.0f} %, and "
-            f"{memory:.0f} % of their memory was enough",
+            message=f"in 95 % of the last samples the processor was below {rounded(cpu)} %, the GPUs below "
+            f"{rounded(gpu)} %, and "
+            f"{rounded(memory)} % of their memory was enough",
             symptoms=("batch_leaves_room",),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count
+from watchglass.records import Finding, Mode, Severity, count, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -106,9 +106,10 @@ class EvaluationBound(Rule):
             subject="evaluations",
             value=100 * evaluations_s / whole,
             limit=self.limit,
-            message=f"{100 * evaluations_s / whole:.0f} % of the time goes to {what}: {each_s:.2g} s after "
+            message=f"{in_percent(evaluations_s / whole)} of the time goes to {what}: {each_s:.2g} s after "
             f"{_every(steps / evaluations)} {training_s / evaluations:.2g} s; without them the run is at most "
-            f"{whole / training_s:.1f} times as fast, with half as many {whole / (training_s + evaluations_s / 2):.1f} "
+            f"{rounded(whole / training_s, 1)} times as fast, with half as many "
+            f"{rounded(whole / (training_s + evaluations_s / 2), 1)} "
             "times",
             symptoms=("evaluations_take_most",) if evaluates else (),
             of_model=False,
@@ -119,5 +120,5 @@ class EvaluationBound(Rule):
 def _every(steps: float) -> str:
     if steps == 1:
         return "each training step, which takes"
-    number = f"{steps:,.0f}" if steps >= 10 else f"{steps:.2g}"
+    number = f"{round(steps):,}" if steps >= 10 else f"{steps:.2g}"
     return f"every {number} training steps, which take"

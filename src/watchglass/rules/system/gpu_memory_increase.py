@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Severity, in_percent, rounded
 from watchglass.rules.gpu_samples import of_used_gpus, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -73,7 +73,7 @@ class GPUMemoryIncrease(Rule):
             subject=key,
             value=mean - before,
             limit=self.increase,
-            message=f"the used memory of {place} rose from {before:.0f} to {mean:.0f} % on average of "
+            message=f"the used memory of {place} rose from {rounded(before)} to {in_percent(mean / 100)} on average of "
             f"{self.window} samples each",
             symptoms=("gpu_memory_rises",),
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count
+from watchglass.records import Finding, Mode, Severity, count, rounded
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -166,7 +166,7 @@ class GradientNoise(Rule):
             subject=symptom,
             value=figure / samples,
             limit=limit,
-            message=f"from step {self.rows[0][0]:.0f} to {self.rows[-1][0]:.0f} the gradient of an update on "
+            message=f"from step {rounded(self.rows[0][0])} to {rounded(self.rows[-1][0])} the gradient of an update on "
             f"{count(samples, 'sample')} {message}",
             symptoms=(symptom,),
             what_to_try=_WHAT_TO_TRY if noisy else (),
@@ -194,4 +194,4 @@ def _round(samples: float) -> int:
 
 def _updates(scale: float) -> str:
     """What twice the batch needs of the updates, in percent, by the noise scale over the batch."""
-    return f"{100 * (1 + scale / 2) / (1 + scale):.0f}"
+    return f"{rounded(100 * (1 + scale / 2) / (1 + scale))}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.needs import Needs, Windows
@@ -137,7 +137,7 @@ class InputBound(Rule):
         why = (
             "; how much of that is a wait for earlier work of the device is not known"
             if idle is None
-            else f", while its GPUs are idle {100 * idle:.0f} % of the time"
+            else f", while its GPUs are idle {in_percent(idle)} of the time"
         )
         yield self.finding(
             step,
@@ -145,8 +145,10 @@ class InputBound(Rule):
             subject="copies to the device",
             value=percent,
             limit=self.high if severe else self.moderate,
-            message=f"{percent:.0f} % of each training step is spent in copies to the device{why}; pin_memory=True and "
-            f"non_blocking=True let copies run beside the computation; steps are then at most {gain:.1f} times as fast",
+            message=f"{in_percent(percent / 100)} of each training step is spent in copies to the device{why}; "
+            f"pin_memory=True and "
+            f"non_blocking=True let copies run beside the computation; steps are then at most {rounded(gain, 1)} "
+            f"times as fast",
             symptoms=("copies_take_time",) if severe else (),
             evidence={"gain": gain, **({} if idle is None else {"idle": idle})},
         )
@@ -187,9 +189,10 @@ class InputBound(Rule):
             subject="waits for data",
             value=percent,
             limit=self.high if severe else self.moderate,
-            message=f"{percent:.0f} % of each training step waits for data{mean}{_loading(workers, cores, more)}"
-            f"{f', with which steps are at most {tried:.1f} times as fast' if tried < _LESS * gain else ''}"
-            f"{_making(parts)}; without these waits steps are at most {gain:.1f} times as fast",
+            message=f"{in_percent(percent / 100)} of each training step waits for "
+            f"data{mean}{_loading(workers, cores, more)}"
+            f"{f', with which steps are at most {rounded(tried, 1)} times as fast' if tried < _LESS * gain else ''}"
+            f"{_making(parts)}; without these waits steps are at most {rounded(gain, 1)} times as fast",
             symptoms=(symptom,) if severe else (),
             evidence={"gain": gain, **{name: number for name, number in known.items() if number is not None}},
         )

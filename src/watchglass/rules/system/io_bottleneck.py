@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Severity, in_percent
 from watchglass.rules.gpu_samples import percent_waiting, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -58,7 +58,8 @@ class IOBottleneck(Rule):
             subject=window.stream,
             value=percent,
             limit=self.threshold,
-            message=f"{percent:.0f} % of the time more than {self.io_threshold:g} % of the cores waited for disks and "
+            message=f"{in_percent(percent / 100)} of the time more than {self.io_threshold:g} % of the cores waited "
+            f"for disks and "
             f"the GPUs were below {self.gpu_threshold:g} %",
             symptoms=("gpu_waits_for_disks",),
         )

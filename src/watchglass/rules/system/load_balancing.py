@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Severity, in_percent, rounded
 from watchglass.rules.gpu_samples import of_used_gpus, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -67,8 +67,9 @@ class LoadBalancing(Rule):
             subject=window.stream,
             value=distance,
             limit=self.threshold,
-            message=f"GPU {one} was used {means[0]:.0f} % on average and GPU {other} {means[1]:.0f} %, and their use "
-            f"differs by {distance:.2f} of at most 1",
+            message=f"GPU {one} was used {in_percent(means[0] / 100)} on average and GPU {other} "
+            f"{in_percent(means[1] / 100)}, and their use "
+            f"differs by {rounded(distance, 2)} of at most 1",
             symptoms=("gpus_differ",),
         )
 

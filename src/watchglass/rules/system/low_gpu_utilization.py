@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Severity, rounded
 from watchglass.rules.gpu_samples import of_used_gpus, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -68,9 +68,9 @@ class LowGPUUtilization(Rule):
             return
         place = f"GPU {gpu}" if window.stream == "system" else f"GPU {gpu} of {window.stream}"
         what = (
-            f"was below {high:.0f} % in 95 % of the last samples"
+            f"was below {rounded(high)} % in 95 % of the last samples"
             if little
-            else f"was below {low:.0f} % in 5 % of the last samples, and above {high:.0f} % in others"
+            else f"was below {rounded(low)} % in 5 % of the last samples, and above {rounded(high)} % in others"
         )
         yield self.finding(
             window,

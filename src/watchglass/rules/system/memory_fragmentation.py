@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, count
+from watchglass.records import Finding, Severity, count, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -61,8 +61,9 @@ class MemoryFragmentation(Rule):
             subject=f"device {device}",
             value=unused[-1],
             limit=self.percent,
-            message=f"PyTorch holds {reserved / 1e9:.2f} GB of GPU {device}, of which tensors use "
-            f"{allocated / 1e9:.2f} GB; {unused[-1]:.0f} % is in pieces that do not fit: {count(more, 'allocation')} "
+            message=f"PyTorch holds {rounded(reserved / 1e9, 2)} GB of GPU {device}, of which tensors use "
+            f"{rounded(allocated / 1e9, 2)} GB; {in_percent(unused[-1] / 100)} is in pieces that do not fit: "
+            f"{count(more, 'allocation')} "
             f"had to give all of them back and wait over the last {self.window} captured steps",
             symptoms=("gpu_memory_in_pieces",),
             of_model=False,

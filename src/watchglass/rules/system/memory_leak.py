@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Severity, rounded
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep, StepView, Window
@@ -223,11 +223,11 @@ def _grown(before: Mapping[str, float], after: Mapping[str, float], growth: floa
 
 
 def _bytes(number: float) -> str:
-    return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"
+    return f"{rounded(number / 1e9, 2)} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"
 
 
 def _time(seconds: float) -> str:
     for unit, least in (("days", 2 * 86_400), ("hours", 2 * 3_600), ("minutes", 2 * 60)):
         if seconds >= least:
-            return f"{seconds / (least / 2):.0f} {unit}"
-    return f"{seconds:.0f} s"
+            return f"{rounded(seconds / (least / 2))} {unit}"
+    return f"{rounded(seconds)} s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count
+from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import duration_class, last_typical_class
@@ -55,14 +55,14 @@ class OverallFrameworkMetrics(Rule):
         if not sum(spent):
             number, spent = steps, all_spent
         shares = {name: 100 * each / sum(spent) for name, each in zip(PHASE_NAMES, spent, strict=True)}
-        words = ", ".join(f"{name} {share:.0f} %" for name, share in shares.items())
+        words = ", ".join(f"{name} {in_percent(share / 100)}" for name, share in shares.items())
         longer = sum(all_spent) - sum(spent)
         if number < steps:
             words += f"; {count(int(steps - number), 'far longer step')} took {longer:.3g} s of {sum(all_spent):.3g} s"
         whole = sum(sum(row[1:]) for rows in self.seconds.values() for row in rows.values())
         others = 100 * (1 - sum(all_spent) / whole)
         if others >= 1:
-            words += f"; evaluations took {others:.0f} % of the time of all steps"
+            words += f"; evaluations took {in_percent(others / 100)} of the time of all steps"
         yield self.finding(
             view,
             severity=Severity.INFO,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Severity, in_percent, rounded
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep, Window
@@ -95,7 +95,8 @@ class OverallSystemUsage(Rule):
         of_run = own / cores if cores else busy
         if busy - of_run < _OTHERS:
             return ""
-        return f"; other programs use {busy - of_run:.0f} % of the processor on average, the run {of_run:.0f} %"
+        others = rounded(busy - of_run)
+        return f"; other programs use {others} % of the processor on average, the run {in_percent(of_run / 100)}"
 
 
 def _summary(counts: NDArray[np.int64]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count
+from watchglass.records import Finding, Mode, Severity, count, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.host_phases import why_updates_are_unclear
@@ -144,10 +144,10 @@ class ScriptBound(Rule):
             value=100 * avoidable / whole,
             limit=self.limit,
             message=f"{1000 * (prepare + other):.3g} ms of each training step of {1000 * whole:.3g} ms "
-            f"({100 * (prepare + other) / whole:.0f} %) are spent outside of loader, model and optimizer"
+            f"({in_percent((prepare + other) / whole)}) are spent outside of loader, model and optimizer"
             f"{f', on each of {ranks} ranks' if ranks > 1 else ''}, mostly {where}"
-            f"{'' if idle is None else f', while the GPUs are idle {100 * idle:.0f} % of the time'}; without this time "
-            f"steps are at most {gain:.1f} times as fast",
+            f"{'' if idle is None else f', while the GPUs are idle {in_percent(idle)} of the time'}; without this time "
+            f"steps are at most {rounded(gain, 1)} times as fast",
             symptoms=("script_takes_most", *(() if idle is None else ("gpus_idle_beside_script",))),
             evidence={"gain": gain, "prepare_s": prepare, "other_s": other, "step_s": whole},
         )
@@ -184,7 +184,7 @@ class ScriptBound(Rule):
             limit=_DOUBLE,
             message="what the script does outside of loader, model and optimizer takes longer from step to step: "
             f"{1000 * parts[0]:.3g} ms of each around step {first}, {1000 * parts[-1]:.3g} ms around step {last}; "
-            f"at step {step.mode_step} steps are at most {gain:.1f} times as fast without this time",
+            f"at step {step.mode_step} steps are at most {rounded(gain, 1)} times as fast without this time",
             symptoms=("script_time_grows",),
             evidence={"gain": gain, "first_s": parts[0], "last_s": parts[-1]},
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Pause, Severity, count
+from watchglass.records import PHASE_NAMES, Finding, Mode, Pause, Severity, count, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker.step_outlier import StepOutlier as Documented
@@ -169,8 +169,9 @@ class StepOutlier(Rule):
             value=percent,
             limit=self.cost,
             message=f"{self.count} training steps took more than {self.factor:g} times the median of {ms:.3g} ms, "
-            f"mostly {_WHERE[phase]}{reason}{self._rhythm()}; they cost {percent:.0f} % of the time, so without them "
-            f"steps are at most {gain:.1f} times as fast",
+            f"mostly {_WHERE[phase]}{reason}{self._rhythm()}; they cost {in_percent(percent / 100)} of the time, so "
+            f"without them "
+            f"steps are at most {rounded(gain, 1)} times as fast",
             symptoms=(symptom,),
             evidence={
                 "gain": gain, "phase": phase, "steps": self.steps, "after_evaluation": self.evaluated,
@@ -202,7 +203,8 @@ class StepOutlier(Rule):
                 value=percent,
                 limit=self.cost,
                 message=f"{_DOES[pause]} in {count(number, 'training step')}{_rhythm(steps)}, which cost {cost_s:.2g} "
-                f"s, {percent:.0f} % of the time, so without that steps are at most {gain:.1f} times as fast",
+                f"s, {in_percent(percent / 100)} of the time, so without that steps are at most {rounded(gain, 1)} "
+                f"times as fast",
                 symptoms=(_SYMPTOMS_OF_PAUSES[pause],),
                 evidence={"gain": gain, "steps": steps, "paused_s": {pause.name: cost_s}},
             )

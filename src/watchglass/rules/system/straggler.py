@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count
+from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
@@ -130,10 +130,11 @@ class Straggler(Rule):
         gain, others = whole / max(whole - later, 1e-9), len(step.views) - 1
         # What is slow in the forward is slow in the backward too, in which ranks wait for each other.
         bound = (
-            f"if it were as fast as the others there, steps would be {gain:.1f} times as fast, and faster still where "
+            f"if it were as fast as the others there, steps would be {rounded(gain, 1)} times as fast, and faster "
+            f"still where "
             "its backward takes longer too"
             if phase == "forward"
-            else f"if it were as fast as the others, steps would be at most {gain:.1f} times as fast"
+            else f"if it were as fast as the others, steps would be at most {rounded(gain, 1)} times as fast"
         )
         yield self.finding(
             step,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count
+from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -95,17 +95,18 @@ class SynchronousCopy(Rule):
         if not whole or 100 * waited < self.percent * whole:
             return
         percent, gain = 100 * waited / whole, whole / max(whole - waited, 1e-9)
-        bound = f"so without it steps are at most {gain:.1f} times as fast"
+        bound = f"so without it steps are at most {rounded(gain, 1)} times as fast"
         if device == "cpu":
             least = "" if complete else "at least "
             message = (
-                f"{at} reads {least}{reads:.0f} numbers of tensors one by one in each step, by {called}; its phase, "
-                f"which {_WHERE[phase]}, takes {percent:.0f} % of the time, {bound}"
+                f"{at} reads {least}{rounded(reads)} numbers of tensors one by one in each step, by {called}; its "
+                f"phase, "
+                f"which {_WHERE[phase]}, takes {in_percent(percent / 100)} of the time, {bound}"
             )
         else:
             message = (
                 f"{at} waits for the device ({device}) in each step, in {called}: {1000 * waited / looks:.3g} ms of "
-                f"{1000 * whole / looks:.3g} ms, {percent:.0f} %, {bound}"
+                f"{1000 * whole / looks:.3g} ms, {in_percent(percent / 100)}, {bound}"
             )
         yield self.finding(
             view,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count
+from watchglass.records import Finding, Mode, Severity, count, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.host_phases import why_updates_are_unclear
 from watchglass.rules.needs import Needs
@@ -106,9 +106,10 @@ class UpdateBound(Rule):
             subject="update",
             value=100 * share,
             limit=self.limit,
-            message=f"the update of the weights takes {100 * share:.0f} % of each training step of {ms:.3g} ms, and "
+            message=f"the update of the weights takes {in_percent(share)} of each training step of {ms:.3g} ms, and "
             f"would take as long for more than {count(self.samples, 'sample')}; if the rest grows with the batch, each "
-            f"sample takes {1 - share / 2:.2f} times as long at twice the batch, and at least {1 - share:.2f} times at "
+            f"sample takes {rounded(1 - share / 2, 2)} times as long at twice the batch, and at least "
+            f"{rounded(1 - share, 2)} times at "
             "any",
             symptoms=("update_takes_most",),
             what_to_try=(

@@ -277,6 +277,10 @@ def test_micro_batches_that_are_not_divided_are_a_warning_where_updates_are_too_
     assert (severity, cause) == ("warning", "accumulation_not_divided")
     assert "the gradients of 4 micro-batches are added, each of a mean over its samples and" in message
     assert message.endswith("; for a mean, a learning rate of 5 acts as 20")
+    # Only the first few graphs of a step are read.
+    ((_, _, message),) = accumulated(run_path / "many", 1.0, rate=5.0, micro=16)
+    assert "the gradients of 16 micro-batches are added" in message
+    assert message.endswith("; for a mean, a learning rate of 5 acts as 80")
     ((severity, _, message),) = accumulated(run_path / "slow", 1.0, rate=0.02)
     assert severity == "info"
     assert message.endswith("the sum grows with their number")

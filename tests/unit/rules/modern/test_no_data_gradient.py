@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -14,6 +15,7 @@ import watchglass
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import constant, sampled, training
 from watchglass.config import RuleSpec
+from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.rules import capture_for, find_rule
 from watchglass.testing import Step, build_run
@@ -86,3 +88,35 @@ def test_a_weight_of_one_element_is_parallel_to_every_gradient(tmp_path: Path) -
             loss.backward()
             optimizer.step()
     assert not replay(str(tmp_path / "run"), [RuleSpec("NoDataGradient")]).findings
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1e-3])
+def test_gradients_that_exist_and_are_zero_do_not_come_of_a_graph_that_is_cut(run_path: Path, penalty: float) -> None:
+    """All units of a ReLU on the output are dead."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(classifier(), torch.nn.ReLU())
+    with torch.no_grad():
+        model[0][-1].bias.fill_(-100.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    rules = [
+        RuleSpec("NoDataGradient"),
+        RuleSpec("DeadRelu"),
+        RuleSpec("UnchangedTensor"),
+        RuleSpec("VanishingGradient"),
+    ]
+    with watchglass.watch(model, run=run_path, save_interval=1, strict=True, **capture_for(rules)):
+        for _ in range(40):
+            inputs, labels = batch()
+            loss = F.cross_entropy(model(inputs), labels)
+            if penalty:
+                loss = loss + penalty * sum((parameter**2).sum() for parameter in model.parameters())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    found = replay(str(run_path), rules).findings
+    (mine,) = (each for each in found if each.rule == "NoDataGradient")
+    assert mine.symptoms == ("zero_gradients_everywhere",)
+    (diagnosis,) = diagnose(found)
+    assert diagnosis.causes[0].cause.id == "dying_relu"
+    assert diagnosis.step == 0
+    assert not {"graph_detached", "detached_parameters"} & {each.cause.id for each in diagnosis.causes}
