@@ -48,7 +48,7 @@ def show(
             with working("looking for runs"):
                 found = open_runs(run)
                 listed = found.listed if every else found.listed[-_MOST_RUNS:]
-                rows = Runs(found.location, listed).to_arrow().to_pylist()
+                rows = Runs(found.location, listed).table().rows()
         except MissingFileError:
             raise error from None
         _print_runs(console, f"{run}: {count(len(found), 'run')}", rows)

@@ -42,6 +42,10 @@ class Table:
             self._found, self._load = load(), None
         return self._found
 
+    def rows(self) -> list[dict[str, Any]]:
+        """As a dictionary of Python values for each row; times in whole microseconds, which is what Python has."""
+        return python_rows(self.to_arrow())
+
     def to_pandas(self) -> pandas.DataFrame:
         """As a pandas data frame; texts are plain strings.
 
@@ -92,11 +96,30 @@ class Table:
 
     def _repr_html_(self) -> str:
         table = self.to_arrow()
-        rows = zip(*(column.to_pylist() for column in table.slice(0, _SHOWN).columns), strict=True)
+        rows = (tuple(row.values()) for row in python_rows(table.slice(0, _SHOWN)))
         more = f"and {count(len(self) - _SHOWN, 'more row')}" if len(self) > _SHOWN else ""
         return page(
             self.name, f"{count(len(self), 'row')}, {count(len(self.columns), 'column')}", self.columns, rows, more
         )
+
+
+def python_rows(table: pyarrow.Table) -> list[dict[str, Any]]:
+    """The rows of an Arrow table as Python values: of nanoseconds Arrow makes values of pandas only."""
+    import pyarrow
+
+    types = pyarrow.types
+    for at, column in enumerate(table.schema):
+        kind = column.type
+        if types.is_timestamp(kind) and kind.unit == "ns":
+            kind = pyarrow.timestamp("us", kind.tz)
+        elif types.is_duration(kind) and kind.unit == "ns":
+            kind = pyarrow.duration("us")
+        elif types.is_time64(kind) and kind.unit == "ns":
+            kind = pyarrow.time64("us")
+        if kind != column.type:
+            table = table.set_column(at, column.name, table.column(at).cast(kind, safe=False))
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
 
 
 def run_query(query: str, tables: Mapping[str, Callable[[], pyarrow.Table]]) -> Table:

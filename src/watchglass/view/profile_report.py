@@ -155,7 +155,7 @@ def _job(run: Run, verdict: Verdict) -> dict[str, Any]:
 
 def _system(run: Run) -> list[dict[str, Any]]:
     rows = []
-    for listed in run.samples().to_arrow().to_pylist():
+    for listed in run.samples().rows():
         name, stream = listed["metric"], listed["stream"]
         if name.startswith("process."):
             continue  # of single processes

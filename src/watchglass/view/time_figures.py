@@ -143,12 +143,11 @@ def machine_figure(run: Run, stream: str, findings: Sequence[Finding] = ()) -> g
             hovertemplate=f"%{{x:.4g}} {unit}: %{{y:.3g}} %<extra>{name}</extra>",
         )  # fmt: skip
     figure.update_yaxes(range=[0, 102])
-    ends = run.table("steps").to_arrow().select(["worker", "mode", "step", "began"]).to_pydict()
     worker = run.worker().name
     own = [
-        (step, np.datetime64(began.replace(tzinfo=None), "ns"))
-        for name, mode, step, began in zip(*ends.values(), strict=True)
-        if name == worker and mode == Mode.TRAIN.name
+        (row["step"], np.datetime64(row["began"].replace(tzinfo=None), "ns"))
+        for row in run.table("steps").rows()
+        if row["worker"] == worker and row["mode"] == Mode.TRAIN.name
     ]
     if own:
         numbers = np.array([step for step, _ in own])
@@ -199,7 +198,7 @@ def usage_rows(run: Run) -> list[tuple[str, ...]]:
     """System metrics as text: metric, mean, 95th percentile, maximum; those of single processes are left out."""
     rows = []
     several = len(run.streams) > 1
-    for row in run.samples().to_arrow().to_pylist():
+    for row in run.samples().rows():
         if not row["metric"].startswith("process.") and row["mean"] is not None:
             name = f"{row['stream']}: {row['metric']}" if several else row["metric"]
             rows.append((name, *(quantity(row[column], row["unit"]) for column in ("mean", "p95", "max"))))

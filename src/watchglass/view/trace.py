@@ -266,7 +266,7 @@ def _counters(run: Run, process: int, stream: str, span: tuple[int, int]) -> Ite
     """System metrics of a machine. Of long courses evenly spaced values are left."""
     start, stop = (np.datetime64(each, "ns") for each in span)
     named = False
-    for row in run.samples().to_arrow().to_pylist():
+    for row in run.samples().rows():
         name = row["metric"]
         if row["stream"] != stream or name.startswith("process.") or row["instances"] > _MOST_INSTANCES:
             continue
