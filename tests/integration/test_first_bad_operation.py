@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,7 +163,7 @@ GRADIENTS = [
     Gradient("log_of_zero", 0, lambda x, g: torch.xlogy(x.square() * g, x.square() * g).mean(),
              lambda x, g: torch.special.entr(x.square() * g + 1e-8).mean(), "xlogy was given zero"),
     Gradient("untaken_branch", 1e4, lambda x, g: positive(x * g).mean(), lambda x, g: F.softplus(x * g).mean(),
-             "exp in the branch that `where` did not take"),
+             "exp of values above 88.7 in the branch that `where` did not take"),
     Gradient("untaken_branch", 0, lambda x, g: quotient(x, x * g).mean(), lambda x, g: safe_quotient(x, x * g).mean(),
              "div in the branch"),
     Gradient("untaken_branch", 0, lambda x, g: root((x * g).square()).mean(),
@@ -182,7 +183,8 @@ def train(path: Path, model: nn.Module, loss: Loss, *, steps: int = 6, at: int =
     torch.manual_seed(3)
     inputs, labels = torch.randn(16, 6), torch.randint(0, 4, (16,))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    with watchglass.watch(model, run=path, save_interval=interval, strict=True):
+    # Steps are so short that looks would not be affordable in each.
+    with watchglass.watch(model, run=path, save_interval=interval, overhead_budget=0.9, strict=True):
         for step in range(steps):
             outputs = model(inputs)
             value = outputs.square().mean()
@@ -267,6 +269,7 @@ def test_the_operation_inside_a_module_is_named_with_the_module(tmp_path: Path) 
     (found,) = operations(tmp_path / "run")
     assert (found["kind"], found["fact"]["where"], found["fact"]["module"]) == ("row_masked_whole", "forward", "")
     assert "the model itself (Attention) turned finite inputs" in found["fact"]["sentence"]
+    assert found["code"] == "return x.masked_fill(ROW, -INFINITY).softmax(-1) if self.hides else x"
 
 
 def test_the_operation_is_named_where_the_forward_cannot_run_again(tmp_path: Path) -> None:
@@ -360,7 +363,7 @@ def test_an_operation_inside_a_model_is_named_with_its_line(tmp_path: Path) -> N
 
     train(tmp_path / "run", model, loss, at=0, steps=22, interval=8)
     (found,) = operations(tmp_path / "run")
-    assert (found["kind"], found["at"], found["operation"]) == ("untaken_branch", 20, "exp")
+    assert (found["kind"], found["at"], found["operation"]) == ("untaken_branch", 20, "exp of values above 88.7")
     assert found["code"] == "return torch.where(x > 30, x, x.exp().log1p())"
 
 
@@ -393,3 +396,22 @@ def test_no_stack_is_noted_after_the_first_steps_and_the_mode_of_the_script_stay
         train(tmp_path / "own", network(), loss, at=0, steps=4, interval=1)
         assert noted == [True] * 4
         assert torch.is_anomaly_enabled()
+
+
+def test_looks_at_operations_change_no_number(tmp_path: Path) -> None:
+    def run(watched: bool) -> list[Tensor]:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(3)
+        around = watchglass.watch(model, run=tmp_path / "run", save_interval=5) if watched else contextlib.nullcontext()
+        with around:
+            for _ in range(30):
+                outputs = model(torch.randn(16, 6))
+                loss = root(outputs.square()).mean() + positive(outputs).mean() + (outputs.square() ** 0.5).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return [each.detach() for each in model.parameters()]
+
+    for bare, watched in zip(run(watched=False), run(watched=True), strict=True):
+        assert torch.equal(bare, watched)

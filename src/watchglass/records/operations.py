@@ -41,7 +41,7 @@ FAULT_KINDS: Mapping[str, FaultKind] = {
     "labels_weigh_nothing": FaultKind("the weights of all {labels} labels are zero, so their mean divides by zero"),
     "exponential_overflow": FaultKind("{operation} was given values above {limit}, whose exponential is infinite"),
     "untaken_branch": FaultKind(
-        "{operation} in the branch that `where` did not take has an infinite gradient, and times zero that is NaN"
+        "{operation} in the branch that `where` did not take has an infinite gradient{values}, and zero times it is NaN"
     ),
     "row_masked_whole": FaultKind("{rows} of {all_rows} rows of {operation} are masked whole"),
     "target_too_long": FaultKind(
@@ -92,11 +92,12 @@ class OperationFault:
         if not math.isnan(self.low):
             values = f" (values from {self.low:.3g} to {self.high:.3g})"
         said = FAULT_KINDS[self.kind].says.format(operation=self.operation, values=values, **self.numbers)
-        at = f" at {self.place}" if self.place else ""
-        code = f" ({self.code})" if self.place and self.code else ""
+        at = ""
+        if self.place:
+            at = f" ({self.place}: {self.code})" if self.code else f" ({self.place})"
         end = "; the gradients are zero, so the weights are unharmed" if self.harmless else ""
         begin = "the loss is finite, but " if self.backward else ""
-        return f"{begin}{said}{at}{code}{end}"
+        return f"{begin}{said}{at}{end}"
 
     def to_json(self) -> dict[str, Any]:
         """For a fact."""

@@ -8,10 +8,12 @@ whose gradient may be infinite. Nothing is checked, and no number changes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import site
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,15 @@ class Lines:
         self._on = on
         torch.autograd.set_detect_anomaly(on, check_nan=not on)
 
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Inside, PyTorch notes stacks."""
+        self.note(True)
+        try:
+            yield
+        finally:
+            self.note(False)
+
     def learn(self, graph: Graph, paths: dict[int, tuple[int, ...]]) -> None:
         """Keep the lines of the operations of a graph."""
         start = graph.nodes[-1] if len(graph) else None
@@ -60,14 +71,19 @@ class Lines:
         """Whether the line of an operation is known."""
         return way_of(start, path) in self._known
 
-    def of(self, start: Any, path: tuple[int, ...] | None) -> tuple[str, str]:
-        """Place and text of the line that called an operation; both "" where that is not known.
+    def of(self, start: Any, path: tuple[int, ...]) -> tuple[str, str]:
+        """Place and text of the line that called an operation; both "" where that is not known, or not certain.
+
+        What was learned may be a part of the graph: a model's, which ends at its output.
 
         Args:
             start: The node that made the loss.
             path: The way down to the operation.
         """
-        return ("", "") if path is None else self._known.get(way_of(start, path), ("", ""))
+        way = way_of(start, path)
+        ends = (((0, way[at][1]), *way[at + 1 :]) for at in range(len(way)))
+        found = {known for end in ends if (known := self._known.get(end)) is not None}
+        return found.pop() if len(found) == 1 else ("", "")
 
 
 def way_of(start: Any, path: tuple[int, ...]) -> Way:

@@ -49,12 +49,12 @@ _DECOMPOSITIONS = {"LinalgEigh": "eigenvalues", "LinalgSvd": "S", "LinalgEig": "
 _SOFTMAXES = ("Softmax", "LogSoftmax")
 
 
-def of_forward(start: Any, lines: Lines | None = None, *, besides: Iterable[Any] = ()) -> OperationFault | None:
+def of_forward(start: Any, *lines: Lines, besides: Iterable[Any] = ()) -> OperationFault | None:
     """The first operation that made values that are not finite of finite ones; None where none is found.
 
     Args:
         start: The node that made the loss.
-        lines: Lines of the script.
+        lines: Lines of the script; the first that know the operation count.
         besides: Nodes that made outputs of modules whose values are all finite: nothing below them is at fault.
     """
     graph = Graph(start, is_parameter)
@@ -63,11 +63,11 @@ def of_forward(start: Any, lines: Lines | None = None, *, besides: Iterable[Any]
         if at not in left_out:
             fault = _forward_fault(graph, at)
             if fault is not None:
-                return _placed(fault, graph, at, lines)
+                return _placed(fault, graph, at, *lines)
     return None
 
 
-def of_backward(start: Any, lines: Lines | None = None) -> OperationFault | None:
+def of_backward(start: Any, *lines: Lines) -> OperationFault | None:
     """The operation nearest to a finite loss whose gradient is not finite; None where none is found.
 
     Args:
@@ -78,14 +78,16 @@ def of_backward(start: Any, lines: Lines | None = None) -> OperationFault | None
     for at in range(len(graph) - 1, -1, -1):
         fault = _backward_fault(graph, at) or _discarded(graph, at)
         if fault is not None:
-            return _placed(fault, graph, at, lines)
+            return _placed(fault, graph, at, *lines)
     return None
 
 
-def _placed(fault: OperationFault, graph: Graph, at: int, lines: Lines | None) -> OperationFault:
-    if lines is None:
+def _placed(fault: OperationFault, graph: Graph, at: int, *lines: Lines) -> OperationFault:
+    path = paths_of(graph).get(at) if lines else None
+    if path is None:
         return fault
-    place, code = lines.of(graph.nodes[-1], paths_of(graph).get(at))
+    places = (each.of(graph.nodes[-1], path) for each in lines)
+    place, code = next((found for found in places if found[0]), ("", ""))
     return replace(fault, place=place, code=code)
 
 
@@ -111,8 +113,11 @@ def _discarded(graph: Graph, at: int) -> OperationFault | None:
     found = _forward_fault(graph, at)
     if found is None or found.harmless:
         return None
-    kind = "untaken_branch" if is_chosen_from(graph, at) else found.kind
-    return OperationFault(kind, found.operation, True, found.low, found.high, found.numbers)
+    if not is_chosen_from(graph, at):
+        return replace(found, backward=True)
+    limit = found.numbers.get("limit")
+    operation = f"{found.operation} of values above {limit}" if limit else found.operation
+    return replace(found, kind="untaken_branch", operation=operation, backward=True)
 
 
 def is_chosen_from(graph: Graph, at: int) -> bool:
@@ -145,7 +150,7 @@ def _forward_fault(graph: Graph, at: int) -> OperationFault | None:
 def _backward_fault(graph: Graph, at: int) -> OperationFault | None:
     fault = _checked(_BACKWARD, graph, at)
     if fault is not None and is_chosen_from(graph, at):
-        return OperationFault("untaken_branch", fault.operation, True, fault.low, fault.high, fault.numbers)
+        return replace(fault, kind="untaken_branch")
     return fault
 
 

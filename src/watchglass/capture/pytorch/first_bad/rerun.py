@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from watchglass.capture import first_bad_analysis
 from watchglass.capture.first_bad_analysis import Found
+from watchglass.capture.pytorch.autograd_graph import Graph, is_parameter
 from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
 from watchglass.capture.pytorch.first_bad.extremes import look_at
@@ -24,6 +26,8 @@ from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward, OpenStep
 
+#: Modules of a model in whose re-run the lines of operations are noted: that takes about 0.1 ms for each operation.
+_MOST_MODULES = 500
 _NOT_REPEATED = "the forward did not repeat itself: it depends on more than was recorded"
 _UNVERIFIED = "; the re-run that showed this could not be compared with the step itself"
 
@@ -56,15 +60,18 @@ class Rerun:
         given = self._given(state)
         if given is not None:
             return given.to_json("flags")
+        inside = Lines()
         with self._rerun(state, graph=False) as trace:
-            outputs = self._outputs(state, trace, graph=False)
+            outputs = self._outputs(state, trace, inside, graph=False)
             by = _checked(state, outputs, loss_of(state, outputs))
         function = state.loss_call[0] if state.loss_call is not None else ""
         found = first_bad_analysis.of_loss([trace.seen], function, chained=self._current.chained > 0)
         last = self._current.forward
         operation = None
         if found.where in ("forward", "loss"):
-            operation = operations.of_forward(start, lines, besides=self.outputs() if found.where == "loss" else ())
+            operation = operations.of_forward(
+                start, lines, inside, besides=self.outputs() if found.where == "loss" else ()
+            )
         if (
             operation is None
             and found.place is None
@@ -86,13 +93,14 @@ class Rerun:
         """
         state = _state(self._current.forward)
         wanted = [parameter for place, parameter in self._weights.places() if place.name in bad]
+        inside = Lines()
         with self._rerun(state, graph=True, taken=sum(parameter.nbytes for parameter in wanted)) as trace:
-            outputs = self._outputs(state, trace, graph=True)
+            outputs = self._outputs(state, trace, inside, graph=True)
             loss = loss_of(state, outputs)
             by = _checked(state, outputs, loss)
             with torch.enable_grad(), alone():
                 heads, sent = _heads(state, outputs, loss)
-                operation = operations.of_backward(heads[0].grad_fn) if len(heads) == 1 else None
+                operation = operations.of_backward(heads[0].grad_fn, inside) if len(heads) == 1 else None
                 gradients = torch.autograd.grad(heads, wanted, sent, allow_unused=True)
         found = first_bad_analysis.in_backward(trace.seen)
         if found is None and not all(map(_is_finite, gradients)):
@@ -139,10 +147,16 @@ class Rerun:
             self._hook.cost.memory.hold("cpu", trace.peak_bytes + taken)
             self._hook.cost.memory.hold("cpu", -trace.peak_bytes - taken)
 
-    def _outputs(self, state: ForwardState, trace: Trace, *, graph: bool) -> dict[str, Tensor]:
+    def _outputs(self, state: ForwardState, trace: Trace, inside: Lines, *, graph: bool) -> dict[str, Tensor]:
         # Not to modules that are called again in the backward, by checkpoints.
-        with trace.listening():
-            return repeat(state, graph=graph)
+        few = len(list(state.root.modules())) <= _MOST_MODULES
+        with trace.listening(), inside.noted() if few else contextlib.nullcontext():
+            outputs = repeat(state, graph=graph)
+        for output in outputs.values():
+            if output.grad_fn is not None:
+                found = Graph(output.grad_fn, is_parameter)
+                inside.learn(found, operations.paths_of(found))
+        return outputs
 
 
 def _state(forward: Forward | None) -> ForwardState:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from watchglass.capture import first_bad_analysis
 from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.first_bad_analysis import Found
+from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.autograd_graph import Graph, is_parameter
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
@@ -56,7 +57,7 @@ class FirstBadModule:
         self._late = False
         self._coming: DeviceRows | None = None
         self._lines = Lines()
-        self._suspects = Suspects()
+        self._suspects = Suspects(NormInterval(current.hook.plan, 1.0, current.hook.limits.norm_interval))
         # The step whose gradients an operation may spoil.
         self._feared: tuple[OpenStep, OperationFault] | None = None
         current.events.add(self)
@@ -95,7 +96,7 @@ class FirstBadModule:
             paths = operations.paths_of(graph)
             self._lines.learn(graph, paths)
             self._suspects.learn(model, graph, paths, self._lines)
-            current.looks_at_loss = self._suspects.are_bad if self._suspects.all else None
+            current.looks_at_loss = self._suspects.are_bad_if_affordable if self._suspects.all else None
         if self._suspects.all and self._suspects.are_bad(start):
             operation = operations.of_backward(start, self._lines)
             if operation is not None:

@@ -10,11 +10,13 @@ the step are examined.
 from __future__ import annotations
 
 import math
+import time
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.autograd_graph import Graph, saved_tensor
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.operations import is_chosen_from
@@ -63,11 +65,16 @@ _LIMITS: dict[str, tuple[str, float, float, bool, bool]] = {
 
 
 class Suspects:
-    """The operations to look at. For the training thread."""
+    """The operations to look at. For the training thread.
 
-    def __init__(self) -> None:
+    Args:
+        pace: How often looks are affordable on the fast path.
+    """
+
+    def __init__(self, pace: NormInterval) -> None:
         #: All of them.
         self.all: list[Suspect] = []
+        self._pace, self._calls = pace, 0
         self._looks: dict[int, int] = {}
         self._alarms: dict[Suspect, int] = {}
         self._hit: list[Suspect] = []
@@ -100,6 +107,17 @@ class Suspects:
         start = graph.nodes[-1] if len(graph) else None
         unknown = any(not lines.knows(start, suspect.path) for suspect in self.all if _at(suspect, start) is not None)
         self.wants_lines = unknown and len(graph) <= _MOST_NODES
+
+    def are_bad_if_affordable(self, start: Any) -> bool:
+        """:meth:`are_bad`, in as many steps as the overhead budget allows; False in the others."""
+        self._calls += 1
+        if not self._pace.due(self._calls):
+            return False
+        # Of the processor: on a busy machine one look that has to wait must not make the others rare.
+        started = time.thread_time_ns()
+        bad = self.are_bad(start)
+        self._pace.took(time.thread_time_ns() - started)
+        return bad
 
     def are_bad(self, start: Any) -> bool:
         """Whether one of them is where its gradient is infinite.

@@ -1,0 +1,91 @@
+"""Which operations of a loss are looked at before each backward, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from watchglass.capture.norm_interval import NormInterval
+from watchglass.capture.pytorch.autograd_graph import Graph, is_parameter
+from watchglass.capture.pytorch.first_bad.lines import Lines
+from watchglass.capture.pytorch.first_bad.operations import paths_of
+from watchglass.capture.pytorch.first_bad.suspects import Suspects
+
+
+def pace(step_ns: float) -> NormInterval:
+    """For steps of this length, of which 1 % may go to looks."""
+    plan: Any = SimpleNamespace(budget=SimpleNamespace(step_ns=step_ns, share=0.01))
+    return NormInterval(plan, 1.0, 64)
+
+
+def suspects_of(loss: Tensor, step_ns: float = 1e12) -> Suspects:
+    graph = Graph(loss.grad_fn, is_parameter)
+    found = Suspects(pace(step_ns))
+    found.learn(0, graph, paths_of(graph), Lines())
+    return found
+
+
+def outputs(scale: float = 1.0) -> Tensor:
+    return torch.full((4, 3), scale, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (lambda x: x.square().sum(), []),
+        (lambda x: torch.nn.functional.cross_entropy(x, torch.zeros(4, dtype=torch.long)), []),
+        (lambda x: (x / x.norm()).sum() + x.log().sum(), []),
+        (lambda x: x.sqrt().sum(), ["SqrtBackward0"]),
+        (lambda x: (x**1.5).sum() + (x**0.5).sum(), ["PowBackward0"]),
+        (lambda x: torch.where(x > 0, x.log(), x).sum(), ["LogBackward0"]),
+        (lambda x: torch.where(x > 0, x / 2, x).sum(), []),
+        (lambda x: torch.where(x > 0, 1 / x, x).sum(), ["ReciprocalBackward0"]),
+    ],
+)
+def test_only_operations_whose_gradient_may_be_infinite_are_looked_at(
+    function: Callable[[Tensor], Tensor], names: list[str]
+) -> None:
+    assert [suspect.name for suspect in suspects_of(function(outputs())).all] == names
+
+
+def test_an_operation_is_found_again_in_the_graph_of_another_step() -> None:
+    def loss(x: Tensor) -> Tensor:
+        return (x * 2).square().sum(1).sqrt().mean()
+
+    suspects = suspects_of(loss(outputs()))
+    assert not suspects.are_bad(loss(outputs(3.0)).grad_fn)
+    assert suspects.are_bad(loss(outputs(0.0)).grad_fn)
+    # Another loss has another operation in its place, or none.
+    assert not suspects.are_bad(outputs(0.0).square().sum().grad_fn)
+
+
+def test_an_operation_with_false_alarms_is_dropped() -> None:
+    suspects = suspects_of(outputs().sqrt().sum())
+    bad: Any = outputs(0.0).sqrt().sum().grad_fn
+    for _ in range(3):
+        assert suspects.are_bad(bad)
+        suspects.alarmed()
+    assert not suspects.are_bad(bad)
+
+
+def test_looks_are_as_rare_as_the_budget_demands() -> None:
+    bad: Any = outputs(0.0).sqrt().sum().grad_fn
+    often, seldom = suspects_of(outputs().sqrt().sum()), suspects_of(outputs().sqrt().sum(), step_ns=1.0)
+    assert all(often.are_bad_if_affordable(bad) for _ in range(100))
+    assert sum(seldom.are_bad_if_affordable(bad) for _ in range(640)) < 20
+
+
+def test_graphs_of_three_steps_are_read_for_each_model() -> None:
+    graph = Graph(outputs().sqrt().sum().grad_fn, is_parameter)
+    suspects = Suspects(pace(1e12))
+    for _ in range(3):
+        assert suspects.wants(0)
+        suspects.learn(0, graph, paths_of(graph), Lines())
+    assert not suspects.wants(0)
+    assert suspects.wants(1)
+    assert len(suspects.all) == 1
