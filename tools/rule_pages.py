@@ -19,9 +19,9 @@ from watchglass.cli.listing import as_sentences
 from watchglass.config import ParameterInfo
 from watchglass.rules import (
     RuleDocumentation,
-    built_in_knowledge,
     documentation,
     find_rule,
+    load_knowledge,
     rule_names,
     scored_commit,
     scores_of,
@@ -118,7 +118,7 @@ def _calibration(rule: RuleDocumentation, name: str) -> str:
 
 def _causes(symptoms: Iterable[str]) -> str:
     """The symptoms of a rule, each with its likeliest causes, most likely first."""
-    knowledge = built_in_knowledge()
+    knowledge = load_knowledge()
     rows = [
         (
             knowledge.symptoms[each].means,
@@ -147,7 +147,7 @@ def _scores(name: str, symptoms: Iterable[str]) -> str:
 
 def _slow_programs(symptoms: Iterable[str]) -> str:
     """The slow programs whose cause was named first by what this rule finds; "" for none."""
-    likeliest = {cause for each in symptoms for cause in built_in_knowledge().likely([each])[:1]}
+    likeliest = {cause for each in symptoms for cause in load_knowledge().likely([each])[:1]}
     lines = [line.strip("|").split("|") for line in SLOW.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
     heads, _, *rows = [tuple(cell.strip() for cell in line) for line in lines]
     found = [row for row in rows if row[1] in likeliest]

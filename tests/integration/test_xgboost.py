@@ -23,9 +23,11 @@ import watchglass
 from evaluators.stops import commit_stop
 from watchglass import Collection, Mode, Role, open_run
 from watchglass.config import RuleSpec, SessionConfig
+from watchglass.diagnose import verdict
 from watchglass.errors import InvalidValueError, TrainingStopped, UnknownNameError
 from watchglass.evaluate import replay
 from watchglass.records import Evaluation, Status
+from watchglass.rules import built_in_knowledge
 from watchglass.session import current_hook
 
 Matrices = tuple[xgboost.DMatrix, xgboost.DMatrix]
@@ -166,7 +168,10 @@ def test_without_a_training_set_one_warning_says_what_to_do(
     tmp_path: Path, data: Matrices, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "watchglass"):
-        boost(data, 3, watching(tmp_path / "run"), names=["a", "b"])
+        xgboost.train(
+            {"objective": "binary:logistic", "nthread": 1}, data[0], 3, evals=[(data[1], "a"), (data[1], "b")],
+            callbacks=[watching(tmp_path / "run")], verbose_eval=False,
+        )  # fmt: skip
     (message,) = (record.getMessage() for record in caplog.records)
     assert "(a, b)" in message
     assert 'add (dtrain, "train") to evals, or give train="..."' in message
@@ -454,3 +459,44 @@ def test_once_stopped_under_watchglass_run_the_script_trains_no_more(
     assert model.num_boosted_rounds() == 3
     with pytest.raises(TrainingStopped):
         boost(data, 9, callback)
+
+
+# Overfitting
+
+
+def test_deep_trees_overfit_by_causes_of_trees(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(400, 20))
+    labels = (inputs[:, 0] + random.normal(size=400) * 1.5 > 0).astype(int)
+    data = xgboost.DMatrix(inputs[:200], labels[:200]), xgboost.DMatrix(inputs[200:], labels[200:])
+    boost(data, 60, watching(tmp_path / "run"), max_depth=8, eta=0.5)
+    evaluation = replay(tmp_path / "run")
+    (diagnosis,) = verdict(open_run(tmp_path / "run"), evaluation).diagnoses
+    assert diagnosis.causes[0].cause.id == "trees_overfit"
+    advice = " ".join(diagnosis.what_to_try)
+    assert all(word in advice for word in ("early_stopping_rounds", "max_depth", "eta"))
+    networks = set(built_in_knowledge().causes) - built_in_knowledge().of_trees - {"nothing_to_learn"}
+    assert not {each.cause.id for each in diagnosis.causes} & networks
+    assert evaluation.findings[0].causes[0] == "trees_overfit"
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_the_training_data_is_known_among_the_sets_of_an_estimator(
+    tmp_path: Path, table: tuple[Any, Any], copied: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs, labels = table
+    train = inputs[:150], labels[:150]
+    model = xgboost.XGBClassifier(n_estimators=20, n_jobs=1, callbacks=[watching(tmp_path / "run")])
+    same = (train[0].copy(), train[1].copy()) if copied else train
+    model.fit(*train, eval_set=[(inputs[150:], labels[150:]), same], verbose=False)
+    run, found = open_run(tmp_path / "run"), model.evals_result()
+    assert run.scalars("loss", Mode.TRAIN)[1].tolist() == found["validation_1"]["logloss"]
+    assert run.scalars("loss", Mode.EVAL)[1].tolist() == found["validation_0"]["logloss"]
+    assert not caplog.records
+
+
+def test_causes_of_trees_are_no_causes_of_networks() -> None:
+    of_networks, of_trees = built_in_knowledge(), built_in_knowledge(trees=True)
+    assert set(of_networks.support(["validation_rises"])) == {"overfitting"}
+    assert set(of_trees.support(["validation_rises"])) == {"trees_overfit"}
+    assert of_trees.support(["input_bound"]) == of_networks.support(["input_bound"])

@@ -29,17 +29,22 @@ class Entry(NamedTuple):
     Attributes:
         home: Module and name of its :class:`Framework`, ``"package.module:Class"``, imported at first use.
         discovers: Whether it finds the models of a process, so that ``watchglass run`` needs no change to the script.
+        add: Else, what a script must add, as a clause.
     """
 
     home: str
     discovers: bool = False
+    add: str = ""
 
 
 #: Frameworks by import name. Each is listed below those that it is built on: if a model belongs to several, the lowest
 #: of them owns its steps.
 FRAMEWORKS = {
     "torch": Entry("watchglass.capture.pytorch:PyTorch", discovers=True),
-    "xgboost": Entry("watchglass.capture.xgboost:XGBoost"),
+    "xgboost": Entry(
+        "watchglass.capture.xgboost:XGBoost",
+        add="give callbacks=[watchglass.xgboost_callback()] to xgboost.train, xgboost.cv or the estimator",
+    ),
 }
 
 

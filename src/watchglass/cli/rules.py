@@ -145,9 +145,9 @@ def _print_rule(name: str) -> None:
 
 def _causes(symptoms: Iterable[str]) -> str:
     """A line for each symptom, with its likeliest causes."""
-    from watchglass.rules import built_in_knowledge
+    from watchglass.rules import load_knowledge
 
-    knowledge = built_in_knowledge()
+    knowledge = load_knowledge()
     return "\n".join(
         f"{knowledge.symptoms[each].means}: "
         + ("; ".join(knowledge.cause(cause).title for cause in knowledge.likely([each])) or "no separate cause")

@@ -55,7 +55,7 @@ def verdict(
         MissingFileError: A file of causes does not exist.
         InvalidValueError: A file of causes is invalid.
     """
-    knowledge = load_knowledge(causes)
+    knowledge = load_knowledge(causes).of_models(trees=_trees(run))
     findings = evaluation.findings if evaluation is not None else tuple(run.journal.findings)
     findings = tuple(_with_causes(finding, knowledge) for finding in findings)
     statuses = evaluation.statuses if evaluation is not None else tuple(run.journal.statuses)
@@ -243,6 +243,12 @@ def _intervals(run: Run) -> list[_Interval]:
             found.append(_Interval((end.start_ns - before.start_ns) / 1e9, before.captures > 0, evaluated))
         before, attempt, evaluated = end, place.attempt, False
     return found
+
+
+def _trees(run: Run) -> bool:
+    """Whether all models are boosted trees."""
+    found = [fact for worker in run.workers for fact in run.facts("model", worker)]
+    return bool(found) and all(fact.data.get("trees") is True for fact in found)
 
 
 def _bypassed(run: Run) -> tuple[BypassedUpdates, ...]:

@@ -83,9 +83,10 @@ def _seen(sighting: Sighting | None) -> str:
     imported = f": {' and '.join(names)} {'was' if len(names) == 1 else 'were'} imported"
     if sighting.backwards:
         return f"{imported}, backward ran {_times(sighting.backwards)}, and no update was observed"
-    return (
-        f"{imported}, and no backward was observed" if any(FRAMEWORKS[name].discovers for name in names) else imported
-    )
+    adds = [f"for {name}, {FRAMEWORKS[name].add}" for name in names if FRAMEWORKS[name].add]
+    if not any(FRAMEWORKS[name].discovers for name in names):
+        return f"{imported}, which is not watched by itself: {FRAMEWORKS[names[0]].add}"
+    return "; ".join([f"{imported}, and no backward was observed", *adds])
 
 
 def _times(count: int) -> str:

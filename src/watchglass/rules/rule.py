@@ -170,9 +170,6 @@ class Rule(Plugin):
                 Findings of a rule with neither :meth:`check` nor :meth:`check_step` never concern a model.
         """
         subject = subject or (tensors[0] if tensors else "")
-        knowledge = built_in_knowledge()
-        ranked = tuple(causes) or knowledge.likely(symptoms)
-        advice = tuple(what_to_try) or (knowledge.cause(ranked[0]).what_to_try if ranked else ())
         run_id, attempt = view.run_id, view.attempt
         of_model = of_model and (type(self).check is not Rule.check or type(self).check_step is not Rule.check_step)
         at = view.last if isinstance(view, Between) else view
@@ -180,6 +177,9 @@ class Rule(Plugin):
         if isinstance(at, JointStep) and not of_model:
             # At the end of a run each model has its last step, and that of the process is the last of all.
             first = max((each for each in at.views if each.worker == at.first.worker), key=lambda each: each.order)
+        knowledge = built_in_knowledge(trees=_is_of_trees(first))
+        ranked = tuple(causes) or knowledge.likely(symptoms)
+        advice = tuple(what_to_try) or (knowledge.cause(ranked[0]).what_to_try if ranked else ())
         if since is None and of_model and first is not None:
             since = _from_start(first, symptoms)
         worker = at.worker if at is not None else view.worker
@@ -224,6 +224,12 @@ class Rule(Plugin):
             )
         for name, value in saved["fields"].items():
             setattr(self, name, value)
+
+
+def _is_of_trees(view: StepView | None) -> bool:
+    """Whether the model of a step is boosted trees."""
+    fact = view.latest_fact("model") if view is not None else None
+    return fact is not None and fact.data.get("trees") is True
 
 
 def _from_start(view: StepView, symptoms: Sequence[str]) -> int | None:

@@ -53,7 +53,16 @@ def test_loops_without_steps(run_path: Path, steps: int, backwards: int, why: st
             Sighting(("torch", "xgboost"), 1),
             ": torch and xgboost were imported, backward ran once, and no update was observed",
         ),
-        (Sighting(("xgboost",)), ": xgboost was imported"),
+        (
+            Sighting(("xgboost",)),
+            ": xgboost was imported, which is not watched by itself: give callbacks=[watchglass.xgboost_callback()] to "
+            "xgboost.train, xgboost.cv or the estimator",
+        ),
+        (
+            Sighting(("torch", "xgboost")),
+            ": torch and xgboost were imported, and no backward was observed; for xgboost, give "
+            "callbacks=[watchglass.xgboost_callback()] to xgboost.train, xgboost.cv or the estimator",
+        ),
     ],
 )
 def test_a_launch_without_steps_says_what_was_seen(run_path: Path, sighting: Sighting | None, why: str) -> None:

@@ -18,6 +18,7 @@ from xgboost.callback import TrainingCallback
 from watchglass.capture.frameworks import Framework
 from watchglass.capture.hook import Hook
 from watchglass.capture.xgboost.rounds import Rounds
+from watchglass.capture.xgboost.training_set import training_set
 from watchglass.config import Collection, environment
 from watchglass.errors import TrainingStopped
 
@@ -56,7 +57,8 @@ class XGBoostCallback(TrainingCallback):
         open_hook: Makes or finds the hook when training begins, in the thread that trains.
         close_hook: Called with that hook when training has ended; a second argument is ``"failed"`` when an
             exception ended it, else None.
-        train: Name of the evaluation set that is the training data; the first whose name contains "train" if "".
+        train: Name of the evaluation set that is the training data; if "", the set that is, or else the first whose
+            name contains "train".
         loss: Metric that rules follow as the loss; the first that is known to be one if "".
     """
 
@@ -81,7 +83,7 @@ class XGBoostCallback(TrainingCallback):
         hook, _latest.callback = self._open_hook(), self
         rank = XGBoost().rank()
         hook.rank = lambda: rank
-        self._rounds = Rounds(hook, self._train, self._loss)
+        self._rounds = Rounds(hook, self._train or hook.guard.call(training_set) or "", self._loss)
         return model
 
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:

@@ -24,6 +24,7 @@ def facts_of(model: Booster) -> dict[str, dict[str, Any]]:
             "roots": [booster],
             "module_types": {},
             "module_kinds": {},
+            "trees": booster != "gblinear",
             "objective": config["objective"]["name"],
             "features": _features(model)[:_MAX_NAMES],
         },

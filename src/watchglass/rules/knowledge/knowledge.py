@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -70,6 +70,8 @@ class Knowledge:
         placeholders: Placeholders of templates, by name.
         ruled_out_by: By cause, rules; if one of them does not apply to the run, the cause is ruled out.
         seen_by: By cause, rules that look for it.
+        of_trees: Causes of boosted trees alone.
+        also_of_trees: Causes of any model; all others are causes of networks alone.
         found_nothing: In (-1, 0]: the share of a cause's odds that is removed if one of these has no findings.
         unseen: By cause, those of these rules that have no findings.
         named_causes: Weights of the causes that a rule names itself, the first one first.
@@ -83,9 +85,29 @@ class Knowledge:
     placeholders: Mapping[str, Placeholder] = field(default_factory=dict)
     ruled_out_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
     seen_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    of_trees: frozenset[str] = frozenset()
+    also_of_trees: frozenset[str] = frozenset()
     found_nothing: float = 0.0
     unseen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     named_causes: tuple[float, ...] = ()
+
+    def of_models(self, *, trees: bool) -> Knowledge:
+        """The knowledge for a run, without the causes that its models cannot have.
+
+        Args:
+            trees: Whether they are boosted trees, and no networks. Causes about the machine are of any model, and
+                symptoms that only trees have keep their causes.
+        """
+        machine = {cause for symptom, row in self.links.items() if self.symptoms[symptom].machine for cause in row}
+        others = self.causes.keys() - self.of_trees - self.also_of_trees - machine
+        links = self._links_without(others if trees else self.of_trees)
+        return replace(self, links=links if trees else {each: row or self.links[each] for each, row in links.items()})
+
+    def _links_without(self, causes: Collection[str]) -> dict[str, dict[str, float]]:
+        return {
+            symptom: {cause: weight for cause, weight in row.items() if cause not in causes}
+            for symptom, row in self.links.items()
+        }
 
     def where(self, not_applicable: Iterable[str], found_nothing: Iterable[str] = ()) -> Knowledge:
         """The knowledge for one run, after the rules without findings.
@@ -96,12 +118,8 @@ class Knowledge:
         """
         unfit, quiet = frozenset(not_applicable), frozenset(found_nothing)
         out = {cause for cause, by in self.ruled_out_by.items() if by & unfit}
-        links = {
-            symptom: {cause: weight for cause, weight in row.items() if cause not in out}
-            for symptom, row in self.links.items()
-        }
         unseen = {cause: tuple(sorted(by & quiet)) for cause, by in self.seen_by.items() if by & quiet}
-        return replace(self, links=links, unseen=unseen)
+        return replace(self, links=self._links_without(out), unseen=unseen)
 
     def all_links(self) -> Iterator[Link]:
         """Every link as a row."""

@@ -25,6 +25,7 @@ _SECTIONS = ("named_causes", "found_nothing", "causes", "symptoms", "groups", "l
 _OWN = 2
 _FLAGS = ("breaks", "ruins", "exact", "begins", "values", "measured", "machine", "joins")
 _KINDS = ("number", "text")
+_MODELS = ("networks", "trees", "any")
 _Readers = Mapping[str, Callable[[str, Any], Any]]
 
 
@@ -36,8 +37,13 @@ class _Wrong(Exception):
 
 
 @cache
-def built_in_knowledge() -> Knowledge:
-    """The built-in knowledge, read once."""
+def built_in_knowledge(*, trees: bool = False) -> Knowledge:
+    """The built-in knowledge for networks, or for boosted ``trees``; read once."""
+    return _of_the_package().of_models(trees=trees)
+
+
+@cache
+def _of_the_package() -> Knowledge:
     return _added(Knowledge(), BUILT_IN_FILE, own=True)
 
 
@@ -52,7 +58,7 @@ def load_knowledge(files: Sequence[str | os.PathLike[str]] = ()) -> Knowledge:
         MissingFileError: A file does not exist.
         InvalidValueError: An entry of a file is invalid; one line names file and key.
     """
-    knowledge = built_in_knowledge()
+    knowledge = _of_the_package()
     for file in files:
         knowledge = _added(knowledge, Path(file))
     return knowledge
@@ -84,6 +90,8 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
             placeholders=placeholders,
             ruled_out_by={**before.ruled_out_by, **_named_rules(found, "ruled_out_by")},
             seen_by={**before.seen_by, **_named_rules(found, "seen_by")},
+            of_trees=before.of_trees | _of(found, "trees", own=own),
+            also_of_trees=before.also_of_trees | _of(found, "any", own=own),
             found_nothing=_weight("found_nothing", data.get("found_nothing")) if own else before.found_nothing,
             named_causes=_named(data.get("named_causes")) if own else before.named_causes,
         )
@@ -134,6 +142,12 @@ def _advice(name: str, texts: Sequence[str], placeholders: Mapping[str, Placehol
         except ValueError as error:
             raise _Wrong(f"causes.{name}.advice[{position}]", str(error)) from None
     return tuple(found)
+
+
+def _of(causes: Mapping[str, Mapping[str, Any]], models: str, *, own: bool) -> frozenset[str]:
+    """The causes of such models. Those of users are of any model, unless they say otherwise."""
+    default = "networks" if own else "any"
+    return frozenset(name for name, row in causes.items() if row.get("models", default) == models)
 
 
 def _named_rules(causes: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, frozenset[str]]:
@@ -235,6 +249,10 @@ def _kind(key: str, value: Any) -> str:
     return str(value) if value in _KINDS else _refused(key, f"must be number or text but got {value!r}")
 
 
+def _models(key: str, value: Any) -> str:
+    return str(value) if value in _MODELS else _refused(key, f"must be networks, trees or any but got {value!r}")
+
+
 def _above_0(key: str, value: Any) -> float:
     good = _is_number(value) and 0 < value < math.inf
     return float(value) if good else _refused(key, f"must be a number above 0 but got {value!r}")
@@ -286,7 +304,10 @@ def _check_known(
 _KEYS: dict[str, tuple[_Readers, _Readers]] = {
     "causes": (
         {"what_to_try": _tries, "title": _text, "explanation": _text},
-        {"advice": _texts, "leads_to": _texts, "ruled_out_by": _texts, "seen_by": _texts, "source": _text},
+        {
+            "advice": _texts, "leads_to": _texts, "models": _models, "ruled_out_by": _texts, "seen_by": _texts,
+            "source": _text,
+        },
     ),
     "symptoms": ({"means": _text}, dict.fromkeys(_FLAGS, _flag)),
     "placeholders": (
