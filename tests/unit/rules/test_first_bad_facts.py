@@ -53,3 +53,33 @@ def test_weights_that_the_failure_has_overwritten_are_no_cause(run_path: Path, w
     (finding,) = findings(run_path, {5: {"first_bad_module": FLAGS}, where: {"first_bad_module": WEIGHTS}})
     assert finding.evidence["where"] != "weights"
     assert "stem.weight" not in finding.message
+
+
+def test_a_gradient_that_the_loss_sends_back_is_not_the_loss(run_path: Path) -> None:
+    """The search found the forward and the loss finite."""
+    sent_back = {
+        "level": "re-run", "where": "loss", "module": "", "module_type": "", "tensor": "loss", "refused": "",
+        "sentence": "the gradient that the loss sends back is already not finite",
+    }  # fmt: skip
+    steps = training(10, loss=lambda n: 1.0566, facts={5: {"first_bad_module": sent_back}}, due=lambda n: n == 0)
+    (finding,) = replay(build_run(run_path, steps, modules=MODULES), default_rules()[:1]).findings
+    assert finding.message == (
+        "a gradient became NaN or infinite at step 5: the gradient that the loss sends back is already not finite"
+    )
+    assert finding.symptoms[0] == "nonfinite_backward"
+    assert finding.value is None
+
+
+def test_a_search_that_was_refused_beside_a_finite_loss_is_no_finding(run_path: Path) -> None:
+    """As where a loss overflows that is multiplied by the scale of a scaler."""
+    steps = training(10, loss=lambda n: 1.0566, facts={5: {"first_bad_module": FLAGS}}, due=lambda n: n == 0)
+    assert not replay(build_run(run_path, steps, modules=MODULES), default_rules()[:1]).findings
+
+
+@pytest.mark.parametrize(("bad", "word"), [(float("inf"), "infinite"), (float("nan"), "NaN")])
+def test_infinity_is_not_called_nan(run_path: Path, bad: float, word: str) -> None:
+    steps = training(10, gradient=lambda n, i: bad if n >= 5 else 1e-2)
+    found = replay(build_run(run_path, steps, modules=MODULES), default_rules()[:1]).findings
+    (finding,) = (each for each in found if each.severity.value == "error")
+    assert f" became {word} at step 5" in finding.message
+    assert repr(finding.value) == repr(bad)

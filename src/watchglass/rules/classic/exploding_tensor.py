@@ -10,7 +10,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Fact, Finding, Mode, Role, Severity
 from watchglass.rules import learning_rates, levels, signals
-from watchglass.rules.classic.first_bad import Culprit, find_culprit
+from watchglass.rules.classic.first_bad import Culprit, find_culprit, named_by_capture
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -69,7 +69,7 @@ class ExplodingTensor(Rule):
         signals.remember_start(self.start, loss)
         vital = any(info.role in _VITAL for info in bad.tensors) if len(bad) else False
         gradient_fact = bool(view.facts("nonfinite_gradients"))
-        named = view.facts("first_bad_module")
+        named = named_by_capture(view)
         if signals.skipped(view) and not bad_loss and not self._weights_bad(bad):
             yield self._skipped(view)
         elif bad_loss or vital or gradient_fact or named:
@@ -98,18 +98,16 @@ class ExplodingTensor(Rule):
             return self._unharmed(view, loss, culprit)
         subject = "first bad module" if self.broken and named_now and not self.named else "training"
         self.broken, self.named = True, self.named or named_now
-        what = (
-            f"the loss became {_word(loss)}" if bad_loss else f"{culprit.name or 'a gradient'} became NaN or infinite"
-        )
+        value, what = (loss, "the loss") if bad_loss else (_worst(culprit, bad), culprit.name or "a gradient")
         tensors = list(dict.fromkeys([*([culprit.name] if culprit.name else []), *bad.names[:15]]))
-        message = f"{what} at step {view.mode_step}{culprit.sentence}"
+        message = f"{what} became {_word(value)} at step {view.mode_step}{culprit.sentence}"
         jump = learning_rates.jump(view)
         return self.finding(
             view,
             severity=Severity.ERROR,
             subject=subject,
             tensors=tensors or (["loss"] if bad_loss else []),
-            value=loss if bad_loss else float("nan"),
+            value=value,
             message=jump.then(message) if jump else message,
             symptoms=[*culprit.symptoms, *self._more(view, culprit), *(["rate_jumped"] if jump else [])],
             evidence={
@@ -209,5 +207,15 @@ class ExplodingTensor(Rule):
         )
 
 
-def _word(loss: float | None) -> str:
-    return "NaN" if loss is None or math.isnan(loss) else "infinite"
+def _word(value: float | None) -> str:
+    if value is None:
+        return "NaN or infinite"
+    return "NaN" if math.isnan(value) else "infinite"
+
+
+def _worst(culprit: Culprit, bad: Statistics) -> float | None:
+    """NaN or infinity, as the tensor at fault holds it; None where its values were not captured."""
+    row = bad.row(culprit.name) if len(bad) and culprit.name in bad.names else None
+    if row is None:
+        return None
+    return math.nan if bad.nan[row] > 0 else math.inf if bad.posinf[row] > 0 else -math.inf

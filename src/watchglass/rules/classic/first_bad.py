@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from watchglass.records import FAULT_KINDS, Fact, Role, TensorInfo
+from watchglass.rules import signals
 from watchglass.tables import Statistics, StepView
 
 #: Places in first_bad_module facts, and their symptoms.
@@ -67,10 +69,10 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
         bad: Statistics of the tensors that hold a bad value.
         bad_loss: Whether the loss is bad.
     """
-    facts = view.facts("first_bad_module")
+    facts = named_by_capture(view)
     # A search over all modules is better than flags; a refused search only knows that a value is bad.
     facts.sort(key=lambda fact: (bool(fact.data.get("refused")), fact.data.get("level") == "flags"))
-    if facts and facts[0].data.get("where") in _SYMPTOMS and not _is_empty(facts[0]):
+    if facts and facts[0].data.get("where") in _SYMPTOMS:
         return _from_fact(view, facts[0])
     return (
         _weights(bad)
@@ -82,8 +84,15 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
     )
 
 
-def _is_empty(fact: Fact) -> bool:
-    return bool(fact.data.get("refused")) and fact.data.get("where") in ("loss", "weights")
+def named_by_capture(view: StepView) -> list[Fact]:
+    """The facts ``first_bad_module`` of a step that name a place; a refused search in loss or weights names none."""
+    facts = view.facts("first_bad_module")
+    return [each for each in facts if not (each.data.get("refused") and each.data.get("where") in ("loss", "weights"))]
+
+
+def _loss_is_finite(view: StepView) -> bool:
+    loss = signals.loss(view)
+    return loss is not None and math.isfinite(loss)
 
 
 def _describe(module: str, module_type: str) -> str:
@@ -106,6 +115,9 @@ def _from_fact(view: StepView, fact: Fact) -> Culprit:
     sentence = " ".join(str(data.get("sentence") or "").split()).rstrip(".")
     operation = data.get("operation")
     known = operation if isinstance(operation, Mapping) and operation.get("kind") in FAULT_KINDS else None
+    if where == "loss" and _loss_is_finite(view):
+        # The gradient that the loss sends back is not finite, which says nothing of the loss itself.
+        where, tensor = "backward", ""
     return Culprit(
         where=where,
         name=tensor or module,
