@@ -48,7 +48,6 @@ def watchglass_tool(
     watchglass: Any = import_module("watchglass")
     handle = watchglass.watch(
         training.model,
-        optimizer=training.optimizer,
         run=Path(folder) / "run",
         collections=[watchglass.Collection(name, **settings) for name in names],
         save_interval=interval,
