@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import functools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import pytest
 import torch
@@ -18,21 +21,63 @@ from watchglass.evaluate import replay
 from watchglass.records import Verdict
 from watchglass.rules import capture_for, default_rules
 
-#: How many times as long everything takes on the busy machine, by its clocks.
+#: How many times as long everything takes on the busy machine.
 IDLE, BUSY = 1, 20
 
 
-def recorded(run: Path, train: Callable[[], None], busy: int = IDLE) -> Verdict:
-    """The verdict on a run that is watched from its start, as by a launcher, on a machine of this load."""
+class Machine:
+    """Clocks of a machine of some load, on which reading the time is all the work that there is.
+
+    So the cost of a run does not depend on the machine of the test.
+    """
+
+    def __init__(self, load: int) -> None:
+        self._load = load
+        self._worked_ns = 0
+
+    def used_ns(self) -> int:
+        """Processor time so far: a callback uses a twentieth of a millisecond."""
+        self._worked_ns += 50_000
+        return self._worked_ns
+
+    def callbacks_ns(self) -> int:
+        """The clock of callbacks."""
+        return self._load * self._worked_ns
+
+    def steps_ns(self) -> int:
+        """The clock of steps: the script's work takes some tenths of a millisecond for each."""
+        self._worked_ns += 300_000
+        return self._load * self._worked_ns
+
+
+class Recorded(NamedTuple):
+    """A run: where it is, and the verdict on it."""
+
+    run: Path
+    verdict: Verdict
+
+
+def recorded(folder: Path, train: Callable[[], None], busy: int = IDLE) -> Recorded:
+    """A run that is watched from its start, as by a launcher, on a machine of this load; recorded once."""
+    return _recorded(folder.parent, train, busy)
+
+
+@functools.cache
+def _recorded(folder: Path, train: Callable[[], None], busy: int) -> Recorded:
+    run = Path(tempfile.mkdtemp(dir=folder)) / "run"
     torch.manual_seed(0)
-    with Hook(run, strict=True, **capture_for(default_rules())) as hook:
-        # Only wall time passes faster: processor time is that of this machine.
-        hook.cost.now_ns = lambda: busy * time.perf_counter_ns()
-        hook.clock.now_ns = lambda: busy * time.monotonic_ns()
+    machine = Machine(busy)
+    # The recorder's thread costs nothing there.
+    with (
+        mock.patch("time.thread_time_ns", return_value=0),
+        Hook(run, strict=True, **capture_for(default_rules())) as hook,
+    ):
+        hook.cost.now_ns, hook.cost.used_ns = machine.callbacks_ns, machine.used_ns
+        hook.clock.now_ns = machine.steps_ns
         attach(hook, framework("torch"))
         train()
     opened = open_run(run)
-    return verdict(opened, replay(str(run), default_rules()))
+    return Recorded(run, verdict(opened, replay(str(run), default_rules())))
 
 
 def batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -84,27 +129,27 @@ def captured(run: Path) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("busy", [IDLE, BUSY])
 def test_the_fourth_and_the_fifth_model_of_a_search_are_examined(tmp_path: Path, busy: int) -> None:
-    found = recorded(tmp_path / "run", search, busy)
+    run, found = recorded(tmp_path, search, busy)
     dead = {finding.model for finding in found.findings if finding.rule == "DeadRelu"}
     assert dead == {3}
     wrong = {finding.model for finding in found.findings if finding.severity.name != "INFO"}
     assert wrong == {3, 4}
-    assert all(len(steps) >= 8 for steps in captured(tmp_path / "run").values())
-    assert len(captured(tmp_path / "run")) == 5
+    assert all(len(steps) >= 8 for steps in captured(run).values())
+    assert len(captured(run)) == 5
 
 
 @pytest.mark.parametrize("train", [search, left_in_evaluation_mode])
 def test_equal_runs_have_the_same_captures_and_findings_on_an_idle_and_on_a_busy_machine(
     tmp_path: Path, train: Callable[[], None]
 ) -> None:
-    idle, busy = (recorded(tmp_path / name, train, load) for name, load in (("idle", IDLE), ("busy", BUSY)))
-    assert captured(tmp_path / "idle") == captured(tmp_path / "busy")
-    assert [each.message for each in idle.findings] == [each.message for each in busy.findings]
-    assert idle.status == "issues found"
+    idle, busy = (recorded(tmp_path, train, load) for load in (IDLE, BUSY))
+    assert captured(idle.run) == captured(busy.run)
+    assert [each.message for each in idle.verdict.findings] == [each.message for each in busy.verdict.findings]
+    assert idle.verdict.status == "issues found"
 
 
 @pytest.mark.parametrize("busy", [IDLE, BUSY])
 def test_a_mode_that_changes_between_captures_is_seen_at_its_step(tmp_path: Path, busy: int) -> None:
-    found = recorded(tmp_path / "run", left_in_evaluation_mode, busy)
-    (finding,) = [each for each in found.findings if each.rule == "TrainEvalMode"]
+    found = recorded(tmp_path, left_in_evaluation_mode, busy)
+    (finding,) = [each for each in found.verdict.findings if each.rule == "TrainEvalMode"]
     assert "in evaluation mode since step 45" in finding.message

@@ -40,6 +40,7 @@ class Cost:
 
     Attributes:
         now_ns: Clock of callbacks.
+        used_ns: Processor time of the calling thread.
         measures: Whether a step is open whose processor time is measured: its callbacks are reported by
             :meth:`entered` and :meth:`left`.
         callbacks_ns: Time of callbacks since the last step was accounted for.
@@ -57,7 +58,7 @@ class Cost:
         used_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         self.report_ns = report_ns
-        self.now_ns, self._used_ns = now_ns, used_ns
+        self.now_ns, self.used_ns = now_ns, used_ns
         self.measures = False
         self.callbacks_ns = 0
         self.memory = Memory()
@@ -81,7 +82,7 @@ class Cost:
 
     def entered(self, now_ns: int) -> None:
         """A callback of a measured step begins."""
-        self._since = now_ns, self._used_ns()
+        self._since = now_ns, self.used_ns()
 
     def left(self, now_ns: int) -> int:
         """A callback of a measured step ends, or the step in it; returns how long it took."""
@@ -90,7 +91,7 @@ class Cost:
         began_ns, used_ns = self._since
         self._since = None
         self._took_ns += now_ns - began_ns
-        self._worked_ns += self._used_ns() - used_ns
+        self._worked_ns += self.used_ns() - used_ns
         return now_ns - began_ns
 
     def step_opened(self, *, due: bool) -> None:
