@@ -499,4 +499,5 @@ def test_causes_of_trees_are_no_causes_of_networks() -> None:
     of_networks, of_trees = built_in_knowledge(), built_in_knowledge(trees=True)
     assert set(of_networks.support(["validation_rises"])) == {"overfitting"}
     assert set(of_trees.support(["validation_rises"])) == {"trees_overfit"}
+    assert set(of_trees.support(["nonfinite_loss", "loss_is_zero"])) == {"bad_data", "loss_without_content"}
     assert of_trees.support(["input_bound"]) == of_networks.support(["input_bound"])
