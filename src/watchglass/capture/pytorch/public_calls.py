@@ -359,6 +359,7 @@ _SCHEDULER, _SCALER = Nest(), Nest()
 EVERY_BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), inner=True)
 BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), active=FACTS)
 MODULE_MADE = PublicCall(lambda: ((nn.Module, "__init__"),))
+STATE_LOADED = PublicCall(lambda: ((nn.Module, "load_state_dict"),))
 #: As an optimizer is made, and later.
 OPTIMIZER_GIVEN = PublicCall(lambda: ((Optimizer, "add_param_group"),))
 OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), active=FACTS)

@@ -30,7 +30,8 @@ class FrozenByMistake(Rule):
         ends, other weights are trained, and the values of this weight fill the range of a uniform initialisation
         (PyTorch's default, Xavier, Kaiming) to its edges with the spread of a uniform distribution. Pretrained weights
         do not look like this. For two or more weights, the spread and range of a normal distribution are enough.
-        Pretrained backbones that are frozen, copies of trained weights (targets of self-supervised learning; not layers
+        Weights that the script has loaded by `load_state_dict` (as far as watchglass saw it), pretrained backbones that
+        are frozen, copies of trained weights (targets of self-supervised learning; not layers
         of one stack), fixed tables of positions, and weights that are unfrozen later are not reported.
     Usual causes: a loop over parameters that freezes too much, a learning rate of zero for one group, a backbone whose
         pretrained weights were not loaded.
@@ -74,6 +75,8 @@ class FrozenByMistake(Rule):
         for fact in view.facts("membership"):
             of = fact.data.get("optimizers")
             self.held = [name for each in (of or {}).values() for name in each["frozen"]["names"]]
+            # A base that was trained for a few steps still looks fresh.
+            self.fresh.update(dict.fromkeys(fact.data.get("loaded") or (), _TRAINED))
             # They require a gradient, although no optimizer holds them.
             self.fresh.update(dict.fromkeys((fact.data.get("left_out") or {}).get("names", ()), _TRAINED))
         for fact in view.facts("training_flags"):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, update
@@ -113,6 +114,52 @@ class TestFrozenByMistakeInRealRuns(RealRuns):
         watch(model)
         for _ in range(40):
             update(model, optimizer, *batch())
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with a trained update of low rank."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down, self.up = nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.base(inputs) + self.up(self.down(inputs))
+        return outputs
+
+
+class TestALoadedBaseInRealRuns(RealRuns):
+    """Adapters on a base that still looks fresh; the twin has loaded it."""
+
+    rule = "FrozenByMistake"
+    cause = "frozen_by_mistake"
+
+    def train(self, watch: Watch, *, sick: bool) -> None:
+        base = classifier()
+        watch(base)
+        if not sick:
+            state = classifier().state_dict()
+            base.load_state_dict({name: value for name, value in state.items() if name != "6.bias"}, strict=False)
+        for at in (0, 2, 4):
+            base[at] = Adapted(base[at])
+        optimizer = torch.optim.Adam([each for each in base.parameters() if each.requires_grad], lr=1e-2)
+        for _ in range(40):
+            update(base, optimizer, *batch())
+
+
+def test_what_a_script_did_not_find_in_the_state_still_looks_fresh(run_path: Path) -> None:
+    torch.manual_seed(0)
+    base = classifier()
+    with watchglass.watch(base, run=run_path, save_interval=1):
+        base.load_state_dict({"2.weight": torch.randn(16, 16)}, strict=False)
+        base[:-1].requires_grad_(False)
+        optimizer = torch.optim.Adam(base[-1].parameters(), lr=1e-2)
+        for _ in range(20):
+            update(base, optimizer, *batch())
+    (found,) = replay(run_path, [RuleSpec("FrozenByMistake")]).findings
+    assert found.tensors == ("0.weight", "4.weight")
 
 
 def test_weights_that_are_unfrozen_and_in_no_optimizer_are_not_reported(run_path: Path) -> None:
