@@ -136,8 +136,10 @@ class Membership:
     def _state_loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A module has loaded a state: not all of its parameters, where the script is not strict."""
         given = args[1] if len(args) > 1 else kwargs.get("state_dict")
+        if not isinstance(given, Mapping):
+            return
         missing = set(getattr(result, "missing_keys", ()))
-        for name, parameter in args[0].named_parameters() if isinstance(given, Mapping) else ():
+        for name, parameter in args[0].named_parameters():
             if name in given and name not in missing:
                 self._loaded[id(parameter)] = weakref.ref(parameter)
 
