@@ -1,4 +1,4 @@
-"""The processor time of launcher and evaluator, in addition to that of a short run.
+"""The processor time of launcher, evaluator, sampler and capture, in addition to that of a short run.
 
     python benchmarks/launching.py              five runs, some 20 seconds
     python benchmarks/launching.py --runs 20    more of them
@@ -21,6 +21,7 @@ from tables import machine, sentence, versions
 
 #: Most that each may be, in seconds; None for what is only shown.
 TARGETS = {
+    "everything that watching adds to a run": 1.5,
     "launcher and evaluator": 0.8,
     "before the first line of the script": 0.3,
     "bringing capture into the training process": None,
@@ -74,10 +75,12 @@ def one_run(folder: str) -> dict[str, float]:
     python = [sys.executable]
     whole_s = used_s([*python, "-m", "watchglass", "run", "outer.py", "inner.py", "used"], folder)
     first_s, script_s = map(float, (Path(folder) / "used").read_text().split())
+    bare_s = used_s([*python, "outer.py", "inner.py", "used"], folder)
     capture_s = subprocess.run(
         [*python, "-c", _IMPORTING.format(_CAPTURE)], capture_output=True, text=True, check=True, cwd=folder
     ).stdout
     return {
+        "everything that watching adds to a run": whole_s - bare_s,
         "launcher and evaluator": whole_s - script_s,
         "before the first line of the script": first_s,
         "bringing capture into the training process": float(capture_s),

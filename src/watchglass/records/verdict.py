@@ -152,6 +152,7 @@ class ModelSummary:
         worst: The worst severity among them, None for none.
         validation_of: Loss function of the validation loss, if the training loss has more terms or another scale; "" if
             they are alike.
+        variable: Name by which the script has it, ``"D"`` or ``"agent.critic"``; "" if unknown.
         worker: Worker that trained it, if the workers of the run train separately and number models separately; "" if
             one worker, or all together, trained everything.
         examined_steps: Those of its TRAIN steps at which tensors were examined; None if unknown.
@@ -169,6 +170,7 @@ class ModelSummary:
     worst: Severity | None = None
     validation_of: str = ""
     worker: str = ""
+    variable: str = ""
     examined_steps: int | None = None
 
     @property

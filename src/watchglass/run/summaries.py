@@ -68,7 +68,7 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
     }
     numbers = sorted({*np.unique(course["model"]).tolist(), *losses})
     stretches = worker.stretches_by_model() if len(course) else {}
-    types = _types(worker, infos)
+    types, variables = _types(worker, infos), _variables(worker)
     train = course[course["mode"] == Mode.TRAIN]
     train = train[np.argsort(train["model"], kind="stable")]
     examined = np.sort(train["step"][worker.ends(train)["captures"] > 0])
@@ -87,7 +87,12 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
             summary = _summary(model, types.get(model, ""), trained, loss, evaluated)
             seen = len(np.intersect1d(own, examined))
             found.append(
-                replace(summary, examined_steps=seen, validation_of=_other_loss(run, worker, series, evaluated))
+                replace(
+                    summary,
+                    examined_steps=seen,
+                    variable=variables.get(model, ""),
+                    validation_of=_other_loss(run, worker, series, evaluated),
+                )
             )
     return tuple(found)
 
@@ -125,6 +130,17 @@ def _other_loss(run: Run, worker: Worker, name: str, evaluated: Sequence[Stretch
 
 def _last(evaluated: Sequence[Stretch], name: str) -> float | None:
     return evaluated[-1].means.get(name) if evaluated else None
+
+
+def _variables(worker: Worker) -> dict[int, str]:
+    """The names by which the script has its models, from the facts of the run."""
+    found: dict[int, str] = {}
+    for fact in worker.facts("model"):
+        variables = fact.data.get("variables")
+        for number, name in variables.items() if isinstance(variables, dict) else ():
+            if isinstance(name, str) and str(number).isascii() and str(number).isdigit():
+                found.setdefault(int(number), name[:80])
+    return found
 
 
 def _types(worker: Worker, infos: Mapping[str, TensorInfo]) -> dict[int, str]:

@@ -106,6 +106,7 @@ def _model(summary: ModelSummary) -> dict[str, Any]:
     return {
         "model": summary.model,
         "name": summary.name,
+        "variable": summary.variable or None,
         "type": summary.type or None,
         "worker": summary.worker or None,
         "train_steps": summary.train_steps,

@@ -30,21 +30,26 @@ def model_lines(verdict: Verdict, *, brief: bool = False) -> Iterator[str]:
 
 
 def model_line(summary: ModelSummary) -> str:
-    """One model in a line: ``"model_2 (Net): 400 training steps (38 examined), training loss 0.31; 2 findings"``."""
+    """One model in a line: ``"model_2 (Net): 400 training steps (38 examined), training loss 0.31; 2 findings"``.
+
+    By the name that the script has for it, if that is known: ``"D (model_2, Net): ..."``.
+    """
     whose = f" of {printable(summary.worker)}" if summary.worker else ""
-    kind = f" ({printable(summary.type)})" if summary.type else ""
+    name = printable(summary.variable) or summary.name
+    about = ", ".join(filter(None, (summary.name if name != summary.name else "", printable(summary.type))))
+    kind = f" ({about})" if about else ""
     values = {"training loss": summary.training_loss, summary.validation_name: summary.validation_loss}
     parts = [count(summary.train_steps, "training step") if summary.train_steps else "not trained"]
     if summary.train_steps and summary.examined_steps is not None:
         parts[0] += f" ({summary.examined_steps:,} examined)"
-    parts += [f"{name} {number(value)}" for name, value in values.items() if value is not None]
+    parts += [f"{of} {number(value)}" for of, value in values.items() if value is not None]
     best = summary.best_validation_loss
     if best is not None and best != summary.validation_loss:
         parts[-1] += f" (best {number(best)})"
     if summary.accuracy is not None:
         parts.append(f"accuracy {number(summary.accuracy)}")
     found = f"; {count(summary.findings, 'finding')}" if summary.findings else ""
-    return f"{summary.name}{whose}{kind}: {', '.join(parts)}{found}"
+    return f"{name}{whose}{kind}: {', '.join(parts)}{found}"
 
 
 def models_named(models: Sequence[int]) -> str:

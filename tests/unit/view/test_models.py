@@ -142,3 +142,10 @@ def test_a_short_model_that_was_examined_at_each_step_was_examined_enough() -> N
     assert not ModelSummary(0, "model", train_steps=5, examined_steps=5).hardly_examined
     assert ModelSummary(0, "model", train_steps=50, examined_steps=5).hardly_examined
     assert not ModelSummary(0, "model", train_steps=50).hardly_examined, "unknown"
+
+
+def test_a_model_is_called_as_the_script_calls_it() -> None:
+    from watchglass.view.models import model_line
+
+    assert model_line(ModelSummary(1, "model_2", "Net", 30, variable="D")) == "D (model_2, Net): 30 training steps"
+    assert model_line(ModelSummary(0, "model", "Net", 30, variable="model")) == "model (Net): 30 training steps"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,6 +19,9 @@ from watchglass.records import ModuleKind
 _WRAPPERS = frozenset(
     {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper", "OptimizedModule"}
 )
+
+#: Variables of a script, and attributes of an object, among which a model is looked for.
+_MOST_VARIABLES = 1000
 
 #: Prefixes of classes that PyTorch derives from a module's class at run time.
 _DERIVED = ("Parametrized", "FSDP", "Replicate")
@@ -268,9 +273,13 @@ class ModuleTree:
 
 
 def described(trees: Iterable[ModuleTree]) -> dict[str, dict[str, Any]]:
-    """Class names, kinds, dropout and padding tokens of modules by path, for a ``model`` fact."""
+    """Variables of models; class names, kinds, dropout and padding tokens of modules by path: for a ``model`` fact."""
+    trees = list(trees)
     modules = [each for tree in trees for each in tree.modules()]
+    owners = {tree.number: tree.owner for tree in trees if tree.number >= 0 and tree.owner is not None}
+    variables = {str(number): variable_of(owner) for number, owner in owners.items()}
     return {
+        "variables": {number: name for number, name in variables.items() if name},
         "module_types": {place.path: place.module_type for _, place in modules},
         "module_kinds": {place.path: place.kind.value for _, place in modules},
         # Only those that drop something.
@@ -279,6 +288,39 @@ def described(trees: Iterable[ModuleTree]) -> dict[str, dict[str, Any]]:
             place.path: token for module, place in modules if isinstance(token := vars(module).get("padding_idx"), int)
         },
     }
+
+
+def variable_of(model: nn.Module) -> str:
+    """The name by which the script has a model: ``D``, or ``agent.critic`` in an object; "" where none is found.
+
+    The first variable of the main module that is the model, maybe wrapped, else the first attribute of an object there.
+    Nothing is called and nothing is kept. All ranks run the same script, so they find the same name.
+    """
+    main = sys.modules.get("__main__")
+    named = [each for each in list(vars(main).items())[:_MOST_VARIABLES] if _may_name(each[0])] if main else []
+    for name, value in named:
+        if _is_module(value) and unwrap(value) is model:
+            return name
+    for name, value in named:
+        try:
+            attributes = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            continue
+        if _is_module(value) or issubclass(type(value), types.ModuleType) or type(attributes) is not dict:
+            continue
+        for attribute, held in list(attributes.items())[:_MOST_VARIABLES]:
+            if _is_module(held) and unwrap(held) is model and _may_name(attribute):
+                return f"{name}.{attribute}"
+    return ""
+
+
+def _is_module(value: object) -> bool:
+    """Whether it is a module, without ``isinstance``, which may run code of the object."""
+    return issubclass(type(value), nn.Module)
+
+
+def _may_name(name: object) -> bool:
+    return isinstance(name, str) and not name.startswith("_")
 
 
 def _dropout(module: nn.Module) -> float:
