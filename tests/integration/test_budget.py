@@ -93,13 +93,11 @@ def test_a_fixed_interval_has_no_budget(tmp_path: Path) -> None:
     assert "; budget" not in page
 
 
-def test_what_captured_steps_show_is_reported_where_its_sign_is_certain(tmp_path: Path) -> None:
+def test_what_captured_steps_take_longer_is_not_called_the_slowdown_of_the_run(tmp_path: Path) -> None:
+    """All other steps are slower too, and nothing compares these with a run that is not watched."""
     found = watched(tmp_path / "run", save_interval=4)
     certain = {**found.capture, "observed_extra_ns": 1e6, "train_ns": 1e9, "train_steps": 100, "captured_steps": 25}
-    text = verdict_text(found.__class__(**{**vars(found), "capture": certain}))
-    assert "measured slowdown 2.5 %" in " ".join(text.split())
-    unknown = {**certain, "observed_extra_ns": None}
-    assert "measured slowdown" not in verdict_text(found.__class__(**{**vars(found), "capture": unknown}))
+    assert "slowdown" not in verdict_text(found.__class__(**{**vars(found), "capture": certain}))
 
 
 def test_changes_of_the_interval_are_records(tmp_path: Path) -> None:

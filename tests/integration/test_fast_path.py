@@ -23,6 +23,9 @@ from limited import watching_within
 from watchglass import Mode, open_run
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.evaluate import replay
+from watchglass.run import count_steps
+from watchglass.run.summaries import models_of
 
 STEPS = 60
 
@@ -432,6 +435,51 @@ def test_both_paths_record_the_same(tmp_path: Path, happening: Happening) -> Non
     expected, none = recorded(tmp_path / "full", happening, limits=NO_FAST_PATH)
     assert none == 0
     assert content == expected
+
+
+#: Steps so short that one of four is recorded.
+SHORT_STEPS = replace(DEFAULT_LIMITS, whole_steps=1, row_ns=10**15, step_interval=4)
+
+
+#: Calls in training mode, with gradients, that no backward follows: of these the fast path sees nothing while it rests.
+UNSEEN = [evaluating_with_gradients, stumbling, evaluating_ahead_of_several, evaluating_beside_a_penalty]
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [
+        plain, evaluating, evaluating_inside, accumulating, going_back_at_times, scheduling, with_a_closure_at_times,
+        with_two_losses_at_times, blowing_up, saving, saving_after_the_update, evaluating_and_saving,
+        evaluating_ahead_of_the_backward, *UNSEEN,
+    ],
+    ids=lambda happening: happening.__name__,
+)  # fmt: skip
+def test_of_short_steps_some_are_recorded_and_evaluations_numbers_and_values_stay_right(
+    tmp_path: Path, happening: Happening
+) -> None:
+    content, _ = recorded(tmp_path / "fast", happening, limits=SHORT_STEPS)
+    expected, _ = recorded(tmp_path / "full", happening, limits=NO_FAST_PATH)
+    assert content["parameters"] == expected["parameters"]
+    for name in ("EVAL steps", "EVAL global", "EVAL loss"):
+        assert happening in UNSEEN or content.get(name) == expected.get(name), name
+    assert len(content["EVAL steps"]) <= len(expected["EVAL steps"])
+    assert set(content["TRAIN steps"]) <= set(expected["TRAIN steps"])
+    assert content["TRAIN steps"][-1] == expected["TRAIN steps"][-1]
+    whole = dict(zip(expected["TRAIN steps"], expected["TRAIN global"], strict=True))
+    if happening not in UNSEEN:
+        assert [whole[step] for step in content["TRAIN steps"]] == content["TRAIN global"]
+    for name in ("TRAIN loss", "TRAIN learning_rate"):
+        whole = dict(zip(*expected[name], strict=True))
+        assert {step: whole[step] for step in content[name][0]} == dict(zip(*content[name], strict=True))
+
+
+def test_the_number_of_short_steps_is_known_although_not_all_are_recorded(tmp_path: Path) -> None:
+    content, _ = recorded(tmp_path / "run", plain, limits=SHORT_STEPS)
+    assert len(content["TRAIN steps"]) < STEPS
+    run = open_run(tmp_path / "run")
+    assert count_steps(run, Mode.TRAIN) == models_of(run)[0].train_steps == STEPS
+    assert replay(tmp_path / "run").train_steps == STEPS
+    assert {fact.data["interval"] for fact in run.facts("step_interval")} == {4}
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.__name__)

@@ -50,6 +50,8 @@ _MIN_IDLE, _SAMPLED = 4, 8
 MAX_INTERVAL = 4096
 #: Most that a step on the fast path costs, as a share of an idle step on the full path.
 _FAST_SHARE = 0.25
+#: Most that a step costs that is only counted, as a share of a recorded step on the fast path.
+_REST_SHARE = 0.125
 #: Part of the share that remains for captures even where bookkeeping at every step uses more than the rest.
 _FLOOR_SHARE = 0.25
 #: Captures between two reliefs, and captures without one after which half of a relief is taken back.
@@ -235,18 +237,20 @@ class Budget:
             return False
         return self._thin(self._purse(model)) | self._settle()
 
-    def passed(self, steps: int, duration_ns: int, extra_ns: int) -> None:
+    def passed(self, steps: int, duration_ns: int, extra_ns: int, rested: int = 0) -> None:
         """Count TRAIN steps on the fast path, each of which costs at most a part of an idle step on the full path.
 
         Args:
             steps: Their number.
             duration_ns: Their time together.
             extra_ns: Time of callbacks in addition to that part.
+            rested: How many of them were only counted, each at :data:`_REST_SHARE`.
         """
-        cost_ns = steps * _FAST_SHARE * self._idle()
+        recorded = steps - rested * (1 - _REST_SHARE)
+        cost_ns = recorded * _FAST_SHARE * self._idle()
         self.cost_ns += int(cost_ns) + extra_ns
-        self._passed(duration_ns, cost_ns + steps * self._standing_ns + extra_ns / self._load)
-        self._fast_steps += steps
+        self._passed(duration_ns, cost_ns + (steps - rested) * self._standing_ns + extra_ns / self._load)
+        self._fast_steps += int(recorded)
 
     def relieve(self) -> bool:
         """Records cannot be written as fast as they come: capture half as often; returns whether the interval changed.

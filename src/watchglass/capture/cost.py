@@ -66,7 +66,7 @@ class Cost:
         # The plan, not its budget: a new configuration brings a new budget.
         self._plan = plan
         self._recorder = recorder
-        self._steps = 0
+        self._steps = self._rested = 0
         self._last_end_ns = self._reported_ns = 0
         self._background_ns = 0.0
         self._device_ns = 0
@@ -137,7 +137,7 @@ class Cost:
             self._reported_ns = step.end_ns
             step.records.facts.append(("capture_cost", "budget", {**self.report(), **self._recorder.report()}))
 
-    def steady_steps_ended(self, steps: int, start_ns: int, end_ns: int, extra_ns: int) -> None:
+    def steady_steps_ended(self, steps: int, start_ns: int, end_ns: int, extra_ns: int, rested: int = 0) -> None:
         """Add steps on the fast path.
 
         Args:
@@ -145,11 +145,13 @@ class Cost:
             start_ns: When the first began, by the clock of steps.
             end_ns: When the last ended.
             extra_ns: Time of callbacks beyond their usual cost.
+            rested: How many of them were only counted.
         """
         if steps:
             self._steps += steps
+            self._rested += rested
             self._last_end_ns = end_ns
-            self._plan.budget.passed(steps, end_ns - start_ns, extra_ns)
+            self._plan.budget.passed(steps, end_ns - start_ns, extra_ns, rested)
 
     def _share_of_devices(self) -> float:
         """Device time of one capture, averaged over the last ones."""
@@ -164,7 +166,8 @@ class Cost:
         peak["cpu"] = peak.get("cpu", 0) + self._recorder.peak_bytes
         return {
             "callback_ns": budget.cost_ns, "start_ns": budget.start_ns, "device_ns": self.device_ns,
-            "train_ns": budget.train_ns, "train_steps": self._steps, "captured_steps": budget.captures,
+            "train_ns": budget.train_ns, "train_steps": self._steps,
+            "recorded_steps": self._steps - self._rested, "captured_steps": budget.captures,
             "overhead_budget": budget.share, "allowance_ns": budget.allowance_ns, "interval": budget.interval,
             "fixed_interval": budget.fixed is not None, "peak_bytes": peak,
         }  # fmt: skip

@@ -296,6 +296,11 @@ class Hook:
         self._holds = False
         return True
 
+    @property
+    def saves_between(self) -> bool:
+        """Whether the script saves values between steps, or after an update."""
+        return self._saves_late or not self._carried.is_empty
+
     def steady_step(
         self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float, phases: tuple[int, ...]
     ) -> None:

@@ -20,6 +20,11 @@ class CaptureLimits:
             model. Half a second pays for the dense start of most models.
         norm_share: Share of the overhead budget for the total gradient norm. A quarter leaves the rest to captures.
         norm_interval: Longest interval of the norm, in steps. A rarer norm would miss most spikes.
+        whole_steps: Steps on the fast path that are all recorded, however short they are. 4,096 are as many as rules
+            look back on.
+        row_ns: What recording one short step costs: at most 30 us of the training thread. So there is at most a row
+            for each 3 ms, and an evaluator needs a fraction of a core.
+        step_interval: Longest interval of recorded steps. Of 64 steps of 100 us, one is recorded each 6 ms.
         next_steps: Steps in which all modules are watched after a failure without an explanation. 64 reach most second
             failures; each is slower.
         held_steps: Training steps that wait for their number while it is on its way from a device. After 64 the run
@@ -43,6 +48,9 @@ class CaptureLimits:
     allowance_ns: int = 500_000_000
     norm_share: float = 0.25
     norm_interval: int = 64
+    whole_steps: int = 4096
+    row_ns: int = 30_000
+    step_interval: int = 64
     next_steps: int = 64
     held_steps: int = 64
     kept_forward_bytes: int = 4 << 20

@@ -176,8 +176,8 @@ class SteadyRow(NamedTuple):
         mode_step: Also its ``train_step``.
         start_ns: Worker's monotonic clock when it began.
         end_ns: The same when it ended.
-        loss: The loss, a float or a :class:`Readback` of one.
-        learning_rate: The one optimizer's learning rate; :data:`~watchglass.store.ABSENT` where the script updates.
+        loss: The loss, a float or a :class:`Readback` of one; :data:`~watchglass.store.ABSENT` where it is not known.
+        learning_rate: The one optimizer's learning rate; the same where it is not known, or the script updates.
         weight: What the loss counts when it is averaged: samples.
         data_ns: Time of a :class:`~watchglass.records.StepPhase`, and so on; all 0 where phases are not recorded.
     """
@@ -199,8 +199,9 @@ class SteadyRow(NamedTuple):
 
     def scalars(self, loss_id: int, rate_id: int) -> list[tuple[int, float, Any]]:
         """Loss and learning rate, as :class:`CapturedRecords` has them."""
+        loss = [] if type(self.loss) is float and is_absent(self.loss) else [(loss_id, self.weight, self.loss)]
         rate = [] if is_absent(self.learning_rate) else [(rate_id, 1.0, self.learning_rate)]
-        return [(loss_id, self.weight, self.loss), *rate]
+        return [*loss, *rate]
 
     def opened(self, records: CapturedRecords) -> OpenStep:
         """The same as a step with records."""

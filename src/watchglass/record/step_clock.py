@@ -189,6 +189,11 @@ class StepClock:
         self._next_global = global_step + 1
         return (global_step, mode_step, start_ns, end_ns, loss, learning_rate, weight, *phases)
 
+    def pass_train(self, steps: int) -> None:
+        """Number TRAIN steps of which nothing is recorded; nothing may be open."""
+        self._next[_TRAIN] += steps
+        self._next_global += steps
+
     def begin_update(self, optimizer: int) -> OpenStep:
         """An optimizer is about to change parameters; returns the TRAIN step this belongs to."""
         self._close_evaluation()

@@ -204,8 +204,7 @@ def _scalars(steps: Sequence[OpenStep], steady: dict[str, NDArray[Any]], steady_
     found["weight"] = 1.0
     found["weight"][:, 0] = steady["weight"]
     found["value"] = np.stack([steady["loss"], steady["learning_rate"]], axis=1)
-    rated = np.ascontiguousarray(steady["learning_rate"]).view("u8") != ABSENT_BITS
-    found = found[np.stack([np.ones_like(rated), rated], axis=1)]
+    found = found[np.ascontiguousarray(found["value"]).view("u8") != ABSENT_BITS]
     both = np.concatenate([known, found])
     return both[np.argsort(both["global_step"], kind="stable")]
 

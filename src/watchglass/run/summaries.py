@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from watchglass.records import ExaminedSteps, Mode, ModelSummary, Role, TensorInfo, model_name, series_name
 from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Stretch
@@ -30,7 +31,17 @@ def leaders_of(run: Run) -> tuple[str | None, ...]:
 
 def count_steps(run: Run, mode: Mode) -> int:
     """Number of steps of a mode; for workers that train separately, the sum over all of them."""
-    return sum(len(run.worker(name).numbers(mode)) for name in leaders_of(run))
+    workers = [run.worker(name) for name in leaders_of(run)]
+    return sum(int(_counted(worker, [*worker.numbers(mode)], mode).sum()) for worker in workers)
+
+
+def _counted(worker: Worker, numbers: Sequence[int], mode: Mode) -> NDArray[np.int64]:
+    """How many steps each recorded one stands for: also for those before it that were not recorded."""
+    steps = np.asarray(numbers, np.int64)
+    if mode is not Mode.TRAIN or not len(steps) or not worker.facts("step_interval"):
+        return np.ones(len(steps), np.int64)
+    found: NDArray[np.int64] = np.maximum(np.diff(steps, prepend=steps[0] - 1), 1)
+    return found
 
 
 def examined_steps(run: Run) -> ExaminedSteps:
@@ -70,7 +81,8 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
     stretches = worker.stretches_by_model() if len(course) else {}
     types, variables = _types(worker, infos), _variables(worker)
     train = course[course["mode"] == Mode.TRAIN]
-    train = train[np.argsort(train["model"], kind="stable")]
+    counted, order = _counted(worker, train["step"].tolist(), Mode.TRAIN), np.argsort(train["model"], kind="stable")
+    train, counted = train[order], counted[order]
     examined = np.sort(train["step"][worker.ends(train)["captures"] > 0])
     edges = np.searchsorted(train["model"], [numbers, [number + 1 for number in numbers]])
     found = []
@@ -79,7 +91,7 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
         series = series_name("loss", model)
         steps, values = run.scalars(series, worker=worker.name) if worker.has(series) else (led[:0], np.empty(0))
         own = np.union1d(led, steps)
-        trained = len(own)
+        trained = len(own) + int(counted[begin:end].sum()) - len(led)
         evaluated = [stretch for stretch in stretches.get(model, ()) if stretch.train_step >= 0]
         # A target network is called without a loss, so it has no results.
         if trained or any(series in stretch.means for stretch in evaluated):

@@ -64,13 +64,11 @@ def _cost_lines(counters: Mapping[str, Any]) -> Iterator[str]:
         if budgeted and share is not None:
             text += f"; budget {f'{_seconds(allowance)} + ' if allowance else ''}{_percent(share)}"
             text += f" of {_seconds(training)}" if short else ""
-        observed = _observed(counters, training)
-        text += f"; measured slowdown {_percent(observed)}" if observed is not None else ""
         beside = _number(counters, "beside_cpu_ns")
         text += f"; launcher and evaluator used {_seconds(beside)} of processor time" if beside is not None else ""
         yield text
     written = _number(counters, "bytes_written")
-    parts = [_kept(counters), f"{size(written)} written" if written is not None else ""]
+    parts = [_kept(counters), _recorded(counters), f"{size(written)} written" if written is not None else ""]
     peak = counters.get("peak_bytes")
     for device, held in peak.items() if isinstance(peak, Mapping) else ():
         if isinstance(held, int) and held:
@@ -94,6 +92,14 @@ def _kept(counters: Mapping[str, Any]) -> str:
     return f"statistics every {count(int(interval), 'step')}" if interval and interval > 1 else ""
 
 
+def _recorded(counters: Mapping[str, Any]) -> str:
+    """How many steps have a loss; "" if all have."""
+    recorded, steps = (_number(counters, name) for name in ("recorded_steps", "train_steps"))
+    if recorded is None or steps is None or recorded >= steps:
+        return ""
+    return f"the loss of {int(recorded):,} of {count(int(steps), 'step')}"
+
+
 def _seconds(nanoseconds: float) -> str:
     return duration(nanoseconds / 1e9)
 
@@ -101,12 +107,6 @@ def _seconds(nanoseconds: float) -> str:
 def _percent(ratio: float) -> str:
     """Two significant digits below 100 percent, no fraction above: ``"0.83 %"``, ``"1,510 %"``."""
     return f"{100 * ratio:.2g} %" if abs(ratio) < 0.995 else f"{100 * ratio:,.0f} %"
-
-
-def _observed(counters: Mapping[str, Any], training_ns: float) -> float | None:
-    """The measured share by which captures lengthened the run; None if it is not certain."""
-    extra, captured = _number(counters, "observed_extra_ns"), _number(counters, "captured_steps")
-    return None if extra is None or not captured else extra * captured / training_ns
 
 
 _KINDS = {"raw": "raw tensors"}

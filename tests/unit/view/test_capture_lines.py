@@ -16,7 +16,7 @@ COUNTERS = {
 
 def test_the_bound_is_reported_in_seconds_with_what_is_allowed_and_what_was_observed() -> None:
     first, second = capture_lines(COUNTERS)
-    assert first == "capture cost at most 0.9 s of 1 min 40 s (0.9 %); budget 0.5 s + 1 %; measured slowdown 1 %"
+    assert first == "capture cost at most 0.9 s of 1 min 40 s (0.9 %); budget 0.5 s + 1 %"
     assert second == (
         "statistics of 125 of 1,000 steps, 2.0 MB written, at most 5.0 MB of memory, at most 1.0 MB of memory on cuda:0"
     )
@@ -48,6 +48,11 @@ def test_an_uncertain_observation_and_a_fixed_interval_say_nothing_of_themselves
     first, second = capture_lines({**COUNTERS, "observed_extra_ns": None, "fixed_interval": True})
     assert first == "capture cost at most 0.9 s of 1 min 40 s (0.9 %)"
     assert second.startswith("statistics every 8 steps, ")
+
+
+def test_how_many_steps_have_a_loss_is_stated_where_not_all_have() -> None:
+    _, second = capture_lines({**COUNTERS, "recorded_steps": 250})
+    assert second.startswith("statistics of 125 of 1,000 steps, the loss of 250 of 1,000 steps, ")
 
 
 def test_where_every_step_has_statistics_nothing_is_said_of_it() -> None:

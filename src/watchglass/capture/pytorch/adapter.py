@@ -29,7 +29,7 @@ from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.handwritten_updates import HandwrittenUpdates
 from watchglass.capture.pytorch.model_discovery import Discovery
 from watchglass.capture.pytorch.module_capture import ModuleCapture
-from watchglass.capture.pytorch.module_hooks import Switch
+from watchglass.capture.pytorch.module_hooks import Exchange, Switch
 from watchglass.capture.pytorch.module_times import ModuleTiming
 from watchglass.capture.pytorch.module_tree import ModuleTree
 from watchglass.capture.pytorch.operator_windows import OperatorProfiler
@@ -120,7 +120,8 @@ class PyTorchAdapter:
         before_scaler_step = acts(guarded(updates.before_scaler_step))
         after_scaler_step = acts(unless_captured(guarded(updates.after_scaler_step)))
         begins, ends = fast_path.before_backward, fast_path.after_backward
-        detach(calls.EVERY_BACKWARD.listen(hook.guard, before=begins, ended=ends))
+        listening = [calls.EVERY_BACKWARD.listen(hook.guard, before=begins, ended=ends)]
+        detach(lambda: [leave() for leave in listening])
         TensorReads(self._current)
         detach(calls.SCALER_SCALE.listen(hook.guard, after=acts(guarded(backwards.loss_scaled))))
         detach(calls.SCALER_STEP.listen(hook.guard, before=before_scaler_step, ended=after_scaler_step))
@@ -147,7 +148,18 @@ class PyTorchAdapter:
         beginnings = fast_path.listen_to_updates = Switch(lambda: register_optimizer_step_pre_hook(before))
         hook.detach_with(lambda: beginnings(False))
         beginnings(True)
-        hook.detach_with(register_optimizer_step_post_hook(after).remove)
+        updated = Exchange(register_optimizer_step_post_hook(after), after, fast_path.updated(after))
+        hook.detach_with(updated.remove)
+
+        def observe_steps(on: bool) -> None:
+            if on:
+                listening.append(calls.EVERY_BACKWARD.listen(hook.guard, before=begins, ended=ends))
+            else:
+                listening.pop()()
+            self._calls.count(not on)
+            updated(not on)
+
+        fast_path.observe_steps = observe_steps
         operators = OperatorProfiler(hook, self._current.models, self._optimizers.living)
         # After the fast path and the update point, which end the step.
         windows: list[StepWindows] = []

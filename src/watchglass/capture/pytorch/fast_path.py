@@ -11,6 +11,10 @@ What the steps have in common is a :class:`~watchglass.capture.pytorch.step_patt
 runs through several calls of the model, :mod:`~watchglass.capture.pytorch.several_forwards` observes each; calls of
 other models ahead of a step are held back by :mod:`~watchglass.capture.pytorch.calls_ahead`.
 
+Even these callbacks cost more than the budget allows where a step takes less than a millisecond. Then only each n-th
+step is recorded, by :class:`~watchglass.capture.step_interval.StepInterval`. In between the fast path *rests*: it
+counts the updates of the optimizer, and looks whether the model is called as before. Nothing else is observed.
+
 Where the script updates the model itself, no callback reports it. Then the versions of a few parameters are noted as
 a backward ends, and compared as the model is called again: if they differ, the step was over.
 """
@@ -36,8 +40,9 @@ from watchglass.capture.pytorch.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.random_state import Randomness
 from watchglass.capture.pytorch.several_forwards import SeveralForwards
 from watchglass.capture.pytorch.step_pattern import StepPattern
-from watchglass.capture.pytorch.step_progress import BETWEEN, IN_BACKWARD, IN_FORWARD, OFF, StepProgress
+from watchglass.capture.pytorch.step_progress import BETWEEN, IN_BACKWARD, IN_FORWARD, OFF, RESTING, StepProgress
 from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.capture.step_interval import StepInterval
 from watchglass.capture.step_phases import AFTER_BACKWARD, BACKWARD, FORWARD, NO_PHASES
 from watchglass.record import CapturedRecords, Forward
 from watchglass.store import ABSENT
@@ -99,6 +104,8 @@ class FastPath:
         self.on_missed_update: Callable[[], None] = lambda: None
         #: Starts or stops observing that an optimizer is about to step.
         self.listen_to_updates: Callable[[bool], None] = lambda on: None
+        #: Observes what happens in steps, or only counts them.
+        self.observe_steps: Callable[[bool], None] = lambda on: None
         #: Starts or stops observing loss functions.
         self.listen_to_losses: Callable[[bool], None] = lambda on: None
         self._current = current
@@ -106,7 +113,7 @@ class FastPath:
         self._readings = readings
         self._thread = get_ident()
         self._phases = current.phases
-        current.hook.in_steady_step = lambda: self._now.at > BETWEEN or bool(self.ahead.held)
+        current.hook.in_steady_step = self._in_steady_step
         shielded = current.hook.guard.shielded
         self._now = now = StepProgress()
         self.ahead = CallsAhead(now, current.models.number, shielded)
@@ -128,8 +135,14 @@ class FastPath:
         self._kwargs: Any = None
         self._versions: tuple[int, ...] | None = None
         self._states = Randomness()
+        limits = current.hook.limits
+        self._interval = StepInterval(current.hook.plan, limits.whole_steps, limits.row_ns, limits.step_interval)
+        # Calls of the model in the present step of a rest.
+        self._begun = 0
+        # Of a rest: its steps, and how many of them are still to come. After it, its steps until they have numbers.
+        self._rest = self._left = self._unnumbered = 0
         # Where the path was entered, and what it has cost since.
-        self._first = 0
+        self._first = self._rested = 0
         self._since_ns = 0
         self._norm_ns = 0
 
@@ -144,6 +157,10 @@ class FastPath:
         if at != OFF:
             if get_ident() != self._thread:
                 return None
+            if at == RESTING:
+                # Whether a backward followed the call before this one is not known, so nothing is recorded of it.
+                self.leave(superseded=is_grad_enabled() and self._begun >= self.pattern.most)
+                return self.full.before_forward(root, arguments, kwargs)
             if self._now.running:
                 # By activation checkpointing, inside the backward.
                 self.leave()
@@ -183,6 +200,8 @@ class FastPath:
         now_ns = monotonic_ns() if phases is None else phases.begin(FORWARD)
         if self._now.at == BETWEEN:
             self._start_ns = now_ns
+            if self._unnumbered:
+                self._number_rested()
         self._now.at = IN_FORWARD
         self._arguments = arguments
         self._kwargs = kwargs
@@ -208,6 +227,8 @@ class FastPath:
         if get_ident() != self._thread and not (at == OFF and self._hook.guard.is_lent):
             self.elsewhere += 1
             return
+        if at == RESTING:
+            return  # by a function that the script has put around ours, which stays
         alone = gradients is None and not chosen and not self._several.differentiated
         if at == IN_FORWARD and alone and isinstance(tensors, Tensor) and tensors.is_cpu:
             try:
@@ -289,7 +310,7 @@ class FastPath:
                 self._end_step(rate)
                 return
         if at != OFF:
-            if at == BETWEEN and optimizer in self._current.foreign:
+            if at in (BETWEEN, RESTING) and optimizer in self._current.foreign:
                 return
             # Its beginning was not observed.
             self.leave()
@@ -342,16 +363,105 @@ class FastPath:
         self._step = step = self._step + 1
         self._now.at = BETWEEN
         if step >= self._watchful or hook.changes.pending or not hook.active:
+            if self._interval.look(step):
+                fact = ("step_interval", "budget", {"interval": self._interval.interval})
+                hook.current_records().facts.append(fact)
             self._look_around()
 
-    def _look_around(self) -> None:
-        """Between steps: leave where the path ends, listen to the beginning of an update where the norm is due."""
+    def _look_around(self, *, rests: bool = True) -> None:
+        """Between steps: leave where the path ends, rest, or listen to the beginning of an update for its norm."""
         if self._step >= self._end or self._hook.changes.pending or not self._hook.active:
             self.leave()
             return
-        self._norm_step = self._readings.norm_pace.next_due(self._step)
+        recorded = self._interval.next_due(self._step)
+        if rests and recorded > self._step and self._may_rest():
+            self._go_to_rest(min(recorded, self._end) - self._step)
+            return
+        # Both intervals are powers of two: the norm of a step that is not recorded would be lost.
+        self._norm_step = self._interval.next_due(self._readings.norm_pace.next_due(self._step))
         self.listen_to_updates(self._step == self._norm_step and not self.pattern.by_script)
-        self._watchful = min(self._end, self._step + 1 if self._step == self._norm_step else self._norm_step)
+        soon = self._step == self._norm_step or self._interval.interval > 1
+        ahead = 1 if soon else min(self._interval.measured, self._norm_step - self._step)
+        self._watchful = min(self._end, self._step + ahead)
+
+    def _may_rest(self) -> bool:
+        """Whether the steps can be counted, and nothing that a script saves, or another rank does, depends on them."""
+        pattern, hook = self.pattern, self._hook
+        observed = pattern.several or pattern.by_script or self.ahead.observed or hook.saves_between
+        return not observed and hook.rank() is None
+
+    def _go_to_rest(self, steps: int) -> None:
+        self._rest = self._left = steps
+        self._now.at = RESTING
+        self.listen_to_updates(False)
+        self.observe_steps(False)
+
+    def called(self, full: Callable[..., Any]) -> Callable[..., Any]:
+        """``full`` for calls of a model while the path rests: they are as before, or the rest ends.
+
+        Written out, as it is called at every step: it runs no code that can fail.
+        """
+        grad, ident, thread = is_grad_enabled, get_ident, self._thread
+
+        def run(root: nn.Module, arguments: Any, kwargs: Any) -> Any:
+            pattern = self.pattern
+            if grad():
+                if root is pattern.root():
+                    if root.training is pattern.training and self._begun < pattern.most:
+                        self._begun += 1
+                        return None
+                elif root in pattern.inside:
+                    return None
+            return None if ident() != thread else full(root, arguments, kwargs)
+
+        return run
+
+    def updated(self, full: Callable[..., Any]) -> Callable[..., Any]:
+        """``full`` for the steps of optimizers while the path rests: they are counted."""
+        ident, thread, changes = get_ident, self._thread, self._hook.changes
+        wake = self._hook.guard.shielded(self._wake)
+
+        def run(optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
+            if optimizer is not self.pattern.optimizer() or ident() != thread:
+                return full(optimizer, arguments, kwargs)
+            self._left -= 1
+            self._begun = 0
+            return wake() if not self._left or changes.pending else None
+
+        return run
+
+    def _count_rest(self) -> None:
+        """The rest is over."""
+        steps, self._rest, self._left = self._rest - self._left, 0, 0
+        self._unnumbered = steps
+        self._step += steps
+        self._rested += steps
+
+    def _number_rested(self) -> None:
+        steps, self._unnumbered = self._unnumbered, 0
+        self._hook.clock.pass_train(steps)
+
+    def _record_last(self) -> None:
+        """Record the last step of a rest without its loss, so that the number of steps is known whatever comes."""
+        if self._unnumbered:
+            self._hook.clock.pass_train(self._unnumbered - 1)
+            self._unnumbered = 0
+            now_ns = monotonic_ns() if self._phases is None else self._phases.end()[0]
+            self._hook.steady_step(now_ns, now_ns, ABSENT, ABSENT, 0.0, NO_PHASES)
+
+    def _wake(self) -> None:
+        """The rest is over, between two steps."""
+        self._count_rest()
+        self._now.at = BETWEEN
+        self.observe_steps(True)
+        if self._phases is not None:
+            self._phases.end()  # the time so far belongs to steps that are not recorded
+        self._look_around()
+
+    def _in_steady_step(self) -> bool:
+        if self._now.at == RESTING:
+            self.leave()  # a value is saved: its step must be recorded
+        return self._now.at > BETWEEN or bool(self.ahead.held)
 
     def scaler_acts(self, full: Callable[..., Any]) -> Callable[..., Any]:
         """``full`` for a callback about a scaler, of which fast-path steps have none."""
@@ -377,7 +487,8 @@ class FastPath:
         if not hook.begin_steady_steps(pattern.model, rated=not pattern.by_script):
             return
         self._first = self._step
-        self._norm_ns = 0
+        self._interval.begin(self._step)
+        self._norm_ns = self._rested = 0
         self._since_ns = hook.clock.now_ns()
         self._now.at, self._now.follows = BETWEEN, pattern.begins
         # Its records belong to the recorder now; they must not be kept alive up to the next forward on the full path.
@@ -391,7 +502,7 @@ class FastPath:
             self._several.observe(root)
         if self.ahead.observed:
             self.listen_to_losses(True)
-        self._look_around()
+        self._look_around(rests=False)
 
     def enter_with(self, root: nn.Module, arguments: Any, kwargs: Any) -> bool:
         """Take this path from the call of ``root`` on that begins now; returns False where it does not."""
@@ -403,6 +514,8 @@ class FastPath:
 
     def settle(self) -> None:
         """Go back to the full path outside of any callback: after a backward, the step is over."""
+        if self._now.at == BETWEEN:
+            self._record_last()
         self.leave(superseded=self._now.at == IN_BACKWARD)
 
     def leave(self, *, superseded: bool = False) -> None:
@@ -414,6 +527,16 @@ class FastPath:
         at, self._now.at, self._now.running = self._now.at, OFF, False
         if at == OFF:
             return
+        if at == RESTING:
+            self.observe_steps(True)
+            self._count_rest()
+            self._record_last()
+            if self._begun and not superseded:
+                # It is not known when it was called, and whether a backward has run since.
+                at = IN_FORWARD
+                self._start_ns, self._weight = self._hook.clock.now_ns(), 1.0
+            self._begun = 0
+        self._number_rested()
         steps = self._step - self._first
         if steps < _SOON and self._step < self._end:
             self.pattern.forget()
@@ -423,8 +546,9 @@ class FastPath:
         for listener in self._current.events.resting:
             listener(False)
         self._hook.alternating.passed(self.pattern.model, steps)
-        self._hook.cost.steady_steps_ended(steps, self._since_ns, self._hook.clock.now_ns(), self._norm_ns)
-        if at != BETWEEN:
+        now_ns = self._hook.clock.now_ns()
+        self._hook.cost.steady_steps_ended(steps, self._since_ns, now_ns, self._norm_ns, self._rested)
+        if at in (IN_FORWARD, IN_BACKWARD):
             self._hand_over(at, superseded)
         if at == IN_BACKWARD and self._read is not None:
             self.script.read(self._read)

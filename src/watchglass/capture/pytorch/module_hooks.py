@@ -57,6 +57,29 @@ class Switch:
             self._handle = None
 
 
+class Exchange:
+    """A hook whose callback is replaced by another one for a while, in the same place among other hooks.
+
+    Args:
+        handle: The handle of the hook.
+        usual: Its callback.
+        other: The other one, with the same arguments.
+    """
+
+    def __init__(self, handle: RemovableHandle, usual: Callable[..., Any], other: Callable[..., Any]) -> None:
+        self._handle, self._usual, self._other = handle, usual, other
+
+    def __call__(self, on: bool) -> None:
+        """Put the other one there, or the usual one; nothing if the hook was removed."""
+        table = self._handle.hooks_dict_ref()
+        if table is not None and self._handle.id in table:
+            table[self._handle.id] = self._other if on else self._usual
+
+    def remove(self) -> None:
+        """Remove the hook."""
+        self._handle.remove()
+
+
 class Unsaved(functools.partial[Any]):
     """A hook on a module, for picklers with a registry of their own: pickled, it becomes one that does nothing.
 

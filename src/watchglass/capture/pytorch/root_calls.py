@@ -22,7 +22,7 @@ from watchglass.capture.pytorch.fast_path import FastPath
 from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
 from watchglass.capture.pytorch.handwritten_losses import HandwrittenLosses
 from watchglass.capture.pytorch.module_capture import ModuleCapture, first_tensor
-from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
+from watchglass.capture.pytorch.module_hooks import Exchange, Unsaved, unsaved
 from watchglass.capture.pytorch.module_tree import described, inside, is_compiled, unwrap
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.random_state import Habits
@@ -57,6 +57,7 @@ class RootCalls:
         # Root modules with hooks on their returns.
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._begins: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
+        self._exchanges: weakref.WeakKeyDictionary[nn.Module, Exchange] = weakref.WeakKeyDictionary()
         # Losses that the script wrote as modules, and functions that remove their hooks.
         self._criteria: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._ends: list[Callable[[], None]] = []
@@ -104,11 +105,19 @@ class RootCalls:
         if is_compiled_in_place(root):
             remove = CompiledCall(root, before, self.ended).remove
         else:
-            remove = unsaved(root.register_forward_pre_hook(Unsaved(before), with_kwargs=True))
+            usual, counted = Unsaved(before), Unsaved(self._fast_path.called(before))
+            handle = root.register_forward_pre_hook(usual, with_kwargs=True)
+            remove = unsaved(handle)
+            self._exchanges[root] = Exchange(handle, usual, counted)
             self._roots.add(root)
             self._observe_ends(root)
         self._begins[root] = remove
         self._current.hook.detach_with(remove)
+
+    def count(self, on: bool) -> None:
+        """Let the fast path only look whether models are called as before (``on``), or observe the calls again."""
+        for exchange in self._exchanges.values():
+            exchange(on)
 
     def rest(self, on: bool) -> None:
         """Remove the hooks on returns of root modules while steps are alike (``on``), or put them back."""

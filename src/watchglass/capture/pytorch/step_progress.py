@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Places in a step. Plain numbers: looking up a member of an enumeration costs more than comparing it.
-OFF, BETWEEN, IN_FORWARD, IN_BACKWARD = range(4)
+OFF, BETWEEN, IN_FORWARD, IN_BACKWARD, RESTING = range(5)
 
 #: By place: whether a call of the model there is a part of the pattern.
 Follows = tuple[bool, bool, bool, bool]
@@ -16,7 +16,8 @@ class StepProgress:
     """Written at every callback, so read without a call.
 
     Attributes:
-        at: Where the step is: off the fast path, between steps, since a forward began, since a backward began.
+        at: Where the step is: off the fast path, between steps, since a forward began, since a backward began; or that
+            steps are only counted.
         running: Whether a backward runs now.
         follows: Which calls of the model may come next.
     """

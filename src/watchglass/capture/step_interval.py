@@ -1,0 +1,72 @@
+"""The interval of recorded steps: 1, but where a step is so short that a record of each would exceed the budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from watchglass.capture.plan import Plan
+
+#: A step that takes longer waits for something, or computes on several cores: its time counts, not that of its thread.
+_WAITS_NS = 10_000_000
+#: The most steps in a row whose mean length counts.
+_MEASURED = 256
+
+
+class StepInterval:
+    """Chooses the TRAIN steps on the fast path that are recorded. For the training thread.
+
+    All of the first steps are, so that short runs are complete. After that the interval is the least power of two at
+    which the time of the steps pays for recording one of them, and for evaluating it in another process.
+
+    Args:
+        plan: Has the overhead budget.
+        whole_steps: How many steps at the start are all recorded.
+        row_ns: What a recorded step costs.
+        longest: The longest interval, in steps.
+        clocks_ns: Read the time, and the processor time of the thread.
+
+    Attributes:
+        interval: The present interval, a power of two.
+        measured: Steps in a row whose mean length counts.
+    """
+
+    def __init__(
+        self, plan: Plan, whole_steps: int, row_ns: int, longest: int,
+        clocks_ns: tuple[Callable[[], int], Callable[[], int]] = (time.monotonic_ns, time.thread_time_ns),
+    ) -> None:  # fmt: skip
+        self._plan, self._whole_steps, self._row_ns, self._longest = plan, whole_steps, row_ns, longest
+        self._clock_ns, self._thread_ns = clocks_ns
+        self._seen = 0
+        self.measured = max(1, min(_MEASURED, whole_steps))
+        self._step = self._since_ns = self._since_thread_ns = 0
+        self.interval = 1
+
+    def begin(self, step: int) -> None:
+        """Steps from this one on are measured."""
+        self._step, self._since_ns, self._since_thread_ns = step, self._clock_ns(), self._thread_ns()
+
+    def look(self, step: int) -> bool:
+        """The steps before this one are over, of those that are measured; returns whether the interval changed."""
+        steps = step - self._step
+        if steps < self.measured:
+            return False
+        waited_ns, worked_ns = self._clock_ns() - self._since_ns, self._thread_ns() - self._since_thread_ns
+        self.begin(step)
+        self._seen += steps
+        if self._seen < self._whole_steps:
+            return False
+        # Processor time: on a busy machine our callbacks wait as the step does. A step that waits by itself is longer.
+        duration_ns = (worked_ns if waited_ns < _WAITS_NS * steps else waited_ns) / steps
+        allowed_ns, before = self._plan.budget.share * duration_ns, self.interval
+        wanted = 1
+        while wanted < self._longest and wanted * allowed_ns < self._row_ns:
+            wanted *= 2
+        # Shorter only where half of the wanted interval would do: one slow stretch changes nothing.
+        if wanted > self.interval or 2 * wanted < self.interval:
+            self.interval = wanted
+        return self.interval != before
+
+    def next_due(self, step: int) -> int:
+        """The first step from this one on that is recorded."""
+        return -(-step // self.interval) * self.interval
