@@ -4,6 +4,7 @@
 # make test-all  all tests; those of object stores use Ceph's radosgw if it is installed, else moto
 #              (WATCHGLASS_TEST_S3=radosgw or moto overrides this)
 # make bare    install watchglass alone, with the newest and the lowest releases of what it needs, and run each command
+# make programs  start each benchmark, tool and example for some seconds (PROGRAMS="peers growth" for some)
 # make lint    ruff, mypy, import contracts
 # make format  format the code, and repair what ruff can
 # make check   lint, then test-all: a change must pass it
@@ -32,6 +33,7 @@ GROWTH ?=
 LAUNCH ?=
 PEERS ?=
 BARE ?=
+PROGRAMS ?=
 STORE ?=
 SCALE ?=
 FLEET ?=
@@ -58,7 +60,7 @@ WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); ec
 # the tests: where another one takes its place, pytest-xdist 3.8 can wait for ever for files that it had finished.
 RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test test-all bare lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet rule-pages clean help setup-example setup-dev
+.PHONY: demo test test-all bare programs lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet rule-pages clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -77,6 +79,9 @@ test-all: setup-dev
 
 bare:
 	$(PYTHON) tools/bare_install.py $(BARE)
+
+programs: setup-dev
+	$(BIN)/python tools/try_programs.py $(PROGRAMS)
 
 lint: setup-dev
 	$(BIN)/ruff check .
