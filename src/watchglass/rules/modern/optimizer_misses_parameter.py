@@ -108,7 +108,7 @@ class OptimizerMissesParameter(Rule):
             return
         total = self.total - len(self.moved)
         value, captures = self.seen[missed[0]]
-        seen = value is not None and (captures > _FEWEST or missed[0] not in self.frozen)
+        seen = value is not None and captures > 1 and (captures > _FEWEST or missed[0] not in self.frozen)
         unchanged = f": unchanged in {captures} captures up to step {self.last}" if seen else ""
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
