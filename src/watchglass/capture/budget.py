@@ -3,7 +3,7 @@
 The budget is an allowance for captures plus a share of the run's time. Costs are processor time (of callbacks at
 captured steps, of the recorder's thread) and the time of devices, and the run's time is divided by the *load* of the
 machine: how much longer our callbacks took than the processor time that they used. So two equal runs capture the same
-steps, however busy their machines are. Two spacings of captures follow:
+steps on machines of any load, as long as captures use the same processor time. Two spacings of captures follow:
 
 * *The interval*, which the share alone pays for: the smallest power of two at which the extra cost of a captured step,
   spread over the interval, stays within the share. Changes are rare (one octave of hysteresis).
