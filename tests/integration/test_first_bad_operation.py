@@ -86,6 +86,8 @@ CASES = [
          lambda x, y: F.cross_entropy(x, y * 0, weight=torch.tensor([0.1, 1, 1, 1])), "the weights of all 16 labels"),
     Case("exponential_overflow", lambda x, y: (x * 1e3).exp().mean(), lambda x, y: (x * 1e3).logsumexp(-1).mean(),
          "exp was given values above 88.7"),
+    Case("float16_overflow", lambda x, y: (x * 100).half().exp().float().mean(),
+         lambda x, y: (x * 3).half().exp().float().mean(), "the result of exp is beyond 65504"),
     Case("row_masked_whole", lambda x, y: attention(x, ROW, -INFINITY).mean(),
          lambda x, y: attention(x, ROW, -1e9).mean(), "1 of 16 rows of softmax are masked whole"),
     Case("row_masked_whole", lambda x, y: (x + torch.zeros(16, 4).masked_fill(ROW, -INFINITY)).log_softmax(-1).sum(-1)

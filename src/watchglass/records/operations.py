@@ -40,6 +40,7 @@ FAULT_KINDS: Mapping[str, FaultKind] = {
     ),
     "labels_weigh_nothing": FaultKind("the weights of all {labels} labels are zero, so their mean divides by zero"),
     "exponential_overflow": FaultKind("{operation} was given values above {limit}, whose exponential is infinite"),
+    "float16_overflow": FaultKind("the result of {operation}{values} is beyond 65504, the largest number of float16"),
     "untaken_branch": FaultKind(
         "{operation} in the branch that `where` did not take has an infinite gradient{values}, and zero times it is NaN"
     ),

@@ -274,7 +274,8 @@ def _power(graph: Graph, at: int) -> OperationFault | None:
     if exponent < 0 and look.low <= 0 <= look.high and bool((base == 0).any()):
         return _fault("division_by_zero", operation, look)
     if exponent > 1 and look.magnitude > 1 and exponent * math.log(look.magnitude) > math.log(_largest(base)):
-        return _fault("product_overflow", operation, look, dtype=_dtype(base))
+        kind = "float16_overflow" if base.dtype == torch.float16 else "product_overflow"
+        return _fault(kind, operation, look, dtype=_dtype(base))
     return None
 
 
@@ -308,6 +309,8 @@ def _exponential(graph: Graph, at: int) -> OperationFault | None:
     look = _look(result)
     if result is None or look is None or look.high != math.inf or _is_bad(graph, at):
         return None
+    if result.dtype == torch.float16:
+        return _fault("float16_overflow", graph.bases[at].lower())
     return _fault("exponential_overflow", graph.bases[at].lower(), limit=f"{math.log(_largest(result)):.3g}")
 
 
@@ -322,7 +325,8 @@ def _product(graph: Graph, at: int) -> OperationFault | None:
     if product is None or product.finite:
         return None
     look = Look(min(looks[0].low, looks[1].low), max(looks[0].high, looks[1].high))
-    return _fault("product_overflow", "mul", look, dtype=_dtype(one))
+    kind = "float16_overflow" if one.dtype == torch.float16 else "product_overflow"
+    return _fault(kind, "mul", look, dtype=_dtype(one))
 
 
 def _spread(graph: Graph, at: int) -> OperationFault | None:
