@@ -51,6 +51,8 @@ from watchglass.store import ABSENT
 _SOON = 2
 #: Arguments of torch.autograd.backward before the tensors that it is for.
 _INPUTS = 5
+#: Calls of the model in one step of a rest, from which on no update is expected any more.
+_MOST_CALLS = 64
 
 
 _LEAST, _MOST = -math.inf, math.inf
@@ -159,7 +161,7 @@ class FastPath:
                 return None
             if at == RESTING:
                 # Whether a backward followed the call before this one is not known, so nothing is recorded of it.
-                self.leave(superseded=is_grad_enabled() and self._begun >= self.pattern.most)
+                self.leave(superseded=self._begun >= _MOST_CALLS)
                 return self.full.before_forward(root, arguments, kwargs)
             if self._now.running:
                 # By activation checkpointing, inside the backward.
@@ -387,7 +389,7 @@ class FastPath:
     def _may_rest(self) -> bool:
         """Whether the steps can be counted, and nothing that a script saves, or another rank does, depends on them."""
         pattern, hook = self.pattern, self._hook
-        observed = pattern.several or pattern.by_script or self.ahead.observed or hook.saves_between
+        observed = pattern.several or pattern.most > 1 or pattern.by_script or self.ahead.observed or hook.saves_between
         return not observed and hook.rank() is None
 
     def _go_to_rest(self, steps: int) -> None:
@@ -407,7 +409,10 @@ class FastPath:
             pattern = self.pattern
             if grad():
                 if root is pattern.root():
-                    if root.training is pattern.training and self._begun < pattern.most:
+                    if root.training is pattern.training and self._begun < _MOST_CALLS:
+                        if self._begun:
+                            # Not as before: the rest ends with this step, whose loss is not known.
+                            self._rest, self._left = self._rest - self._left + 1, 1
                         self._begun += 1
                         return None
                 elif root in pattern.inside:
@@ -433,7 +438,7 @@ class FastPath:
     def _count_rest(self) -> None:
         """The rest is over."""
         steps, self._rest, self._left = self._rest - self._left, 0, 0
-        self._unnumbered = steps
+        self._unnumbered += steps
         self._step += steps
         self._rested += steps
 
