@@ -121,7 +121,7 @@ def main() -> None:
     held_out = [batch(validation, 32) for _ in range(2)]
     model = GPT(characters, args)
     optimizer = torch.optim.AdamW(model.parameters(), args.lr, betas=(0.9, 0.95), weight_decay=0.1)
-    warmup = args.steps // 20
+    warmup = max(1, args.steps // 20)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / args.steps)),
