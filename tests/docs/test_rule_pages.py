@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from watchglass.cli import main
-from watchglass.rules import built_in_knowledge, find_rule, rule_names, scores_of, symptoms_of
+from watchglass.rules import find_rule, load_knowledge, rule_names, scores_of, symptoms_of
 
 CURE = "run make rule-pages"
 
@@ -58,8 +58,8 @@ def test_the_terminal_shows_what_the_page_shows(capsys: pytest.CaptureFixture[st
     assert main(["rules", "Overfit"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for symptom in symptoms_of(find_rule("Overfit")):
-        causes = [built_in_knowledge().cause(each).title for each in built_in_knowledge().likely([symptom])]
-        assert f"{built_in_knowledge().symptoms[symptom].means}: {'; '.join(causes)}" in shown
+        causes = [load_knowledge().cause(each).title for each in load_knowledge().likely([symptom])]
+        assert f"{load_knowledge().symptoms[symptom].means}: {'; '.join(causes)}" in shown
     for score in scores_of("Overfit"):
         assert f"{score.half} half: {score.found} of {score.sick} sick runs" in shown
         assert f"{score.alarms} of {score.healthy} healthy runs" in shown
