@@ -13,13 +13,14 @@ import os
 import re
 import site
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from watchglass.capture.pytorch.autograd_graph import Graph
+from watchglass.capture.pytorch.events import Events, ForwardCall
 
 #: Under which PyTorch keeps the stack.
 _STACK = "traceback_"
@@ -84,6 +85,43 @@ class Lines:
         ends = (((0, way[at][1]), *way[at + 1 :]) for at in range(len(way)))
         found = {known for end in ends if (known := self._known.get(end)) is not None}
         return found.pop() if len(found) == 1 else ("", "")
+
+
+class NotedForwards:
+    """Has lines noted in forwards of captured steps. It listens in those steps only: to tell of a forward costs time.
+
+    Args:
+        events: The events that it listens to.
+        lines: Notes the lines.
+        reads: Whether the graph of the step of a forward is read.
+        inside: Whether lines inside of the model are wanted, too.
+    """
+
+    def __init__(
+        self, events: Events, lines: Lines, reads: Callable[[ForwardCall], bool], inside: Callable[[], bool]
+    ) -> None:
+        self._events, self._lines, self._reads, self._inside = events, lines, reads, inside
+        self._leave: Callable[[], None] | None = None
+
+    def listen(self) -> None:
+        """A captured step has opened."""
+        if self._leave is None:
+            self._leave = self._events.add(self)
+
+    def each_forward_began(self, call: ForwardCall) -> None:
+        """An outermost module is about to be called."""
+        if not call.step.due and self._leave is not None:
+            self._leave()
+            self._leave = None
+        self._lines.note(self._reads(call) and self._inside())
+
+    def each_forward_ended(self, call: ForwardCall) -> None:
+        """It has returned: what follows, up to the backward, computes the loss."""
+        self._lines.note(self._reads(call))
+
+    def each_backward_began(self) -> None:
+        """The loss is computed."""
+        self._lines.note(False)
 
 
 def way_of(start: Any, path: tuple[int, ...]) -> Way:

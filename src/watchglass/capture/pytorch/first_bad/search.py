@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
-from watchglass.capture.pytorch.first_bad.lines import Lines
+from watchglass.capture.pytorch.first_bad.lines import Lines, NotedForwards
 from watchglass.capture.pytorch.first_bad.rerun import Rerun
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
 from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
@@ -62,18 +62,12 @@ class FirstBadModule:
         self._feared: tuple[OpenStep, OperationFault] | None = None
         current.events.add(self)
         current.hook.detach_with(lambda: self._lines.note(False))
+        self._noting = NotedForwards(current.events, self._lines, self._reads, lambda: self._suspects.wants_lines)
 
-    def each_forward_began(self, call: ForwardCall) -> None:
-        """An outermost module is about to be called: in one step, lines inside of it are wanted."""
-        self._lines.note(self._reads(call) and self._suspects.wants_lines)
-
-    def each_forward_ended(self, call: ForwardCall) -> None:
-        """It has returned: what follows, up to the backward, computes the loss."""
-        self._lines.note(self._reads(call))
-
-    def each_backward_began(self) -> None:
-        """The loss is computed."""
-        self._lines.note(False)
+    def step_began(self, step: OpenStep) -> None:
+        """A captured step begins: lines of its forwards may be wanted."""
+        if not self._done:
+            self._noting.listen()
 
     def resting(self, on: bool) -> None:
         """Steps take the fast path."""
