@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from watchglass.rules.signals import without_kinds as without_kinds, without_layers as without_layers
     from watchglass.rules.stack_places import frames_of as frames_of, place_of as place_of, standing as standing
+    from watchglass.rules.streaks import Streaks as Streaks
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__)

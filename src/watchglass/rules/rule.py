@@ -31,6 +31,7 @@ from watchglass.errors import InvalidValueError
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules.knowledge import built_in_knowledge
 from watchglass.rules.needs import Needs, Windows
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import Between, JointStep, StepView, Tick, Window
 
 T = TypeVar("T")
@@ -180,8 +181,8 @@ class Rule(Plugin):
         knowledge = built_in_knowledge(trees=_is_of_trees(first))
         ranked = tuple(causes) or knowledge.likely(symptoms)
         advice = tuple(what_to_try) or (knowledge.cause(ranked[0]).what_to_try if ranked else ())
-        if since is None and of_model and first is not None:
-            since = _from_start(first, symptoms)
+        from_start = _from_start(first, symptoms) if of_model and first is not None else None
+        since = min((each for each in (since, from_start) if each is not None), default=None)
         worker = at.worker if at is not None else view.worker
         mode, step = (first.mode, first.mode_step) if first is not None else (Mode.TRAIN, -1)
         model = (first.model if first is not None else 0) if of_model else None
@@ -223,7 +224,8 @@ class Rule(Plugin):
                 "evaluate the run from its start"
             )
         for name, value in saved["fields"].items():
-            setattr(self, name, value)
+            streaks = isinstance(getattr(self, name, None), Streaks)
+            setattr(self, name, Streaks(value) if streaks else value)
 
 
 def _is_of_trees(view: StepView | None) -> bool:

@@ -10,6 +10,7 @@ from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, Tensor
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 #: Modules whose outputs carry the signal. Masks, positions and what dropout leaves may be zero on purpose.
@@ -33,6 +34,7 @@ class AllZero(Rule):
     Source: 100 percent: SageMaker Debugger documentation; house: the window, and which tensors count.
     """
 
+    state_version = 2
     needs = (Needs(statistics=("zero", "count"), why="to count zeros"),)
     calibrations: ClassVar = {"sagemaker": {"threshold": 100.0, "window": 1, "everything": True}}
 
@@ -42,7 +44,7 @@ class AllZero(Rule):
     name_regex: str | None = parameter(None, help="only tensors whose name contains a match of this")
 
     #: Captures in a row by tensor, of those that are zero at present.
-    zero: dict[str, int] = state(dict)
+    zero: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """One finding for the weights, one for the outputs, one for the rest of a step."""
@@ -53,14 +55,12 @@ class AllZero(Rule):
         if self.zero:
             # Groups of tensors may be captured in turn: those that are absent keep their numbers.
             over = set(rows.where(~full).names)
-            self.zero = {name: captures for name, captures in self.zero.items() if name not in over}
+            self.zero = Streaks({name: streak for name, streak in self.zero.items() if name not in over})
         found: dict[Role, list[str]] = {}
         for info in rows.where(full).tensors:
-            if self._counts(info):
-                self.zero[info.name] = self.zero.get(info.name, 0) + 1
-                if self.zero[info.name] >= self.window:
-                    judged = info.role in (Role.WEIGHT, Role.OUTPUT, Role.GRADIENT)
-                    found.setdefault(info.role if judged else Role.CUSTOM, []).append(info.name)
+            if self._counts(info) and self.zero.follow(view.mode_step, True, info.name) >= self.window:
+                judged = info.role in (Role.WEIGHT, Role.OUTPUT, Role.GRADIENT)
+                found.setdefault(info.role if judged else Role.CUSTOM, []).append(info.name)
         for role, names in found.items():
             yield self._finding(view, role, names)
 
@@ -94,4 +94,5 @@ class AllZero(Rule):
             if role is Role.OUTPUT
             else (),
             evidence={"layer": names[0].partition(".output")[0], **signals.optimizer_evidence(view)},
+            since=self.zero.since(*names),
         )

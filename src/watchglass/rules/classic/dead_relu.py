@@ -15,6 +15,7 @@ from watchglass.rules import learning_rates, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import dead_relu
+from watchglass.rules.streaks import began
 from watchglass.tables import Selection, StepView
 
 _ENOUGH_CAPTURES = 16
@@ -40,6 +41,7 @@ class DeadRelu(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(units=(UnitKind.INACTIVE,), why="to see units that are zero on every batch"),
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
@@ -92,12 +94,12 @@ class DeadRelu(Rule):
         run = self.runs.get(info.name)
         if run is None or len(run["captures"]) != len(zero):
             nothing = np.zeros(len(zero), np.int64)
-            run = self.runs[info.name] = {"captures": nothing, "values": nothing, "seen": 0, "steps": []}
+            run = self.runs[info.name] = {"captures": nothing, "values": nothing, "seen": 0, "since": nothing - 1}
         # Lists after a restart of the evaluator.
         run["captures"] = (np.asarray(run["captures"], np.int64) + 1) * zero
         run["values"] = (np.asarray(run["values"], np.int64) + values) * zero
         run["seen"] += 1
-        run["steps"] = [*run["steps"], view.mode_step][-self.window :]
+        run["since"] = began(np.asarray(run["since"], np.int64), view.mode_step, zero)
 
     def _layer(self, view: StepView, info: TensorInfo, window: int) -> Iterable[Finding]:
         run = self.runs[info.name]
@@ -124,7 +126,7 @@ class DeadRelu(Rule):
             f"of the last {'capture' if seen_in == 1 else f'{seen_in} captures'} up to step {self.step}",
             symptoms=("dead_units", *(["all_units_dead"] if every else []), *learning_rates.too_high(view)),
             evidence={"layer": layer, "units": len(dead), "dead_units": count, **signals.optimizer_evidence(view)},
-            since=run["steps"][-min(seen_in, len(run["steps"]))],
+            since=int(np.asarray(run["since"])[dead].max()),
         )
 
     @staticmethod

@@ -12,6 +12,7 @@ from watchglass.records import Finding, Mode, Role, Severity, rounded
 from watchglass.rules import learning_rates, levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -39,6 +40,7 @@ class ExplodingGradient(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to follow the norm of the gradient"),
         Needs(scalars=("loss",), optional=True, why="to distinguish growth from trouble"),
@@ -54,7 +56,7 @@ class ExplodingGradient(Rule):
     start_loss: list[float] = state(list)
     recent: list[float] = state(list)
     recent_loss: list[float] = state(list)
-    streak: int = state(int)
+    grows: Streaks = state(Streaks)
     flags: list[bool] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
@@ -95,16 +97,16 @@ class ExplodingGradient(Rule):
             grows = growth > 1e4
         else:
             grows = growth > self.growth and rise.exceeds(2, levels.CERTAIN)
-        self.streak = self.streak + 1 if grows else 0
+        times = self.grows.follow(view.mode_step, grows)
         sudden = rise is not None and growth > 10 * self.growth and rise.exceeds(10, 10 * levels.CERTAIN)
-        if not grows or (self.streak < (3 if rise is None else 2) and not sudden):
+        if not grows or (times < (3 if rise is None else 2) and not sudden):
             return None
         loss = f", and the loss is {rise.now:.3g}, {rise.words}" if rise is not None else ""
         return self._finding(
             view, norm, norm / growth * self.growth,
             f"the gradient norm has grown {growth:.3g}-fold since the start, to {norm:.3g} at step {view.mode_step}"
             + loss,
-            "gradient_growth",
+            "gradient_growth", self.grows.since(),
         )  # fmt: skip
 
     def _late(self, view: StepView, norm: float) -> Finding | None:
@@ -147,7 +149,9 @@ class ExplodingGradient(Rule):
         message = f"the gradient norm is {norm:.3g} at step {view.mode_step}"
         return self._finding(view, norm, self.absolute, message, "gradient_huge")
 
-    def _finding(self, view: StepView, norm: float, limit: float, message: str, symptom: str) -> Finding:
+    def _finding(
+        self, view: StepView, norm: float, limit: float, message: str, symptom: str, since: int | None = None
+    ) -> Finding:
         gradients = view.statistics(Role.GRADIENT)
         order = np.argsort(-gradients.l2)[:3].tolist()
         recurs = signals.unclipped_recurrence(view, [gradients.tensors[i].module for i in order])
@@ -156,7 +160,7 @@ class ExplodingGradient(Rule):
             view, severity=Severity.WARNING, subject="gradient", tensors=[gradients.names[i] for i in order],
             value=norm, limit=limit, message=jump.then(message) if jump else message,
             symptoms=(symptom, *(["recurrent_gradient"] if recurs else []), *(["rate_jumped"] if jump else [])),
-            evidence={**signals.evidence(view), **(jump.evidence if jump else {})},
+            evidence={**signals.evidence(view), **(jump.evidence if jump else {})}, since=since,
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import course, learning_rates, levels, loss_terms, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -60,6 +61,7 @@ class LossIncreasing(Rule):
 
     default = True
     starts_with = "stage"
+    state_version = 2
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see how large updates are"),
@@ -81,8 +83,8 @@ class LossIncreasing(Rule):
     course: dict[str, Any] = state(course.empty)
     ratios: list[float] = state(list)
     #: Windows in a row that lay above the best one; steps in a row at which the loss had diverged.
-    rising: int = state(int)
-    beyond: int = state(int)
+    rising: Streaks = state(Streaks)
+    beyond: Streaks = state(Streaks)
     #: Evaluations of the model without a loss.
     acted: int = state(int)
     #: At captured steps in a row at which the loss was minus what a function returned: first and last value, number.
@@ -149,7 +151,7 @@ class LossIncreasing(Rule):
         rise = levels.rise(start, now, lowest=self.lowest, before=[*self.start, *earlier] if turns else earlier)
         # A loss that fell at once and then varies near zero has not diverged.
         diverged = rise.reaches(self.diverged, self.deviations) and now > self.start[0]
-        self.beyond = self.beyond + 1 if diverged else 0
+        beyond = self.beyond.follow(view.mode_step, diverged)
         # The smaller limit needs more evidence: a few high losses are common right after the start.
         # In a resumed run the loss is low, so that multiples of it are soon reached.
         # And one model may gain what another loses: the loss of a generator rises in a healthy run.
@@ -157,7 +159,7 @@ class LossIncreasing(Rule):
         if not diverged and (unclear or rise.times is None or rise.times < _CLEARLY or now <= self.start[0]):
             return
         # An overshoot in the first steps recovers within a few.
-        if diverged and self.beyond < _OVERSHOOT and (rise.times is None or rise.times < _BEYOND_RECOVERY):
+        if diverged and beyond < _OVERSHOOT and (rise.times is None or rise.times < _BEYOND_RECOVERY):
             return
         certain = levels.rise(self.start, now, lowest=self.lowest).reaches(self.diverged, 100 * self.deviations)
         if rise.times is not None:
@@ -168,8 +170,9 @@ class LossIncreasing(Rule):
             view, "divergence", now, limit, "loss_diverged",
             f"the loss has diverged: {now:.3g} in the median over the last {count} steps up to step {view.mode_step}, "
             f"{rise.words}",
+            self.beyond.since(),
             Severity.INFO if self._calm(view, rise)
-            else Severity.ERROR if certain and self.beyond >= self.hopeless else Severity.WARNING,
+            else Severity.ERROR if certain and beyond >= self.hopeless else Severity.WARNING,
         )  # fmt: skip
 
     def _windows(self, view: StepView) -> Iterable[Finding]:
@@ -189,11 +192,11 @@ class LossIncreasing(Rule):
         half = 0.25 * median(self.start) if self.lowest > 0 else best.value + 0.5 * (began - best.value)
         # A loss that falls since it jumped (other data, another phase) is being learned.
         falling = max(found[found.index(best) :]).above(now) > _FALLING
-        self.rising = self.rising + 1 if risen and now.value > half and not falling else 0
-        if self.rising >= 2 and best is not first:
+        if self.rising.follow(view.mode_step, risen and now.value > half and not falling) >= 2 and best is not first:
             yield self._finding(
                 view, "rise", now.value, limit, "loss_rising",
                 f"the loss rises again: {now.value:.3g} at step {view.mode_step}, after {best.value:.3g} at best",
+                self.rising.since(),
             )  # fmt: skip
             return
         share = self.rise * (0.1 if view.scalar("accuracy") is not None else 1.0)
@@ -233,7 +236,7 @@ class LossIncreasing(Rule):
 
     def _finding(
         self, view: StepView, subject: str, value: float, limit: float, symptom: str, message: str,
-        severity: Severity = Severity.WARNING,
+        since: int | None = None, severity: Severity = Severity.WARNING,
     ) -> Finding:  # fmt: skip
         jump = learning_rates.jump(view)
         return self.finding(
@@ -243,4 +246,5 @@ class LossIncreasing(Rule):
             evidence={
                 **signals.evidence(view), **learning_rates.evidence(self.ratios), **(jump.evidence if jump else {}),
             },
+            since=since,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import overfit
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Selection, StepView, Stretch
 
 #: Prefix of losses that a function, or the model, returned.
@@ -51,6 +52,7 @@ class Overfit(Rule):
 
     default = True
     starts_with = "task"
+    state_version = 2
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), why="to follow the validation loss"),
@@ -78,12 +80,13 @@ class Overfit(Rule):
     #: Names of the compared training and validation loss.
     pair: list[str] = state(list)
     best: dict[str, Any] = state(dict)
-    streak: int = state(int)
-    #: The validation loss of guessing; evaluations in a row that were hardly better while the training loss was low.
+    #: Evaluations in a row in which the validation loss ``"rises"``, or ``"stays"`` at hardly better than guessing
+    #: while the training loss is low, by their training steps.
+    high: Streaks = state(Streaks)
+    #: The validation loss of guessing.
     guessing: float = state(float)
     #: Whether the first evaluation came before the model had learned anything.
     early: bool = state(bool)
-    stays: int = state(int)
     #: The latest validation losses.
     recent: list[float] = state(list)
     #: Number of evaluations after a training step, by result of the search for comparable losses.
@@ -148,23 +151,23 @@ class Overfit(Rule):
         loss, train_loss = stretch.means[names[1]], self.train[names[0]]
         self._lower(names[0], loss)
         if names != self.pair:
-            self.pair, self.best, self.streak, self.recent = names, {}, 0, []
+            self.pair, self.best, self.recent = names, {}, []
+            self.high.pop("rises", None)
         self.recent = [*self.recent[-(_RECENT - 1) :], loss]
         if not self.best:
             # Before the model has learned anything, an evaluation shows what guessing gives.
             self.early = self._fallen(train_loss) <= self.learned
             self.guessing = loss if self.early else self._level()
         high = self._fallen(train_loss) >= self.memorized and loss >= self.useless * self.guessing
-        self.stays = self.stays + 1 if high and self.lowest[names[0]] > 0 else 0
+        stays = self.high.follow(stretch.train_step, high and self.lowest[names[0]] > 0, "stays")
         if not self.best or loss < self.best["loss"]:
             self.best = {"loss": loss, "train_step": stretch.train_step, "train_loss": train_loss}
-            self.streak = 0
         overfits = (
             loss > self._limit(loss, train_loss) and loss - self.best["loss"] > 3 * self._noise() and loss > train_loss
             and train_loss <= self.best["train_loss"] and self._fallen(train_loss) > self.learned
         )  # fmt: skip
-        self.streak = self.streak + 1 if overfits else 0
-        if max(self.streak, self.stays) >= self.patience:
+        rises = self.high.follow(stretch.train_step, overfits, "rises")
+        if max(rises, stays) >= self.patience:
             yield self._overfits(view, stretch, loss, train_loss)
 
     def _comparable(self, view: StepView, stretch: Stretch) -> tuple[str, list[str]]:
@@ -228,7 +231,10 @@ class Overfit(Rule):
         """What is wrong with the validation loss."""
         if self.early and self._useless():
             return "validation_never_fell"
-        return "validation_rises" if self.streak >= self.patience else "validation_stays_high"
+        return "validation_rises" if self._rises() else "validation_stays_high"
+
+    def _rises(self) -> bool:
+        return self.high.times("rises") >= self.patience
 
     def _overfits(self, view: StepView, stretch: Stretch, loss: float, train_loss: float) -> Finding:
         best = self.best["loss"]
@@ -251,6 +257,7 @@ class Overfit(Rule):
                 "train_loss": train_loss,
                 **signals.optimizer_evidence(view),
             },
+            since=self.high.since("rises" if self._rises() else "stays") if view.mode is Mode.TRAIN else None,
         )
 
 

@@ -15,6 +15,7 @@ from watchglass.rules import signals
 from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import Selection, Statistics, StepView
 
 #: A recurrent module gives results of tanh, perhaps times a gate.
@@ -45,6 +46,7 @@ class SaturatedActivation(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(
             role=Role.OUTPUT, module_kinds=_SATURATING, statistics=("mean", "rms", "min", "max"), optional=True,
@@ -72,7 +74,7 @@ class SaturatedActivation(Rule):
 
     start: list[float] = state(list)
     #: Captures in a row by tensor.
-    captures: dict[str, int] = state(dict)
+    captures: Streaks = state(Streaks)
     seen: bool = state(bool)
 
     def check(self, view: StepView) -> Iterable[Finding]:
@@ -85,11 +87,8 @@ class SaturatedActivation(Rule):
         self.seen |= (flat is not None and self.derivative > 0) or any(True for _ in view.units(UnitKind.SATURATED))
         now = {**(flat or {}), **units}
         sick = {name: value for name, value in now.items() if value is not None}
-        self.captures = {
-            **{name: n for name, n in self.captures.items() if name not in now},
-            **{name: self.captures.get(name, 0) + 1 for name in sick},
-        }
-        found = [name for name in sick if self.captures[name] >= self.window]
+        times = {name: self.captures.follow(view.mode_step, name in sick, name) for name in now}
+        found = [name for name in sick if times[name] >= self.window]
         if found:
             yield self._finding(view, found, str(sick[found[0]]), len(now))
 
@@ -166,6 +165,7 @@ class SaturatedActivation(Rule):
             message=f"{what} at step {view.mode_step}{more}{signals.loss_words(self.start, signals.losses(view, 32))}",
             symptoms=("activations_saturated",),
             evidence=signals.evidence(view),
+            since=self.captures.since(*names),
         )
 
 

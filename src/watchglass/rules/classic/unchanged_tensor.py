@@ -39,6 +39,7 @@ class UnchangedTensor(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(role=Role.WEIGHT, statistics=("nonfinite", *_FINGERPRINT), why="to see whether weights change"),
         Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see why one does not"),
@@ -48,10 +49,12 @@ class UnchangedTensor(Rule):
 
     num_steps: int = parameter(8, help="captures in a row without a change", unit="captures", ge=2)
 
-    #: Aligned columns: tensor ids, their last fingerprints, captures without a change (-1 once it has moved).
+    #: Aligned columns: tensor ids, their last fingerprints, captures without a change (-1 once it has moved),
+    #: and the step of the first of these captures.
     ids: Any = state(lambda: np.empty(0, np.int64))
     prints: Any = state(lambda: np.empty(0))
     still: Any = state(lambda: np.empty(0, np.int64))
+    since: Any = state(lambda: np.empty(0, np.int64))
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step with captured weights."""
@@ -65,43 +68,47 @@ class UnchangedTensor(Rule):
         weights = weights.where(weights.nonfinite == 0)
         if not len(weights):
             return
-        still, moved_now = self._compare(weights, counts=rate is None or rate > 0)
+        still, since, moved_now = self._compare(view, weights, counts=rate is None or rate > 0)
         stuck = still >= self.num_steps - 1
         if not np.any(stuck):
             return
         if np.all(stuck):
-            yield self._nothing_moves(view, weights, int(np.min(still)) + 1)
+            yield self._nothing_moves(view, weights, int(np.min(still)) + 1, int(np.max(since)))
         elif moved_now and not (view.attempt and signals.resumed(view)):
-            yield from self._some_stuck(view, weights.where(stuck), int(np.min(still[stuck])) + 1)
+            captures, began = int(np.min(still[stuck])) + 1, int(np.max(since[stuck]))
+            yield from self._some_stuck(view, weights.where(stuck), captures, began)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without layers."""
         return signals.without_layers(view)
 
-    def _compare(self, weights: Statistics, *, counts: bool) -> tuple[npt.NDArray[np.int64], bool]:
-        """Captures without a change per row, -1 for rows that have moved; and whether any row moved just now.
+    def _compare(
+        self, view: StepView, weights: Statistics, *, counts: bool
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:
+        """Captures without a change per row, -1 for rows that have moved; their first one; whether any moved just now.
 
         Args:
+            view: The step.
             weights: This capture.
             counts: Whether the optimizer could have moved anything.
         """
         # Lists after a restart of the evaluator.
         ids, prints_before = np.asarray(self.ids, np.int64), np.asarray(self.prints, np.float64)
-        still_before = np.asarray(self.still, np.int64)
+        still_before, since_before = np.asarray(self.still, np.int64), np.asarray(self.since, np.int64)
         captured = weights.ids.astype(np.int64)
         prints = _fingerprints(weights)
         same = np.array_equal(ids, captured)
         rows = np.arange(len(ids)) if same else _places(captured, ids)
         known = rows >= 0
-        still = np.zeros(len(rows), np.int64)
+        still, since = np.zeros(len(rows), np.int64), np.full(len(rows), view.mode_step)
         changed = np.zeros(len(rows), np.bool_)
-        still[known] = still_before[rows[known]]
+        still[known], since[known] = still_before[rows[known]], since_before[rows[known]]
         changed[known] = prints[known] != prints_before[rows[known]]
         if counts:
             still += known & (still >= 0)
         still[changed] = -1
         if len(rows) == len(ids) and known.all():
-            self.ids, self.prints, self.still = captured, prints, still
+            self.ids, self.prints, self.still, self.since = captured, prints, still, since
         else:
             # Groups of parameters may be captured in turn: absent rows keep their values.
             prints_before, still_before = prints_before.copy(), still_before.copy()
@@ -109,9 +116,10 @@ class UnchangedTensor(Rule):
             self.ids = np.concatenate([ids, captured[~known]])
             self.prints = np.concatenate([prints_before, prints[~known]])
             self.still = np.concatenate([still_before, still[~known]])
-        return still, bool(np.any(changed))
+            self.since = np.concatenate([since_before, since[~known]])
+        return still, since, bool(np.any(changed))
 
-    def _nothing_moves(self, view: StepView, weights: Statistics, captures: int) -> Finding:
+    def _nothing_moves(self, view: StepView, weights: Statistics, captures: int, since: int) -> Finding:
         whose = (
             f"none of the {len(weights)} trainable weights has" if len(weights) > 1 else "the trainable weight has not"
         )
@@ -124,9 +132,10 @@ class UnchangedTensor(Rule):
             message=f"{whose} changed in {captures} captures up to step {view.mode_step}",
             symptoms=("nothing_moves",),
             evidence=signals.optimizer_evidence(view),
+            since=since,
         )
 
-    def _some_stuck(self, view: StepView, stuck: Statistics, captures: int) -> Iterable[Finding]:
+    def _some_stuck(self, view: StepView, stuck: Statistics, captures: int, since: int) -> Iterable[Finding]:
         gradients = view.statistics(Role.GRADIENT)
         largest = dict(zip(gradients.names, gradients.l2.tolist(), strict=True))
         norms = [largest.get(f"gradient/{name}") for name in stuck.names]
@@ -157,6 +166,7 @@ class UnchangedTensor(Rule):
             f"{', ' if symptom == 'parameter_unchanged' else ': '}{why}"
             f"{'; the learning rate of a parameter group is zero' if idle else ''}",
             symptoms=() if idle else (symptom,),
+            since=since,
         )
 
 

@@ -18,6 +18,7 @@ from watchglass.rules.loss_terms import data_terms
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import vanishing_gradient
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import Selection, Statistics, StepView
 
 #: Layers in a row from which on a model without shortcuts and normalisation counts as deep (house).
@@ -75,6 +76,7 @@ class VanishingGradient(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(role=Role.GRADIENT, statistics=("nonfinite", "nonzero_abs_mean"), why="to compare gradients of layers"),
         Needs(scalars=("loss",), optional=True, why="to distinguish vanishing from convergence"),
@@ -98,8 +100,8 @@ class VanishingGradient(Rule):
     )
 
     start: list[float] = state(list)
-    over_depth: int = state(int)
-    everywhere: int = state(int)
+    #: ``"depth"`` while gradients shrink over depth, ``"everywhere"`` while they are small in all layers.
+    small: Streaks = state(Streaks)
     #: Captures that were judged, and what the last one shows if it vanishes.
     captures: int = state(int)
     last: dict[str, Any] = state(dict)
@@ -130,39 +132,39 @@ class VanishingGradient(Rule):
         if not len(gradients):
             return
         if signals.progress(self.start, signals.losses(view, 16)) > self.unless_progress:
-            self.over_depth = self.everywhere = 0
+            self.small.clear()
             self.last = {}
             return
         depth = self._depth(view, gradients)
         shrinks = depth is not None and depth.last_mean > 1e-9 and depth.first_mean < self.ratio * depth.last_mean
         # The means of layers without any gradient are NaN.
         largest = float(np.fmax.reduce(gradients.nonzero_abs_mean, initial=0.0))
-        self.over_depth = self.over_depth + 1 if shrinks else 0
+        over_depth = self.small.follow(view.mode_step, shrinks, "depth")
         vanished = largest < self.threshold
         # An exactly solved problem (a loss of zero) has no gradient either.
         solved = any(loss == 0 for loss in signals.losses(view, 1))
-        self.everywhere = self.everywhere + 1 if vanished and not solved else 0
+        everywhere = self.small.follow(view.mode_step, vanished and not solved, "everywhere")
         self.captures += 1
         if depth is not None and depth.last_mean > 1e-9 and self.captures > 1:
             self.share = max(self.share, depth.first_mean / depth.last_mean)
             if 0 < self.share < _EXPLAINS_NOTHING * self.ratio:
                 self.structure = self._over_depth(view, gradients, depth)
         self.last = {}
-        if self.over_depth >= 2 and depth is not None:
+        if over_depth >= 2 and depth is not None:
             self.last = self._over_depth(view, gradients, depth)
-        elif self.everywhere >= 2:
+        elif everywhere >= 2:
             even = depth is not None and depth.first_mean > _EVEN * depth.last_mean > 0
             self.last = self._everywhere(view, gradients, largest, even=even)
         # A last layer that starts from zero passes little gradient back until a warm-up has let it grow.
         window = 4 * self.window if signals.warming_up(view) else self.window
-        if max(self.over_depth, self.everywhere) >= window:
-            yield self.finding(view, severity=Severity.WARNING, **self.last)
+        if self.last and max(over_depth, everywhere) >= window:
+            yield self._of_last(view)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The last judgement, on a run with few captures: all of them but a first one must agree."""
         few = self.captures < self.window
-        if few and self.last and max(self.over_depth, self.everywhere) >= self.captures - 1:
-            yield self.finding(view, severity=Severity.WARNING, **self.last)
+        if few and self.last and max(map(self.small.times, ("depth", "everywhere"))) >= self.captures - 1:
+            yield self._of_last(view)
             return
         fallen = signals.progress(self.start, signals.losses(view, 16))
         explains = _EXPLAINS_NOTHING if fallen < _NOTHING else _EXPLAINS_LITTLE
@@ -171,6 +173,10 @@ class VanishingGradient(Rule):
             yield self.finding(view, severity=Severity.WARNING, **{**self.structure, "limit": explains * self.ratio})
         elif not self.last and fallen < (self.unless_progress if _shortest(view) >= _TOO_DEEP else _NOTHING):
             yield from self._too_deep(view, fallen)
+
+    def _of_last(self, view: StepView) -> Finding:
+        since = self.small.since(self.last["subject"])
+        return self.finding(view, severity=Severity.WARNING, **self.last, since=since)
 
     def applicable(self, view: StepView) -> str:
         """Not without a layer of weights."""

@@ -15,6 +15,7 @@ from watchglass.rules import course, learning_rates, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import weight_update_ratio
+from watchglass.rules.streaks import Streaks
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -44,6 +45,7 @@ class WeightUpdateRatio(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), why="to measure each update"),
         Needs(role=Role.WEIGHT, statistics=("rms",), why="to compare the update with the weight"),
@@ -68,9 +70,8 @@ class WeightUpdateRatio(Rule):
     #: The latest median ratios, and the weights with the smallest ones.
     usual: list[float] = state(list)
     smallest: list[str] = state(list)
-    extremes: int = state(int)
-    larges: int = state(int)
-    smalls: int = state(int)
+    #: ``"extreme"``, ``"large"`` and ``"small"`` ratios, and captures with ``"any"``.
+    sizes: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step with captured updates."""
@@ -101,32 +102,33 @@ class WeightUpdateRatio(Rule):
             names = weights.names
             return [names[row] for row in rows[np.argsort(-order)[:8]].tolist()]
 
-        self.extremes = self.extremes + 1 if share(self.extreme) >= 0.5 else 0
-        self.larges = self.larges + 1 if share(self.large) >= 0.5 else 0
-        self.smalls = self.smalls + 1 if usual < self.small else 0
+        extremes = self.sizes.follow(view.mode_step, share(self.extreme) >= 0.5, "extreme")
+        larges = self.sizes.follow(view.mode_step, share(self.large) >= 0.5, "large")
+        smalls = self.sizes.follow(view.mode_step, usual < self.small, "small")
+        self.sizes.follow(view.mode_step, True, "any")
         rate = learning_rates.too_high(view)
         above = bool(rate)
-        if self.extremes >= (1 if above else 2) or share(10 * self.extreme) >= 0.5:
+        if extremes >= (1 if above else 2) or share(10 * self.extreme) >= 0.5:
             message = f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}"
             yield self._finding(
                 view, Severity.WARNING, "extreme", named(ratios), reached, self.extreme, message,
                 "update_ratio_extreme", *rate,
             )  # fmt: skip
-        elif self.larges >= self.window:
+        elif larges >= self.window:
             found = course.windows(self.course)
             # Embeddings that start small take such steps for a while, and learn.
             serious = share(3 * self.large) >= 0.5 or (above and len(found) > 2 and not course.falls(found))
             severity = Severity.WARNING if serious else Severity.INFO
             message = (
                 f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}, and by more than "
-                f"{self.large:.3g} in each of the last {count(self.larges, 'capture')}"
+                f"{self.large:.3g} in each of the last {count(larges, 'capture')}"
             )
             yield self._finding(
                 view, severity, "large", named(ratios), reached, self.large, message, "update_ratio_large", *rate
             )
         self.usual = [*self.usual[-15:], usual]
         self.smallest = named(-ratios)
-        if self.smalls >= self.window_small and view.model_step >= 200:
+        if smalls >= self.window_small and view.model_step >= 200:
             yield from self._too_small(view)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
@@ -173,8 +175,10 @@ class WeightUpdateRatio(Rule):
         self, view: StepView, severity: Severity, subject: str, worst: list[str], usual: float, limit: float,
         message: str, *symptoms: str,
     ) -> Finding:  # fmt: skip
+        # All updates of a short run together are small from the first one on.
+        since = self.sizes.since(subject) if subject in self.sizes or subject != "small" else self.sizes.since("any")
         return self.finding(
             view, severity=severity, subject=subject, tensors=worst, value=usual, limit=limit, message=message,
-            symptoms=symptoms,
+            symptoms=symptoms, since=since,
             evidence={**signals.evidence(view), "update_ratio": usual},
         )  # fmt: skip

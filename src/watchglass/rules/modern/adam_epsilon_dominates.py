@@ -13,6 +13,7 @@ from watchglass.rules import signals
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates, share
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 #: An epsilon up to this size is a usual one, which dominates only where the gradient has all but vanished.
@@ -38,6 +39,7 @@ class AdamEpsilonDominates(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(facts=("update_sample",), why="to compare second moments with epsilon"),
         Needs(scalars=("loss",), optional=True, why="to see whether the run learns"),
@@ -49,8 +51,8 @@ class AdamEpsilonDominates(Rule):
     small: float = parameter(1e-3, help="update over weight below which little is learned", unit="ratio", gt=0)
 
     start: list[float] = state(list)
-    dominated: int = state(int)
-    slow: int = state(int)
+    #: ``"dominated"`` samples, and those of them with ``"slow"`` updates.
+    samples: Streaks = state(Streaks)
     #: Epsilon that is nothing in the dtype of the weights beside second moments of zero; its dtype.
     nothing: float | None = state(lambda: None)
     dtype: str = state(str)
@@ -101,12 +103,12 @@ class AdamEpsilonDominates(Rule):
         below, eps = sample["below_epsilon"], sample.setting("eps")
         known = np.isfinite(below)
         now = known.any() and share((below > self.share) & (eps > _USUAL), known) > 0.5
-        self.dominated = self.dominated + 1 if now else 0
+        dominated = self.samples.follow(view.mode_step, now, "dominated")
         ratio = middle(sample.ratio())
-        self.slow = self.slow + 1 if now and ratio < self.small else 0
-        if self.dominated < self.patience:
+        slowed = self.samples.follow(view.mode_step, now and ratio < self.small, "slow")
+        if dominated < self.patience:
             return
-        slow = self.slow >= self.patience and not (signals.warming_up(view) or signals.decayed(view))
+        slow = slowed >= self.patience and not (signals.warming_up(view) or signals.decayed(view))
         learns = signals.progress(self.start, signals.losses(view, 32)) >= 0.5
         worst = np.argsort(-np.nan_to_num(below))[:8].tolist()
         yield self.finding(
@@ -125,4 +127,5 @@ class AdamEpsilonDominates(Rule):
                 "epsilon": middle(eps),
                 **({"large_epsilon": middle(eps)} if middle(eps) > _DEFAULT else {}),
             },
+            since=self.samples.since("dominated"),
         )

@@ -14,6 +14,7 @@ from watchglass.rules.modern.call_rounds import Round, rounds_of
 from watchglass.rules.modern.sampled_updates import middle, sampled_updates
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -55,6 +56,7 @@ class AlwaysClipping(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(facts=("clip",), optional=True, why="to see how often gradients are clipped"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to compare the limit with the norm"),
@@ -81,13 +83,14 @@ class AlwaysClipping(Rule):
     limit: float | None = state(lambda: None)
     norms: list[float] = state(list)
     ratio: float = state(float)
-    #: The absolute value at which the gradients of the latest captures end and their norm, and captures with the same.
-    edge: list[float] = state(lambda: [0.0, 0])
-    steady: list[float] = state(lambda: [0.0, 0])
+    #: At the latest capture, the absolute value at which the gradients end (``"edge"``), their norm (``"norm"``), and
+    #: captures with the same.
+    values: dict[str, float] = state(dict)
+    same: Streaks = state(Streaks)
     #: Norms of the gradients of layers at the latest capture.
     layers: list[float] = state(list)
     #: Captures in a row with an infinite norm.
-    infinite: int = state(int)
+    infinite: Streaks = state(Streaks)
     normalises: bool = state(bool)
     start: list[float] = state(list)
     #: Whether the latest order of calls clips gradients that a scaler has not unscaled.
@@ -115,8 +118,7 @@ class AlwaysClipping(Rule):
         if self.scaled and scale is not None and self.limit and self.limit < min(scale, self.left * norm) < np.inf:
             yield self._before_unscaling(view, self.limit, scale, norm)
             return
-        self.infinite = self.infinite + 1 if np.isinf(norm) else 0
-        if self.infinite >= _FEWEST:
+        if self.infinite.follow(view.mode_step, np.isinf(norm)) >= _FEWEST:
             yield self._infinite(view)
         if not np.isfinite(norm):
             return
@@ -163,15 +165,15 @@ class AlwaysClipping(Rule):
         ends = np.maximum(np.abs(gradients.min), np.abs(gradients.max))
         edge, norm = float(ends.max()), view.scalar("gradient_norm") or 0.0
         flat = (ends >= (1 - _ROUNDING) * edge) & (gradients.nonzero_abs_mean >= _AT_LIMIT * edge)
-        _count(self.edge, edge if edge > 0 and flat.all() else 0.0)
+        edges = self._count(view, "edge", edge if edge > 0 and flat.all() else 0.0)
         # A batch of all data gives the same gradient at each step, unless the weights move.
         layers = gradients.l2.tolist()
         changes = [abs(new - old) > _CHANGED * norm for new, old in zip(layers, self.layers, strict=False)]
-        _count(self.steady, norm if any(changes) else 0.0)
+        norms = self._count(view, "norm", norm if any(changes) else 0.0)
         self.layers = layers
-        if self.edge[1] >= _FEWEST:
+        if edges >= _FEWEST:
             what = f"most elements of all gradients are at {edge:.3g} or -{edge:.3g}, the limit of clipping by value,"
-        elif self.steady[1] >= _FEWEST:
+        elif norms >= _FEWEST:
             what = f"the norm of the gradient is {norm:.3g}, the limit of clipping by the norm,"
         else:
             return
@@ -180,13 +182,21 @@ class AlwaysClipping(Rule):
                 view,
                 severity=Severity.WARNING,
                 subject="at a limit",
-                tensors=gradients.names[:8] if self.edge[1] >= _FEWEST else ["gradient_norm"],
-                value=edge if self.edge[1] >= _FEWEST else norm,
-                message=f"{what} in {int(max(self.edge[1], self.steady[1]))} captures in a row up to step "
+                tensors=gradients.names[:8] if edges >= _FEWEST else ["gradient_norm"],
+                value=edge if edges >= _FEWEST else norm,
+                message=f"{what} in {max(edges, norms)} captures in a row up to step "
                 f"{view.mode_step}, and updates are {self.ratio:.2g} times the weights",
                 symptoms=("clipped_to_nothing",),
                 evidence={**signals.evidence(view), "update_ratio": self.ratio},
+                since=self.same.since("edge" if edges >= _FEWEST else "norm"),
             )
+
+    def _count(self, view: StepView, name: str, value: float) -> int:
+        """Captures in a row with this value, but for rounding; zero is no value."""
+        if not abs(value - self.values.get(name, 0.0)) <= _ROUNDING * value:
+            self.same.follow(view.mode_step, False, name)
+        self.values[name] = value
+        return self.same.follow(view.mode_step, value > 0, name)
 
     def _before_unscaling(self, view: StepView, limit: float, scale: float, norm: float) -> Finding:
         kept = limit / norm
@@ -209,12 +219,13 @@ class AlwaysClipping(Rule):
             severity=Severity.WARNING,
             subject="infinite",
             tensors=["gradient_norm"],
-            value=float(self.infinite),
+            value=float(self.infinite.times()),
             limit=float(_FEWEST),
-            message=f"the norm of the gradient is infinite in {self.infinite} captures in a row up to step "
+            message=f"the norm of the gradient is infinite in {self.infinite.times()} captures in a row up to step "
             f"{view.mode_step}, so clipping by it sets every gradient to zero",
             symptoms=("gradient_huge",),
             evidence=signals.evidence(view),
+            since=self.infinite.since(),
         )
 
     def _take(self, data: dict[str, Any]) -> None:
@@ -227,12 +238,6 @@ class AlwaysClipping(Rule):
     def _stuck(self, view: StepView) -> bool:
         slow = 0 < self.ratio < self.small and not signals.warming_up(view) and not signals.decayed(view)
         return not self.normalises and slow and signals.progress(self.start, signals.losses(view, 32)) < 0.5
-
-
-def _count(seen: list[float], value: float) -> None:
-    """Count a capture with the value of the one before, but for rounding; zero is no value."""
-    same = value > 0 and abs(value - seen[0]) <= _ROUNDING * value
-    seen[:] = [value, seen[1] + 1 if same else 1 if value > 0 else 0]
 
 
 def _clips_scaled(order: Round) -> bool:

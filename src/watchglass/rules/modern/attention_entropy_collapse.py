@@ -11,6 +11,7 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 _MARK = "attention_entropy."
@@ -33,6 +34,7 @@ class AttentionEntropyCollapse(Rule):
         `share`, `heads`, `window`.
     """
 
+    state_version = 2
     needs = (
         Needs(collection="attention", statistics=("mean",), optional=True, why="to see the entropy of each head"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
@@ -44,7 +46,7 @@ class AttentionEntropyCollapse(Rule):
 
     largest: dict[str, float] = state(dict)
     #: By module: captures in a row at which most heads had collapsed.
-    collapsed: dict[str, int] = state(dict)
+    collapsed: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each module whose heads have collapsed."""
@@ -59,8 +61,7 @@ class AttentionEntropyCollapse(Rule):
         for module, means in modules.items():
             low = [name for name, mean in means.items() if self._is_low(name, mean)]
             most = len(low) > self.heads * len(means)
-            self.collapsed[module] = self.collapsed.get(module, 0) + 1 if most else 0
-            if self.collapsed[module] >= self.window:
+            if self.collapsed.follow(view.mode_step, most, module) >= self.window:
                 yield self._finding(view, module, low, means)
 
     def applicable(self, view: StepView) -> str:
@@ -84,4 +85,5 @@ class AttentionEntropyCollapse(Rule):
             f"{self.largest[worst]:.3g}",
             symptoms=("attention_collapsed",),
             evidence={"module": module, **signals.evidence(view)},
+            since=self.collapsed.since(module),
         )

@@ -11,6 +11,7 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 _MARK = "attention_logits_max."
@@ -32,6 +33,7 @@ class AttentionLogitGrowth(Rule):
     Source: 100: Kimi K2 (2507.20534); growth and windows: house.
     """
 
+    state_version = 2
     needs = (
         Needs(collection="attention", statistics=("max",), optional=True, why="to see the largest logit of each head"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
@@ -43,7 +45,7 @@ class AttentionLogitGrowth(Rule):
 
     #: By tensor: largest logit at the first capture, and captures in a row above the limit.
     first: dict[str, float] = state(dict)
-    above: dict[str, int] = state(dict)
+    above: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding of a step, about the head with the largest logit."""
@@ -58,10 +60,10 @@ class AttentionLogitGrowth(Rule):
             if not np.isfinite(value):
                 continue
             start = self.first.setdefault(name, value)
-            self.above[name] = self.above.get(name, 0) + 1 if value > self.limit else 0
+            times = self.above.follow(view.mode_step, value > self.limit, name)
             # A run of a few hundred steps has few captures.
             at_once = value > max(self.limit, 10 * abs(start))
-            if at_once or self.above[name] >= self.window:
+            if at_once or times >= self.window:
                 sick = value > self.growth * start or min(value, start) > 5 * self.limit
                 (grown if sick else steady)[name] = value
         found = grown or steady
@@ -88,4 +90,5 @@ class AttentionLogitGrowth(Rule):
             f"{view.mode_step}, after {self.first[name]:.3g} at the first capture{more}",
             symptoms=("attention_logits_large",) if severity is Severity.WARNING else (),
             evidence={"module": module, **signals.evidence(view)},
+            since=self.above.since(name),
         )

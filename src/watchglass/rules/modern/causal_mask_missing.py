@@ -9,6 +9,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.rules.token_labels import MOVED, attention_over_tokens, moved
 from watchglass.tables import StepView
 
@@ -30,11 +31,12 @@ class CausalMaskMissing(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (Needs(facts=("token_targets",), why="to see labels, tokens and attention"),)
 
     patience: int = parameter(2, help="looks in a row in which this holds", unit="captures", ge=1)
 
-    looks: int = state(int)
+    looks: Streaks = state(Streaks)
     #: Looks in all.
     seen: int = state(int)
 
@@ -44,8 +46,7 @@ class CausalMaskMissing(Rule):
             if view.mode is Mode.TRAIN:
                 self.seen += 1
                 calls = _open_calls(fact.data)
-                self.looks = self.looks + 1 if calls else 0
-                if self.looks >= self.patience:
+                if self.looks.follow(view.mode_step, calls) >= self.patience:
                     yield self._found(view, fact.data, calls)
 
     def applicable(self, view: StepView) -> str:
@@ -63,6 +64,7 @@ class CausalMaskMissing(Rule):
             message=f"each label is the token at the next position ({judged} compared), and attention sees that "
             f"position in {f'all {calls} calls' if calls > 1 else 'its only call'}",
             symptoms=("next_token_visible",),
+            since=self.looks.since(),
         )
 
 

@@ -10,6 +10,7 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import guessing, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 #: Rows of a sketch over which a spread counts, and targets that differ by less are constant themselves.
@@ -36,6 +37,7 @@ class ConstantOutput(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (Needs(facts=("output_sketch", "target_sketch"), why="to see how outputs and targets vary"),)
 
     patience: int = parameter(6, help="sketches in a row", unit="sketches", ge=1)
@@ -44,7 +46,7 @@ class ConstantOutput(Rule):
     share: float = parameter(1e-3, help="share of the spread of targets, or of the largest one of the output", ge=0)
 
     #: By loss: sketches in a row, and the largest spread.
-    flat: dict[str, int] = state(dict)
+    flat: Streaks = state(Streaks)
     largest: dict[str, float] = state(dict)
     #: By loss, what the latest sketch shows if it is flat: step, spread, limit, what it is compared with, whether that
     #: is large targets.
@@ -64,9 +66,9 @@ class ConstantOutput(Rule):
             self.largest[key] = max(self.largest.get(key, 0.0), spread)
             limit, of, large = self._limit(key, target)
             counts = view.model_step >= self.start and not signals.warming_up(view)
-            self.flat[key] = self.flat.get(key, 0) + 1 if counts and spread < limit else 0
+            times = self.flat.follow(view.mode_step, counts and spread < limit, key)
             self.latest.pop(key, None)
-            if self.flat[key] >= self.patience:
+            if times >= self.patience:
                 self.latest[key] = [view.mode_step, spread, limit, of, large]
                 planned = guessing.planned(view)
                 fallen = spread < self.share * self.largest[key]
@@ -105,4 +107,5 @@ class ConstantOutput(Rule):
             ),
             symptoms=("output_constant", "targets_off_scale") if large else ("output_constant",),
             evidence=signals.evidence(view),
+            since=self.flat.since(key),
         )

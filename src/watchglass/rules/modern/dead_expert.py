@@ -13,6 +13,7 @@ from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, UnitKi
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks, began
 from watchglass.tables import StepView
 
 _LOAD = ".router_load"
@@ -34,6 +35,7 @@ class DeadExpert(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(collection="router", statistics=("count",), optional=True, why="to see the load of experts"),
         Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to know the experts"),
@@ -48,7 +50,9 @@ class DeadExpert(Rule):
     #: By router: captures in a row without use for each expert, and tokens for each expert in them.
     unused: dict[str, dict[str, Any]] = state(dict)
     #: By list of experts and expert: captures in a row with almost no gradient.
-    idle: dict[str, dict[str, int]] = state(dict)
+    idle: Streaks = state(Streaks)
+    #: Whether gradients of experts were captured.
+    learn: bool = state(bool)
     #: Captures that showed the use or the gradients of experts.
     captures: int = state(int)
 
@@ -64,20 +68,23 @@ class DeadExpert(Rule):
             fair = counts.get(info.name.replace(_LOAD, ".router_logits"), 0.0) / len(bits) ** 2
             known = self.unused.get(info.name)
             if known is None or len(known["captures"]) != len(bits):
-                known = self.unused[info.name] = {"captures": np.zeros(len(bits)), "tokens": np.zeros(len(bits))}
+                nothing = np.zeros(len(bits))
+                known = {"captures": nothing, "tokens": nothing, "since": nothing - 1}
+                self.unused[info.name] = known
             # Lists after a restart of the evaluator.
             captures = (np.asarray(known["captures"], np.float64) + 1) * bits
             tokens = (np.asarray(known["tokens"], np.float64) + fair) * bits
             known["captures"], known["tokens"] = captures, tokens
+            since = known["since"] = began(np.asarray(known["since"], np.int64), view.mode_step, bits)
             dead = np.flatnonzero((captures >= self.window) & (tokens >= self.least))
             if len(dead) and view.model_step >= self.start:
-                yield self._finding(view, info.name, dead.tolist(), len(bits))
+                yield self._finding(view, info.name, dead.tolist(), len(bits), int(since[dead].max()))
         yield from self._without_gradient(view)
-        self.captures += view.captured and bool(self.unused or self.idle)
+        self.captures += view.captured and bool(self.unused or self.learn)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without experts, nor with too few captures."""
-        if not self.unused and not self.idle:
+        if not self.unused and not self.learn:
             return "no mixture of experts was captured"
         few = self.captures < self.window
         return f"experts were captured at {count(self.captures, 'step')}; {self.window} are needed" if few else ""
@@ -99,10 +106,12 @@ class DeadExpert(Rule):
             experts = found.setdefault(family, {})
             experts[expert] = max(experts.get(expert, 0.0), norms.get(f"gradient/{name}", 0.0))
         for family, experts in found.items():
-            largest, known = max(experts.values()), self.idle.setdefault(family, {})
-            for expert, norm in experts.items():
-                known[expert] = known.get(expert, 0) + 1 if norm <= self.little * largest else 0
-            dead = [expert for expert in experts if known[expert] >= self.window]
+            largest, self.learn = max(experts.values()), True
+            dead = [
+                expert
+                for expert, norm in experts.items()
+                if self.idle.follow(view.mode_step, norm <= self.little * largest, f"{family}/{expert}") >= self.window
+            ]
             if largest > 0 and len(experts) > 1 and 2 * len(dead) >= len(experts) and view.model_step >= self.start:
                 yield self.finding(
                     view,
@@ -113,9 +122,10 @@ class DeadExpert(Rule):
                     f"{self.window} captures up to step {view.mode_step} ({', '.join(dead[:8])})",
                     symptoms=("experts_without_tokens",),
                     evidence={"module": family, "experts": len(experts)},
+                    since=self.idle.since(*(f"{family}/{expert}" for expert in dead)),
                 )
 
-    def _finding(self, view: StepView, name: str, dead: list[int], experts: int) -> Finding:
+    def _finding(self, view: StepView, name: str, dead: list[int], experts: int, since: int) -> Finding:
         module = name.removesuffix(_LOAD)
         serious = 2 * len(dead) >= experts
         which = ", ".join(map(str, dead[:8])) + (", ..." if len(dead) > 8 else "")
@@ -128,6 +138,7 @@ class DeadExpert(Rule):
             f"{view.mode_step} (number {which})",
             symptoms=("experts_without_tokens",) if serious else (),
             evidence={"module": module, "experts": experts},
+            since=since,
         )
 
 

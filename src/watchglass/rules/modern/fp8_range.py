@@ -15,6 +15,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.stats import edges
 from watchglass.tables import Statistics, StepView
 
@@ -71,6 +72,7 @@ class Fp8Range(Rule):
     Source: Micikevicius et al., FP8 Formats for Deep Learning (2209.05433); house: the limits.
     """
 
+    state_version = 2
     needs = (
         *(
             Needs(
@@ -90,8 +92,8 @@ class Fp8Range(Rule):
 
     seen: bool = state(bool)
     #: By tensor, captures in a row.
-    over: dict[str, int] = state(dict)
-    under: dict[str, int] = state(dict)
+    over: Streaks = state(Streaks)
+    under: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings about the tensors of float8."""
@@ -116,9 +118,7 @@ class Fp8Range(Rule):
     def _tensor(self, view: StepView, rows: Statistics, row: int, name: str) -> Iterable[Finding]:
         dtype = rows.tensors[row].dtype
         over, under = _shares(rows, row, _FORMATS[dtype])
-        self.over[name] = self.over.get(name, 0) + 1 if over > self.overflow else 0
-        self.under[name] = self.under.get(name, 0) + 1 if under > self.underflow else 0
-        if self.over[name] >= self.window:
+        if self.over.follow(view.mode_step, over > self.overflow, name) >= self.window:
             severe = over >= self.overflow_error
             yield self._finding(
                 view, name, Severity.ERROR if severe else Severity.WARNING, "eight_bits_overflow", over,
@@ -126,7 +126,7 @@ class Fp8Range(Rule):
                 f"{100 * over:.3g} % of {name} are infinite or at the largest number of {dtype} at step "
                 f"{view.mode_step}",
             )  # fmt: skip
-        if self.under[name] >= self.window:
+        if self.under.follow(view.mode_step, under > self.underflow, name) >= self.window:
             zero = float(rows.zero[row] / rows.count[row])
             yield self._finding(
                 view, name, Severity.WARNING, "eight_bits_underflow", under, self.underflow,
@@ -139,8 +139,7 @@ class Fp8Range(Rule):
         where = "backward" if cast["backward"] else "forward"
         over = cast["what"] == "overflow"
         counts, limit = (self.over, self.overflow) if over else (self.under, self.vanished)
-        counts[name] = counts.get(name, 0) + 1 if share > limit else 0
-        if counts[name] < self.window:
+        if counts.follow(view.mode_step, share > limit, name) < self.window:
             return
         if not over:
             yield self._finding(
@@ -160,9 +159,11 @@ class Fp8Range(Rule):
     def _finding(
         self, view: StepView, name: str, severity: Severity, symptom: str, value: float, limit: float, message: str
     ) -> Finding:
+        over = symptom == "eight_bits_overflow"
+        since = self.over.since(name) if over else self.under.since(name)
         return self.finding(
             view, severity=severity, subject=f"{symptom} {name}", tensors=[name], value=value, limit=limit,
-            message=message, symptoms=(symptom,), evidence=signals.evidence(view),
+            message=message, symptoms=(symptom,), evidence=signals.evidence(view), since=since,
         )  # fmt: skip
 
 

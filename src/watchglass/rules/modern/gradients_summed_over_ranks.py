@@ -10,6 +10,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules.modern.rank_average import Average, average, samples
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import JointStep, StepView
 
 #: Optimizers whose updates hardly depend on the scale of all gradients.
@@ -30,6 +31,7 @@ class GradientsSummedOverRanks(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(facts=("rank_gradients",), optional=True, why="to see how gradients are averaged"),
         Needs(scalars=("loss",), optional=True, why="to see whether the loss is divided by the number of ranks"),
@@ -39,7 +41,7 @@ class GradientsSummedOverRanks(Rule):
 
     patience: int = parameter(2, help="captures in a row", unit="captures", ge=1)
 
-    sums: int = state(int)
+    sums: Streaks = state(Streaks)
     known: bool = state(bool)
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
@@ -50,8 +52,7 @@ class GradientsSummedOverRanks(Rule):
         self.known = self.known or kind is not None
         if kind is None or not all(map(_is_mean, step.views)):
             return
-        self.sums = self.sums + 1 if kind is Average.SUM else 0
-        if self.sums < self.patience:
+        if self.sums.follow(step.mode_step, kind is Average.SUM) < self.patience:
             return
         ranks = len(step.views)
         yield self.finding(
@@ -65,6 +66,7 @@ class GradientsSummedOverRanks(Rule):
             "ranks",
             symptoms=("gradients_summed",),
             evidence={"ranks": ranks},
+            since=self.sums.since(),
         )
 
     def applicable(self, step: JointStep) -> str:

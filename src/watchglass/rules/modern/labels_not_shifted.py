@@ -9,6 +9,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.rules.token_labels import attention_over_tokens, moved
 from watchglass.tables import StepView
 
@@ -39,6 +40,7 @@ class LabelsNotShifted(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(facts=("token_targets",), why="to see labels, tokens and attention"),
         Needs(scalars=("accuracy",), optional=True, why="to see later on that the model copies"),
@@ -48,7 +50,7 @@ class LabelsNotShifted(Rule):
     right: float = parameter(0.9, help="share of predictions that copy the inputs", unit="ratio", ge=0.0, le=1.0)
 
     #: Looks in a row, by the place of the labels; of the latest one the labels compared, and positions.
-    looks: dict[str, int] = state(dict)
+    looks: Streaks = state(Streaks)
     judged: int = state(int)
     length: int = state(int)
     #: Looks in all.
@@ -60,8 +62,8 @@ class LabelsNotShifted(Rule):
         if view.mode is not Mode.TRAIN:
             return
         for fact in view.facts("token_targets"):
-            right = self._take(fact.data)
-            if self.looks.get("second", 0) >= self.patience:
+            right = self._take(view, fact.data)
+            if self.looks.times("second") >= self.patience:
                 yield self._found(view, "second")
             if right >= self.right:
                 yield from self._copied(view, right)
@@ -76,12 +78,13 @@ class LabelsNotShifted(Rule):
         """Not where no tokens with a class label each show."""
         return "" if self.seen else "no tokens with a class label for each show in the training steps"
 
-    def _take(self, data: dict[str, Any]) -> float:
+    def _take(self, view: StepView, data: dict[str, Any]) -> float:
         """Remember a look; returns the share of the predictions that are right."""
         self.seen += 1
         losses = data["losses"]
         place = _place(data)
-        self.looks = {place: self.looks.get(place, 0) + 1} if place else {}
+        for each in _SENTENCES:
+            self.looks.follow(view.mode_step, each == place, each)
         self.judged = sum(each["judged"] for each in losses)
         # The accuracy of a run with several losses is of all of them.
         self.length = losses[0]["length"] if len(losses) == 1 else 0
@@ -98,7 +101,7 @@ class LabelsNotShifted(Rule):
             yield from self._copied(view, accuracy)
 
     def _copied(self, view: StepView, right: float) -> Iterable[Finding]:
-        if self.looks.get("same", 0) >= self.patience:
+        if self.looks.times("same") >= self.patience:
             yield self._found(view, "same", f", and {in_percent(right)} of the predictions are right")
 
     def _found(self, view: StepView, place: str, copies: str = "") -> Finding:
@@ -110,6 +113,7 @@ class LabelsNotShifted(Rule):
             limit=1.0,
             message=f"{_SENTENCES[place]} ({self.judged} compared){copies}",
             symptoms=(_SYMPTOMS[place],),
+            since=self.looks.since(place),
         )
 
 

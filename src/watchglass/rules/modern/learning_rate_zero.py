@@ -9,6 +9,7 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 
@@ -25,12 +26,12 @@ class LearningRateZero(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (Needs(scalars=("learning_rate", "learning_rate/0"), why="to follow the learning rate"),)
 
     zero_steps: int = parameter(8, help="training steps in a row with a rate of zero", unit="steps", ge=2)
 
-    zeros: int = state(int)
-    since: int = state(int)
+    zeros: Streaks = state(Streaks)
     steps: int = state(int)
     highest: float = state(float)
 
@@ -47,22 +48,21 @@ class LearningRateZero(Rule):
         if not rates:
             return
         self.highest = max(self.highest, *rates)
-        self.zeros = self.zeros + 1 if max(rates) == 0 else 0
-        self.since = view.mode_step if self.zeros == 1 else self.since
-        if self.zeros < self.zero_steps:
+        zeros = self.zeros.follow(view.mode_step, max(rates) == 0)
+        if zeros < self.zero_steps:
             return
         planned = view.latest_fact("planned_steps")
         total = planned.data.get("steps") if planned is not None else None
-        over = self.highest > 0 and 10 * (self.steps - self.zeros) >= 9 * max(total or 0, self.steps)
+        over = self.highest > 0 and 10 * (self.steps - zeros) >= 9 * max(total or 0, self.steps)
         yield self.finding(
             view,
             severity=Severity.INFO if over else Severity.WARNING,
             subject="zero",
             value=0.0,
             limit=0.0,
-            message=f"the learning rate has been exactly zero for {self.zeros} training steps, up to step "
+            message=f"the learning rate has been exactly zero for {zeros} training steps, up to step "
             f"{view.mode_step}: nothing is learned",
             symptoms=("learning_rate_is_zero",),
             evidence={"highest_learning_rate": self.highest},
-            since=self.since,
+            since=self.zeros.since(),
         )

@@ -12,6 +12,7 @@ from watchglass.records import Finding, Mode, Role, Severity, in_percent
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import Statistics, StepView
 
 #: The dtype whose range is small: bfloat16 has that of float32. Its largest number, and its smallest one above zero.
@@ -32,6 +33,7 @@ class MixedPrecision(Rule):
     Source: Micikevicius et al., Mixed Precision Training (1710.03740); house: the limits.
     """
 
+    state_version = 2
     needs = (
         Needs(facts=("loss_scale", "step_skipped"), optional=True, why="to follow the gradient scaler"),
         Needs(scalars=("loss_scale",), optional=True, why="to know the scale on a device"),
@@ -50,12 +52,12 @@ class MixedPrecision(Rule):
     near: float = parameter(0.5, help="largest output over the largest number of float16", unit="ratio", gt=0, lt=1)
     window: int = parameter(3, help="captures in a row", unit="captures", ge=1)
 
-    skipped: int = state(int)
+    skipped: Streaks = state(Streaks)
     scaled: bool = state(bool)
     half: bool = state(bool)
     #: By tensor, captures in a row.
-    vanishing: dict[str, int] = state(dict)
-    large: dict[str, int] = state(dict)
+    vanishing: Streaks = state(Streaks)
+    large: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings about the scaler, gradients and outputs."""
@@ -68,12 +70,12 @@ class MixedPrecision(Rule):
         if len(gradients):
             tiny = gradients.nonzero_abs_mean < self.near_zero * _SMALLEST
             vanish = (gradients.zero_ratio > self.zeros) & tiny
-            for row in self._rows(self.vanishing, gradients, vanish):
-                yield self._vanishing(view, gradients, row)
+            for row in self._rows(view, self.vanishing, gradients, vanish):
+                yield self._underflow(view, gradients, row)
         if len(outputs):
             with np.errstate(invalid="ignore"):
                 most = np.maximum(np.abs(outputs.min), np.abs(outputs.max)) / _LARGEST
-            for row in self._rows(self.large, outputs, np.isfinite(most) & (most > self.near)):
+            for row in self._rows(view, self.large, outputs, np.isfinite(most) & (most > self.near)):
                 yield self._large(view, outputs.names[row], float(most[row]))
 
     def applicable(self, view: StepView) -> str:
@@ -85,47 +87,51 @@ class MixedPrecision(Rule):
         for fact in view.facts("loss_scale"):
             scale = float(fact.data["scale"])
         self.scaled |= scale is not None
-        self.skipped = self.skipped + 1 if signals.skipped(view) else 0
+        skipped = self.skipped.follow(view.mode_step, signals.skipped(view))
         if scale is not None and scale < 1:
             yield self._finding(
                 view, "scale", [], scale, 1.0, "scale_below_one",
                 f"the gradient scaler has lowered its scale to {scale:.3g} at step {view.mode_step}: gradients "
                 "are not finite even where they are not scaled",
             )  # fmt: skip
-        if self.skipped >= self.in_a_row and view.model_step >= self.start:
+        if skipped >= self.in_a_row and view.model_step >= self.start:
             yield self._finding(
-                view, "skipped", [], float(self.skipped), float(self.in_a_row), "updates_skipped",
-                f"the gradient scaler has skipped {self.skipped} updates in a row up to step {view.mode_step}, after "
-                "gradients that were not finite",
+                view, "skipped", [], float(skipped), float(self.in_a_row), "updates_skipped",
+                f"the gradient scaler has skipped {skipped} updates in a row up to step {view.mode_step}, after "
+                "gradients that were not finite", self.skipped.since(),
             )  # fmt: skip
 
-    def _rows(self, streaks: dict[str, int], rows: Statistics, now: npt.NDArray[np.bool_]) -> list[int]:
+    def _rows(self, view: StepView, streaks: Streaks, rows: Statistics, now: npt.NDArray[np.bool_]) -> list[int]:
         """Rows for which a condition has held for `window` captures in a row."""
-        for name, holds in zip(rows.names, now.tolist(), strict=True):
-            streaks[name] = streaks.get(name, 0) + 1 if holds else 0
-        return [row for row, name in enumerate(rows.names) if streaks[name] >= self.window]
+        times = [
+            streaks.follow(view.mode_step, holds, name) for name, holds in zip(rows.names, now.tolist(), strict=True)
+        ]
+        return [row for row, number in enumerate(times) if number >= self.window]
 
-    def _vanishing(self, view: StepView, gradients: Statistics, row: int) -> Finding:
+    def _underflow(self, view: StepView, gradients: Statistics, row: int) -> Finding:
         name, zeros = gradients.names[row], float(gradients.zero_ratio[row])
         scaler = "" if self.scaled else ", and no gradient scaler is used"
         return self._finding(
             view, "gradients", [name], zeros, self.zeros, "gradients_underflow",
             f"{in_percent(zeros)} of {name} are zero, and the others, {gradients.nonzero_abs_mean[row]:.2g} in the "
             f"mean, are near the smallest number of float16 at step {view.mode_step}{scaler}",
+            self.vanishing.since(name),
         )  # fmt: skip
 
     def _large(self, view: StepView, name: str, share: float) -> Finding:
         return self._finding(
             view, name, [name], share, self.near, "outputs_near_overflow",
             f"{name} reaches {in_percent(share)} of the largest number of float16 at step {view.mode_step}",
+            self.large.since(name),
         )  # fmt: skip
 
     def _finding(
-        self, view: StepView, subject: str, tensors: list[str], value: float, limit: float, symptom: str, message: str
-    ) -> Finding:
+        self, view: StepView, subject: str, tensors: list[str], value: float, limit: float, symptom: str, message: str,
+        since: int | None = None,
+    ) -> Finding:  # fmt: skip
         return self.finding(
             view, severity=Severity.WARNING, subject=subject, tensors=tensors, value=value, limit=limit,
-            message=message, symptoms=(symptom,), evidence=signals.evidence(view),
+            message=message, symptoms=(symptom,), evidence=signals.evidence(view), since=since,
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from watchglass.rules.loss_terms import data_terms
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 #: Cosines from here on differ from 1 by rounding alone.
@@ -41,6 +42,7 @@ class NoDataGradient(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2", "nonfinite"), why="to see gradients that are zero"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to omit what clipping by infinity caused"),
@@ -51,9 +53,9 @@ class NoDataGradient(Rule):
     patience: int = parameter(5, help="captures in a row with no gradient", unit="captures", ge=2)
     samples: int = parameter(2, help="samples in a row with the gradient of a penalty", unit="samples", ge=1)
 
-    zero: int = state(int)
+    zero: Streaks = state(Streaks)
     #: Samples in a row in which the same first layers have the gradient of a penalty alone, and these layers.
-    penalties: int = state(int)
+    penalties: Streaks = state(Streaks)
     layers: list[str] = state(list)
     #: Layers whose gradient was once another one: data reach them, however little they contribute later.
     reached: list[str] = state(list)
@@ -79,14 +81,14 @@ class NoDataGradient(Rule):
         if not len(gradients) or self.alive or np.any(gradients.nonfinite > 0):
             return
         if np.all(gradients.l2 == 0):
-            self.zero += 1
+            self.zero.follow(view.mode_step, True)
         elif not samples or not self.penalties:
             self.alive = bool(np.any(gradients.l2 > 0)) and not self.layers
-            self.zero = 0
-        if self.zero >= self.patience:
+            self.zero.clear()
+        if (zero := self.zero.times()) >= self.patience:
             yield self._finding(
-                view, gradients.names[:8], float(self.zero),
-                f"all {len(gradients)} captured gradients are exactly zero in {self.zero} captures in a row up to step "
+                view, gradients.names[:8], zero, self.zero.since(),
+                f"all {len(gradients)} captured gradients are exactly zero in {zero} captures in a row up to step "
                 f"{view.mode_step}, although the backward reaches the weights: a small change of them changes no loss",
                 symptoms=("zero_gradients_everywhere",),
             )  # fmt: skip
@@ -105,26 +107,28 @@ class NoDataGradient(Rule):
         only &= np.array([name not in self.reached for name in sample.names], np.bool_)
         first = [sample.names[row] for row in takewhile(lambda row: bool(only[row]), order)]
         if not first or not any(penalised[sample.names.index(name)] for name in first):
-            self.penalties, self.layers = 0, []
+            self.penalties.clear()
+            self.layers = []
             return
-        self.penalties = self.penalties + 1 if first == self.layers or not self.layers else 1
+        if first != self.layers:
+            self.penalties.clear()
         self.layers = first
-        if self.penalties >= self.samples:
+        if (times := self.penalties.follow(view.mode_step, True)) >= self.samples:
             every = len(first) == len(sample.names)
             which = "all layers" if every else f"the first {len(first)} of {len(order)} layers"
             zero = every and self.joined
             yield self._finding(
-                view, first[:8], float(self.penalties),
+                view, first[:8], times, self.penalties.since(),
                 f"the gradients of {which} ({first[0]}) are a multiple of the weights, to six digits, in "
-                f"{self.penalties} samples in a row up to step {view.mode_step}: only a penalty gives them, "
+                f"{times} samples in a row up to step {view.mode_step}: only a penalty gives them, "
                 + ("and those of the data are zero" if zero else "no data"),
                 symptoms=("zero_gradients_everywhere" if zero else "no_gradient_from_data",),
             )  # fmt: skip
 
     def _finding(
-        self, view: StepView, names: list[str], value: float, message: str, symptoms: tuple[str, ...]
+        self, view: StepView, names: list[str], times: int, since: int | None, message: str, symptoms: tuple[str, ...]
     ) -> Finding:
         return self.finding(
-            view, severity=Severity.WARNING, subject="gradient", tensors=names, value=value,
-            limit=float(self.patience), message=message, symptoms=symptoms,
+            view, severity=Severity.WARNING, subject="gradient", tensors=names, value=float(times),
+            limit=float(self.patience), message=message, symptoms=symptoms, since=since,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 #: Least and greatest value of an operation.
@@ -60,6 +61,7 @@ class OutputActivationMismatch(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(facts=("loss_call",), why="to see what made the predictions"),
         Needs(facts=("target_sketch", "output_sketch"), optional=True, why="to see the ranges of both"),
@@ -74,7 +76,7 @@ class OutputActivationMismatch(Rule):
     #: Model steps since which loss functions have had a single unit; -1 for those that also had several.
     single: dict[str, int] = state(dict)
     #: Sketches in a row with values out of range, by loss function.
-    beyond: dict[str, int] = state(dict)
+    beyond: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of a step."""
@@ -118,11 +120,10 @@ class OutputActivationMismatch(Rule):
             found = _of_predictions(call, outputs["min"], outputs["max"], outputs["mean"])
         if found is None:
             if targets is not None or outputs is not None:
-                self.beyond.pop(function, None)
+                self.beyond.follow(view.mode_step, False, function)
             return
-        self.beyond[function] = self.beyond.get(function, 0) + 1
-        if self.beyond[function] >= self.patience:
-            yield self._finding(view, call, found)
+        if self.beyond.follow(view.mode_step, True, function) >= self.patience:
+            yield self._finding(view, call, found, self.beyond.since(function))
 
     def _of_targets(self, call: _Call, least: float, most: float, mean: float, std: float) -> _Found | None:
         limits = _RANGES.get(call.operation)
@@ -145,7 +146,7 @@ class OutputActivationMismatch(Rule):
             return _Found(Severity.INFO, "", message)
         return None
 
-    def _finding(self, view: StepView, call: _Call, found: _Found) -> Finding:
+    def _finding(self, view: StepView, call: _Call, found: _Found, since: int | None = None) -> Finding:
         return self.finding(
             view,
             severity=found.severity,
@@ -155,6 +156,7 @@ class OutputActivationMismatch(Rule):
             message=found.message,
             symptoms=(found.symptom,) if found.symptom and found.severity is not Severity.INFO else (),
             evidence={"function": call.function, "operation": _name(call.operation)},
+            since=since,
         )
 
 

@@ -11,6 +11,7 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 _MARK = ".router_logits"
@@ -29,6 +30,7 @@ class RouterLogits(Rule):
         (from 64 on, neighbouring numbers of bfloat16 are 0.5 apart), `growth`, `window`.
     """
 
+    state_version = 2
     needs = (
         Needs(collection="router", statistics=("min", "max"), optional=True, why="to see the logits of routers"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
@@ -40,7 +42,7 @@ class RouterLogits(Rule):
 
     #: By tensor: largest absolute logit at the first capture, and captures in a row above the limit.
     first: dict[str, float] = state(dict)
-    above: dict[str, int] = state(dict)
+    above: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each router."""
@@ -52,8 +54,7 @@ class RouterLogits(Rule):
             if not np.isfinite(value):
                 continue
             limit = max(self.limit, self.growth * self.first.setdefault(name, value))
-            self.above[name] = self.above.get(name, 0) + 1 if value > limit else 0
-            if self.above[name] >= self.window:
+            if self.above.follow(view.mode_step, value > limit, name) >= self.window:
                 yield self.finding(
                     view,
                     severity=Severity.WARNING,
@@ -64,6 +65,7 @@ class RouterLogits(Rule):
                     f"{view.mode_step}, after {self.first[name]:.3g} at the first capture",
                     symptoms=("router_logits_large",),
                     evidence={"module": name.removesuffix(_MARK), **signals.evidence(view)},
+                    since=self.above.since(name),
                 )
 
     def applicable(self, view: StepView) -> str:

@@ -13,6 +13,7 @@ from watchglass.rules import signals
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 _HALF = ("bfloat16", "float16")
@@ -36,6 +37,7 @@ class UpdateBelowPrecision(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(facts=("update_sample",), why="to see which elements of weights an update changes"),
         Needs(scalars=("loss",), optional=True, why="to distinguish lost updates from convergence"),
@@ -48,7 +50,7 @@ class UpdateBelowPrecision(Rule):
 
     start: list[float] = state(list)
     #: Samples in a row with lost updates, and samples in which updates arrived.
-    lost: int = state(int)
+    lost: Streaks = state(Streaks)
     arrived: int = state(int)
     #: What the last sample with lost updates says.
     last: dict[str, Any] = state(dict)
@@ -76,7 +78,7 @@ class UpdateBelowPrecision(Rule):
         as_still = max(0.5, (unchanged + unchanged**sample.since) / 2) if dtype in _HALF else self.share
         lost = unchanged >= least and not unmoved < as_still
         if known:
-            self.lost = self.lost + 1 if lost else 0
+            self.lost.follow(view.mode_step, lost)
             self.arrived += not lost
         worst = np.argsort(-np.nan_to_num(sample["unchanged"]))[:8].tolist()
         steps = f", and {in_percent(unmoved)} did not change in {sample.since} steps" if known else ""
@@ -92,12 +94,12 @@ class UpdateBelowPrecision(Rule):
         }  # fmt: skip
         settled = signals.decayed(view) or signals.resumed(view)
         learned = self.arrived and signals.progress(self.start, signals.losses(view, 32)) >= 0.5
-        if self.lost >= self.patience and not settled and not learned:
+        if self.lost.times() >= self.patience and not settled and not learned:
             yield self._lost(view)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The judgement of a run in half precision with few samples, by its loss."""
-        few = self.last and self.last["dtype"] in _HALF and self.lost < self.patience and not self.arrived
+        few = self.last and self.last["dtype"] in _HALF and self.lost.times() < self.patience and not self.arrived
         if few and not signals.decayed(view) and not signals.resumed(view):
             losses = signals.losses(view, 32)
             if len(losses) and len(self.start) > 4 and signals.progress(self.start, losses) < 0.25:
@@ -116,4 +118,5 @@ class UpdateBelowPrecision(Rule):
             message=last["message"],
             symptoms=(("update_lost_in_half_precision",) if last["dtype"] in _HALF else ("update_lost_in_rounding",)),
             evidence={**signals.evidence(view), **evidence},
+            since=self.lost.since(),
         )

@@ -10,6 +10,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView, Stretch
 
 
@@ -24,6 +25,7 @@ class Overfit(Rule):
     Source: SageMaker Debugger documentation.
     """
 
+    state_version = 2
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), why="to follow the validation loss"),
@@ -34,7 +36,7 @@ class Overfit(Rule):
     ratio_threshold: float = parameter(0.1, help="gap over the training loss", unit="ratio", ge=0)
 
     train: list[float] = state(list)
-    streak: int = state(int)
+    above: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at the first step after an evaluation."""
@@ -52,8 +54,7 @@ class Overfit(Rule):
             self.train = [loss] if math.isfinite(loss) else []
         elif self.train and self.train[0] and math.isfinite(loss) and stretch.train_step >= self.start_step:
             gap = (loss - self.train[0]) / abs(self.train[0])
-            self.streak = self.streak + 1 if gap > self.ratio_threshold else 0
-            if self.streak >= self.patience:
+            if self.above.follow(stretch.train_step, gap > self.ratio_threshold) >= self.patience:
                 yield self.finding(
                     view,
                     severity=Severity.WARNING,
@@ -65,4 +66,5 @@ class Overfit(Rule):
                     f"loss {self.train[0]:.3g}",
                     symptoms=("validation_rises",),
                     evidence=signals.optimizer_evidence(view),
+                    since=self.above.since() if view.mode is Mode.TRAIN else None,
                 )

@@ -11,6 +11,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 #: Statistics that are compared in place of the elements.
@@ -29,6 +30,7 @@ class UnchangedTensor(Rule):
     Source: SageMaker Debugger documentation.
     """
 
+    state_version = 2
     needs = (Needs(role=Role.WEIGHT, statistics=("nonfinite", *_COMPARED), why="to see whether weights change"),)
 
     num_steps: int = parameter(3, help="captures in a row without a change", unit="captures", ge=2)
@@ -38,7 +40,7 @@ class UnchangedTensor(Rule):
 
     #: By weight, its last statistics, and for how many captures it has been equal.
     before: dict[str, list[float]] = state(dict)
-    same: dict[str, int] = state(dict)
+    same: Streaks = state(Streaks)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step with captured weights."""
@@ -52,8 +54,11 @@ class UnchangedTensor(Rule):
                 continue
             old = self.before.get(info.name)
             equal = old is not None and np.allclose(row, old, self.rtol, self.atol) and (self.equal_nan or not bad)
-            self.before[info.name], self.same[info.name] = row, self.same.get(info.name, 1) + 1 if equal else 1
-            if self.same[info.name] >= self.num_steps:
+            self.before[info.name] = row
+            # The first capture of equal ones has nothing to be equal to.
+            if not equal:
+                self.same.follow(view.mode_step, False, info.name)
+            if self.same.follow(view.mode_step, True, info.name) >= self.num_steps:
                 stuck.append(info.name)
         if stuck:
             others = f" and {len(stuck) - 1} more have" if len(stuck) > 1 else " has"
@@ -65,6 +70,7 @@ class UnchangedTensor(Rule):
                 value=float(len(stuck)),
                 message=f"{stuck[0]}{others} not changed in {self.num_steps} captures up to step {view.mode_step}",
                 symptoms=("parameter_unchanged",),
+                since=self.same.since(*stuck),
             )
 
     def applicable(self, view: StepView) -> str:

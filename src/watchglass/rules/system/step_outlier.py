@@ -13,6 +13,7 @@ from watchglass.records import PHASE_NAMES, Finding, Mode, Pause, Severity, coun
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker.step_outlier import StepOutlier as Documented
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 #: First steps, which compile, allocate and fill caches; steps of the median; steps after which it is computed again.
@@ -66,6 +67,7 @@ class StepOutlier(Rule):
         condition is that of calibration `sagemaker`.
     """
 
+    state_version = 2
     needs = (
         Needs(phases=True, why="to see where the time of a long step goes"),
         Needs(facts=("modules_examined", "first_bad_module"), optional=True),
@@ -95,9 +97,7 @@ class StepOutlier(Rule):
     count: int = state(int)
     evaluated: int = state(int)
     steps: list[int] = state(list)
-    #: Number of the last steps that were outliers, and the first of these.
-    in_a_row: int = state(int)
-    since_step: int = state(int)
+    outliers: Streaks = state(Streaks)
     #: The step since which watchglass examines every module; -1 where it does not.
     examined: int = state(lambda: -1)
 
@@ -122,14 +122,13 @@ class StepOutlier(Rule):
                 self.paused[pause.name] = self.paused.get(pause.name, 0.0) + spent
                 enough = spent >= _REASON[pause] * (sum(seconds) - self.usual[-1])
                 self.with_reason[pause.name] = self.with_reason.get(pause.name, 0) + enough
-            if not self.in_a_row:
-                self.since_step = view.mode_step
+            if not self.outliers.times():
                 self._count(view)
                 yield from self._judged(view)
         yield from self._pauses(view, sum(seconds), outlier=outlier)
-        self.in_a_row = self.in_a_row + 1 if outlier else 0
-        if self.in_a_row == _FOR_GOOD:
-            yield self._slower(view, np.median([*self.recent[1 - _FOR_GOOD :], seconds], axis=0))
+        times, since = self.outliers.follow(view.mode_step, outlier), self.outliers.since()
+        if times == _FOR_GOOD and since is not None:
+            yield self._slower(view, since, np.median([*self.recent[1 - _FOR_GOOD :], seconds], axis=0))
         self.recent = [*self.recent[1 - _RECENT :], seconds]
         if self.seen % _AGAIN == 0:
             rows = np.array(self.recent)
@@ -219,11 +218,11 @@ class StepOutlier(Rule):
         often = 2 * self.with_reason.get(pause.name, 0) >= self.slow
         return often and self.paused.get(pause.name, 0.0) >= _REASON[pause] * lost
 
-    def _slower(self, view: StepView, now: NDArray[np.float64]) -> Finding:
+    def _slower(self, view: StepView, since: int, now: NDArray[np.float64]) -> Finding:
         """What is so for good has a reason or none; with values that became bad at the same step it is no accident."""
         whole, before = float(now.sum()), self.usual[-1]
         phase = PHASE_NAMES[int(np.argmax(now - self.usual[:-1]))]
-        ours = 0 <= self.examined <= self.since_step <= self.examined + 1
+        ours = 0 <= self.examined <= since <= self.examined + 1
         searched = "; in these steps watchglass examines every module, to find the first bad one" if ours else ""
         return self.finding(
             view,
@@ -231,10 +230,11 @@ class StepOutlier(Rule):
             subject="for good",
             value=whole / before,
             limit=self.factor,
-            message=f"training steps take {whole / before:.2g} times as long since step {self.since_step}: "
+            message=f"training steps take {whole / before:.2g} times as long since step {since}: "
             f"{1000 * whole:.3g} ms in place of {1000 * before:.3g} ms, mostly {_WHERE[phase]}{searched}",
             symptoms=("steps_slower_for_good",),
-            evidence={"phase": phase, "since_step": self.since_step, "modules_examined": ours},
+            evidence={"phase": phase, "modules_examined": ours},
+            since=since,
         )
 
     def _note_examined(self, view: StepView) -> None:
