@@ -122,6 +122,12 @@ def evaluating(loop: Loop, number: int) -> None:
         loop.evaluate()
 
 
+def evaluating_at_the_end(loop: Loop, number: int) -> None:
+    loop.step()
+    if number == STEPS - 1:
+        loop.evaluate()
+
+
 def evaluating_inside(loop: Loop, number: int) -> None:
     loop.optimizer.zero_grad()
     loop.backward()
@@ -450,7 +456,7 @@ UNSEEN = [evaluating_with_gradients, stumbling, evaluating_ahead_of_several, eva
     [
         plain, evaluating, evaluating_inside, accumulating, going_back_at_times, scheduling, with_a_closure_at_times,
         with_two_losses_at_times, blowing_up, saving, saving_after_the_update, evaluating_and_saving,
-        evaluating_ahead_of_the_backward, accumulating_and_adding_at_times, *UNSEEN,
+        evaluating_ahead_of_the_backward, evaluating_at_the_end, accumulating_and_adding_at_times, *UNSEEN,
     ],
     ids=lambda happening: happening.__name__,
 )  # fmt: skip

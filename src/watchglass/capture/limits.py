@@ -20,8 +20,8 @@ class CaptureLimits:
             model. Half a second pays for the dense start of most models.
         norm_share: Share of the overhead budget for the total gradient norm. A quarter leaves the rest to captures.
         norm_interval: Longest interval of the norm, in steps. A rarer norm would miss most spikes.
-        whole_steps: Steps on the fast path that are all recorded, however short they are. 4,096 are as many as rules
-            look back on.
+        whole_steps: First training steps of a run, which are all recorded, however short they are. 4,096 are as many as
+            rules look back on.
         row_ns: What recording one short step costs: at most 30 us of the training thread. So there is at most a row
             for each 3 ms, and an evaluator needs a fraction of a core.
         step_interval: Longest interval of recorded steps. Of 64 steps of 100 us, one is recorded each 6 ms.

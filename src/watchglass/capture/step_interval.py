@@ -9,26 +9,27 @@ from watchglass.capture.plan import Plan
 
 #: A step that takes longer waits for something, or computes on several cores: its time counts, not that of its thread.
 _WAITS_NS = 10_000_000
-#: The most steps in a row whose mean length counts.
+#: The most steps after which their mean length counts.
 _MEASURED = 256
 
 
 class StepInterval:
     """Chooses the TRAIN steps on the fast path that are recorded. For the training thread.
 
-    All of the first steps are, so that short runs are complete. After that the interval is the least power of two at
-    which the time of the steps pays for recording one of them, and for evaluating it in another process.
+    All of the first steps of a run are, so that short runs are complete. After that the interval is the least power of
+    two at which the time of the steps pays for recording one of them, and for evaluating it in another process. Captures
+    and evaluations divide the steps into stretches, which are measured together.
 
     Args:
         plan: Has the overhead budget.
-        whole_steps: How many steps at the start are all recorded.
+        whole_steps: The first step that may not be recorded.
         row_ns: What a recorded step costs.
         longest: The longest interval, in steps.
         clocks_ns: Read the time, and the processor time of the thread.
 
     Attributes:
         interval: The present interval, a power of two.
-        measured: Steps in a row whose mean length counts.
+        measured: Steps after which their mean length counts.
     """
 
     def __init__(
@@ -37,25 +38,30 @@ class StepInterval:
     ) -> None:  # fmt: skip
         self._plan, self._whole_steps, self._row_ns, self._longest = plan, whole_steps, row_ns, longest
         self._clock_ns, self._thread_ns = clocks_ns
-        self._seen = 0
         self.measured = max(1, min(_MEASURED, whole_steps))
         self._step = self._since_ns = self._since_thread_ns = 0
+        # Of the stretches so far.
+        self._steps = self._waited_ns = self._worked_ns = 0
         self.interval = 1
 
     def begin(self, step: int) -> None:
-        """Steps from this one on are measured."""
+        """A stretch of steps begins with this one."""
         self._step, self._since_ns, self._since_thread_ns = step, self._clock_ns(), self._thread_ns()
 
+    def end(self, step: int) -> None:
+        """The stretch has ended before this step."""
+        self._steps += step - self._step
+        self._waited_ns += self._clock_ns() - self._since_ns
+        self._worked_ns += self._thread_ns() - self._since_thread_ns
+
     def look(self, step: int) -> bool:
-        """The steps before this one are over, of those that are measured; returns whether the interval changed."""
-        steps = step - self._step
-        if steps < self.measured:
-            return False
-        waited_ns, worked_ns = self._clock_ns() - self._since_ns, self._thread_ns() - self._since_thread_ns
+        """Within a stretch, before this step: returns whether the interval changed."""
+        self.end(step)
         self.begin(step)
-        self._seen += steps
-        if self._seen < self._whole_steps:
+        steps, waited_ns, worked_ns = self._steps, self._waited_ns, self._worked_ns
+        if steps < self.measured or step < self._whole_steps:
             return False
+        self._steps = self._waited_ns = self._worked_ns = 0
         # Processor time: on a busy machine our callbacks wait as the step does. A step that waits by itself is longer.
         duration_ns = (worked_ns if waited_ns < _WAITS_NS * steps else waited_ns) / steps
         allowed_ns, before = self._plan.budget.share * duration_ns, self.interval

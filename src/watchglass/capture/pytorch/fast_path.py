@@ -519,9 +519,7 @@ class FastPath:
 
     def settle(self) -> None:
         """Go back to the full path outside of any callback: after a backward, the step is over."""
-        if self._now.at == BETWEEN:
-            self._record_last()
-        self.leave(superseded=self._now.at == IN_BACKWARD)
+        self.leave(superseded=self._now.at in (BETWEEN, IN_BACKWARD))
 
     def leave(self, *, superseded: bool = False) -> None:
         """Go back to the full path, which takes over the state of the open step.
@@ -541,7 +539,10 @@ class FastPath:
                 at = IN_FORWARD
                 self._start_ns, self._weight = self._hook.clock.now_ns(), 1.0
             self._begun = 0
+        elif at == BETWEEN and superseded:
+            self._record_last()
         self._number_rested()
+        self._interval.end(self._step)
         steps = self._step - self._first
         if steps < _SOON and self._step < self._end:
             self.pattern.forget()
