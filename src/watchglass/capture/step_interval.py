@@ -17,8 +17,8 @@ class StepInterval:
     """Chooses the TRAIN steps on the fast path that are recorded. For the training thread.
 
     All of the first steps of a run are, so that short runs are complete. After that the interval is the least power of
-    two at which the time of the steps pays for recording one of them, and for evaluating it in another process. Captures
-    and evaluations divide the steps into stretches, which are measured together.
+    two at which the time of the steps pays for recording one of them, and for evaluating it in another process.
+    Captures and evaluations divide the steps into stretches, which are measured together.
 
     Args:
         plan: Has the overhead budget.

@@ -23,7 +23,7 @@ class Clocks:
 
 def interval_of(clocks: Clocks, *, whole_steps: int = 4096, longest: int = 64) -> StepInterval:
     plan: Any = SimpleNamespace(budget=SimpleNamespace(share=0.01))
-    read = lambda: clocks.now_ns, lambda: clocks.thread_ns  # noqa: E731
+    read = lambda: clocks.now_ns, lambda: clocks.thread_ns
     return StepInterval(plan, whole_steps, 30_000, longest, read)
 
 
