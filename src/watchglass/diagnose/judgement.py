@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from watchglass.diagnose.crash import with_crash
 from watchglass.diagnose.diagnosis import diagnose, importance
 from watchglass.diagnose.hardly_examined import with_hardly_examined
+from watchglass.diagnose.memory import growing_memory
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.record import recovered_steps
 from watchglass.records import (
@@ -269,7 +270,7 @@ def _metrics(model: ModelSummary) -> dict[str, float]:
 
 
 def _capture(run: Run) -> dict[str, Any]:
-    """The counters and phases of the first worker with any, and the number of steps recovered from killed workers."""
+    """The counters and phases of the first worker with any, growth of memory, and steps recovered from killed ones."""
     found: dict[str, Any] = {}
     for name in run.workers:
         if found := _counters(run, name):
@@ -284,6 +285,8 @@ def _capture(run: Run) -> dict[str, Any]:
             if untimed := [dict(fact.data) for fact in run.facts(UntimedModules.KIND, name)]:
                 found["untimed_modules"] = untimed
             break
+    if (growth := growing_memory(run)) is not None:
+        found["memory"] = growth
     recovered = sum(recovered_steps(run.worker(worker).lifecycle) for worker in run.workers)
     return {**found, "recovered_steps": recovered} if recovered else found
 

@@ -222,7 +222,7 @@ class Verdict:
         seconds_saved: Estimated seconds saved because of the stop; None if unknown.
         price_per_hour: Price of an hour of the run, in any currency; None if the user gave none.
         cost_saved: Estimated price of the time saved; None if unknown.
-        capture: Cost of the capture and its dropped records, for the last line.
+        capture: Cost of the capture, its dropped records, and what else limits a clean verdict, for the last lines.
         problems: Parts of the run that cannot be read, one line each.
         records_missing: Whether one of the problems means that records were written and are missing now.
         models: Results of each model, by number, if the run has several; else empty, see ``metrics``.

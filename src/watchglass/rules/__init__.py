@@ -22,6 +22,10 @@ if TYPE_CHECKING:
         cause_of_crash as cause_of_crash,
         load_knowledge as load_knowledge,
     )
+    from watchglass.rules.memory_growth import (
+        MEMORY_COURSE_S as MEMORY_COURSE_S,
+        growth_at_the_end as growth_at_the_end,
+    )
     from watchglass.rules.needs import (
         Needs as Needs,
         Windows as Windows,

@@ -14,13 +14,13 @@ _NOTABLE_WAIT = 0.05
 
 
 def capture_lines(counters: Mapping[str, Any], *, brief: bool = False) -> Iterator[str]:
-    """One line each for the cost in steps, records written and dropped, the wait for data, what was not profiled.
+    """One line each for cost, records written and dropped, waits for data, growth of memory, what was not profiled.
 
     Args:
         counters: As in a worker's ``left`` event. Missing ones, and those that are not numbers, are omitted. ``worker``
-            names the worker if there are several, ``phases`` has the shares of the phases of its steps, and
-            ``refused_windows`` the windows of the configuration that were not profiled, and ``untimed_modules`` the
-            models whose modules were to be timed and are not.
+            names the worker if there are several, ``phases`` has the shares of the phases of its steps, ``memory``
+            how memory grew to its limit, ``refused_windows`` the windows of the configuration that were not profiled,
+            and ``untimed_modules`` the models whose modules were to be timed and are not.
         brief: Omit the cost and what was written.
     """
     worker = counters.get("worker")
@@ -38,6 +38,9 @@ def capture_lines(counters: Mapping[str, Any], *, brief: bool = False) -> Iterat
     waits = notable_wait(counters)
     if waits is not None:
         yield f"{whose}{percent(waits)} of a typical training step is a wait for data"
+    growth = memory_growth(counters)
+    if growth is not None:
+        yield f"{whose}{growth}"
     refused = counters.get("refused_windows")
     for refusal in refused if isinstance(refused, list) else ():
         if isinstance(refusal, Mapping):
@@ -82,6 +85,20 @@ def notable_wait(counters: Mapping[str, Any]) -> float | None:
     phases = counters.get("phases")
     waits = _number(phases, "data") if isinstance(phases, Mapping) else None
     return waits if waits is not None and waits >= _NOTABLE_WAIT else None
+
+
+def memory_growth(counters: Mapping[str, Any]) -> str | None:
+    """How memory grows to its limit, in half a sentence; None if no limit is near, or nothing is known."""
+    memory = counters.get("memory")
+    names = ("bytes", "seconds", "limit_bytes", "left_s")
+    numbers = [_number(memory, name) if isinstance(memory, Mapping) else None for name in names]
+    grown, seconds, limit, left_s = numbers
+    if grown is None or seconds is None or limit is None or left_s is None:
+        return None
+    return (
+        f"memory grew by {size(grown)} in {duration(seconds)} without leveling off; at this rate it reaches "
+        f"the limit of {size(limit)} in {duration(left_s)}"
+    )
 
 
 def _kept(counters: Mapping[str, Any]) -> str:

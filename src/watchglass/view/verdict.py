@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from watchglass.records import Diagnosis, Severity, Verdict, count
-from watchglass.view.capture_cost import notable_wait
+from watchglass.view.capture_cost import memory_growth, notable_wait
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines
 from watchglass.view.text import command, printable
-from watchglass.view.verdict_sentences import cause_in_words, chain, closing, findings_of, headline, mostly_waits, since
+from watchglass.view.verdict_sentences import cause_in_words, chain, closing, findings_of, headline, reservations, since
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -108,7 +108,7 @@ def tone(verdict: Verdict) -> str:
         return Severity.ERROR.value
     if verdict.findings:
         return max(verdict.findings, key=lambda finding: finding.severity.rank).severity.value
-    unsure = outcome(verdict, Terms()) == "no answer" or mostly_waits(verdict) is not None
+    unsure = outcome(verdict, Terms()) == "no answer" or bool(reservations(verdict))
     return "warning" if unsure else ""
 
 
@@ -135,10 +135,13 @@ def outline(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = Fa
     rows += [TextRow(""), *below] if below and len(rows) > 1 else below
     if verdict.diagnoses:
         rows.append(TextRow(f"each cause with its evidence: {command('explain', verdict.run, *options)}"))
-    # The default set has no rules about time, so no diagnosis names the cure.
-    judged = any(status.rule == "InputBound" for status in verdict.statuses)
-    if below and not judged and notable_wait(verdict.capture) is not None:
-        rows.append(TextRow(f"why steps wait, and what to try: {command('check', verdict.run, '--rules', 'system')}"))
+    # The default set has no rules about time and memory, so no diagnosis names the cure.
+    judged = {status.rule for status in verdict.statuses}
+    why = command("check", verdict.run, "--rules", "system")
+    if below and "InputBound" not in judged and notable_wait(verdict.capture) is not None:
+        rows.append(TextRow(f"why steps wait, and what to try: {why}"))
+    if below and "MemoryLeak" not in judged and memory_growth(verdict.capture) is not None:
+        rows.append(TextRow(f"what grows, and what to try: {why}"))
     return rows
 
 

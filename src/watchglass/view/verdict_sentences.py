@@ -20,7 +20,7 @@ from watchglass.records import (
     Verdict,
     count,
 )
-from watchglass.view.capture_cost import capture_lines, notable_wait
+from watchglass.view.capture_cost import capture_lines, memory_growth, notable_wait
 from watchglass.view.failure import failure_sentence
 from watchglass.view.models import model_lines, models_named
 from watchglass.view.text import command, duration, money, number, percent, printable
@@ -69,8 +69,8 @@ def headline(verdict: Verdict) -> str:
     if few and verdict.capture.get("fixed_interval") is not True:
         words.append(f"{few:,} of {count(len(verdict.models), 'model')} hardly examined")
     begin = verdict.status
-    if (waits := mostly_waits(verdict)) is not None:
-        begin = f"{percent(waits)} of a typical training step is a wait for data; otherwise {begin}"
+    if limits := reservations(verdict):
+        begin = f"{'; '.join(limits.values())}; otherwise {begin}"
     if verdict.failure is not None:
         how = "interrupted" if verdict.failure.kind == "interrupt" else "failed"
         begin = f"{how} {_after(verdict)}"
@@ -79,10 +79,20 @@ def headline(verdict: Verdict) -> str:
     return begin + (f": {'; '.join(parts)}" if parts else "")
 
 
-def mostly_waits(verdict: Verdict) -> float | None:
-    """The share of a typical step that waits for data, if it is most of the step of a run without findings."""
-    waits = notable_wait(verdict.capture)
-    return waits if verdict.status == "no issues found" and waits is not None and waits >= _MOSTLY else None
+def reservations(verdict: Verdict) -> dict[str, str]:
+    """Why a run without findings is not simply healthy, by the counter that says so: it mostly waits, its memory ends.
+
+    Empty for other runs.
+    """
+    if verdict.status != "no issues found":
+        return {}
+    waits, growth = notable_wait(verdict.capture), memory_growth(verdict.capture)
+    mostly = waits is not None and waits >= _MOSTLY
+    found = {
+        "phases": f"{percent(waits)} of a typical training step is a wait for data" if waits and mostly else None,
+        "memory": growth,
+    }
+    return {name: text for name, text in found.items() if text is not None}
 
 
 def _after(verdict: Verdict) -> str:
@@ -113,7 +123,7 @@ def closing(verdict: Verdict, *, brief: bool = False) -> Iterator[str]:
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
     if brief:
         yield from _in_a_line(silent, verdict.run)
-        stated = {"phases"} if mostly_waits(verdict) is not None else set()
+        stated = reservations(verdict)
         yield from capture_lines({k: v for k, v in verdict.capture.items() if k not in stated}, brief=True)
         return
     for status in silent:

@@ -356,6 +356,45 @@ def test_a_leak_comes_first_if_the_run_ends_by_it_soon(
     assert first_rule(run_path, "MemoryLeak") == first
 
 
+def sampled(memory: list[float], limit: float = 16e9) -> list[Step | Batch]:
+    """A second with a step and a sample for each number of bytes."""
+    metrics = {"processes.memory": memory, "memory.limit": [limit] * len(memory)}
+    return [*[Step(scalars={"loss": 1.0}, seconds=1.0)] * len(memory), Batch(metrics=metrics, seconds=len(memory))]
+
+
+def test_memory_that_reaches_its_limit_soon_is_told_without_a_rule_for_it(run_path: Path) -> None:
+    for name, run, grown, left in [
+        ("short", sampled([1e9 + 2e7 * n for n in range(150)], 8e9), "1.2 GB in 1 min", "3 min 41 s"),
+        ("long", sampled([1e9 + 2e6 * n for n in range(1_500)], 8e9), "1.4 GB in 12 min", "37 min 21 s"),
+    ]:
+        path = build_run(run_path / name, run)
+        found = verdict(open_run(path), replay(path, [RuleSpec("ExplodingTensor")]))
+        text = headline(found)
+        assert text == (
+            f"memory grew by {grown} without leveling off; at this rate it reaches the limit of 8.0 GB in {left}; "
+            "otherwise no issues found"
+        )
+        assert verdict_text(found).splitlines()[-1].endswith("--rules system")
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit"),
+    [
+        ([1e9 + 1e8 * min(n, 55) for n in range(58)], 16e9),  # data is read, and the run ends
+        ([1e9 + 1e8 * min(n, 55) for n in range(150)], 16e9),  # the first minute
+        ([1e9 + 1e8 * min(n, 55) for n in range(900)], 16e9),
+        ([1e9 + 2e7 * n for n in range(150)], 16e12),  # for weeks
+        ([1e9 + 2e7 * (n % 200) for n in range(595)], 8e9),  # each epoch
+        ([5e9] * 150, 5.01e9),
+    ],
+)
+def test_memory_that_levels_off_or_has_room_is_no_news(run_path: Path, memory: list[float], limit: float) -> None:
+    path = build_run(run_path, sampled(memory, limit))
+    found = verdict(open_run(path), replay(path, [RuleSpec("ExplodingTensor")]))
+    assert "memory" not in found.capture
+    assert headline(found) == "no issues found"
+
+
 def test_what_ended_an_earlier_attempt_does_not_count_in_the_next(run_path: Path) -> None:
     build_run(run_path, [*waiting(80), Silence(seconds=190)], status=None)
     assert first_rule(run_path, "Hang") == "Hang"

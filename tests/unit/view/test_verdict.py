@@ -319,7 +319,8 @@ def test_the_length_says_which_steps_were_examined(
     sick_verdict: Verdict, seen: ExaminedSteps | None, said: str
 ) -> None:
     found = replace(sick_verdict, status="issues found", examined=seen)
-    assert f"60 of 400 training steps in 6.6 s{said}\n" in verdict_text(found)
+    shown = " ".join(verdict_text(found).split())
+    assert f"60 of 400 training steps in 6.6 s{said}; validation accuracy 0.2051" in shown
     stopped = replace(sick_verdict, examined=seen)
     assert f"stopped after 60 of 400 training steps in 6.6 s{said}: 340 steps not run" in " ".join(
         verdict_text(stopped).split()

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Severity, rounded
+from watchglass.rules.memory_growth import FINE, LEAST_BYTES, LEAST_PERCENT, PART_SIZES, PARTS, WINDOW_S, steady_growth
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep, StepView, Window
 
-#: Parts of a course: growth that levels off is missing in the last ones.
-_PARTS = 4
 #: Least memory of windows that is kept; then two windows become one.
 _KEPT = 64
-#: Least share of the whole growth in each part after the first; in a straight line each has a third.
-_STEADY = 0.2
-#: Parts of a window that are windows of the beginning of a run, before five of its windows are whole.
-_FINE = 12
 #: Processes that train, of which facts are kept.
 _MOST_PROCESSES = 64
 #: Held graphs of earlier steps that are no chance.
@@ -60,9 +55,9 @@ class MemoryLeak(Rule):
     )
     streams = Windows(kinds=("samples",), length_s=1)
 
-    window_s: float = parameter(60.0, help="time of which the least memory counts", unit="s", ge=0.1)
-    least_bytes: float = parameter(1e8, help="least growth", unit="bytes", gt=0)
-    percent: float = parameter(5.0, help="least growth relative to the first part", unit="%", ge=0)
+    window_s: float = parameter(WINDOW_S, help="time of which the least memory counts", unit="s", ge=0.1)
+    least_bytes: float = parameter(LEAST_BYTES, help="least growth", unit="bytes", gt=0)
+    percent: float = parameter(LEAST_PERCENT, help="least growth relative to the first part", unit="%", ge=0)
 
     #: By stream and clock, and with an ending for the beginning of a run: number of the open window, length of windows
     #: in units of ``window_s``, and for each window seconds, the last training step with the seconds of its end, least
@@ -106,11 +101,11 @@ class MemoryLeak(Rule):
     def applicable(self, step: JointStep) -> str:
         """Not for runs that are too short."""
         few = self.open and not any(map(self._is_long, self.courses))
-        return f"the run was sampled for less than {_PARTS + 1} windows of {self.window_s:g} s" if few else ""
+        return f"the run was sampled for less than {PARTS + 1} windows of {self.window_s:g} s" if few else ""
 
     def _is_long(self, key: str) -> bool:
         """Whether the windows of a whole course were compared."""
-        return not key.endswith(_BEGINNING) and len(self.courses.get(key, ())) > _PARTS
+        return not key.endswith(_BEGINNING) and len(self.courses.get(key, ())) > PARTS
 
     def _note_held(self, views: Sequence[StepView]) -> None:
         for fact in (fact for view in views if (fact := view.latest_fact("held_memory")) is not None):
@@ -125,7 +120,7 @@ class MemoryLeak(Rule):
         """Takes in a sample; whether it begins a window, so that the one before is whole."""
         course, length = (
             self.courses.setdefault(key, []),
-            self.length.setdefault(key, 1 / _FINE if key.endswith(_BEGINNING) else 1),
+            self.length.setdefault(key, 1 / FINE if key.endswith(_BEGINNING) else 1),
         )
         number = int(row[0] // (length * self.window_s))
         if number == self.open.get(key):
@@ -140,13 +135,13 @@ class MemoryLeak(Rule):
             pairs = list(zip(course[:-1:2], course[1::2], strict=False))
             self.courses[key] = [[*one[:2], *min(one[2:], other[2:], key=lambda each: each[0])] for one, other in pairs]
             self.length[key], self.open[key] = 2 * length, -1
-        return len(self.courses[key]) > _PARTS
+        return len(self.courses[key]) > PARTS
 
     def _judged(self, window: Window | JointStep, key: str, *, ended: bool = False) -> Iterable[Finding]:
         beginning, key = key.endswith(_BEGINNING), key.removesuffix(_BEGINNING)
         whole = self.courses[key + _BEGINNING * beginning][:-1]  # the last one has just begun
-        sizes = (2, 4) if beginning and not ended else (1, 2, 4, 8, 16)
-        longest = [found for size in sizes if (found := self._growth(whole[-_PARTS * size :], size))]
+        sizes = (2, 4) if beginning and not ended else PART_SIZES
+        longest = [found for size in sizes if (found := self._growth(whole, size))]
         if not longest:
             return
         first, last = longest[-1]
@@ -160,7 +155,7 @@ class MemoryLeak(Rule):
         process = _grown(first[3], last[3], growth)
         symptom, what = self._symptom(process)
         early = beginning and symptom != "graphs_held"
-        if early and not (ended or 0 < left_s <= (_PARTS + 1) * self.window_s):
+        if early and not (ended or 0 < left_s <= (PARTS + 1) * self.window_s):
             return
         if left_s > 0:
             evidence["ends_in_s"] = left_s
@@ -201,18 +196,8 @@ class MemoryLeak(Rule):
 
     def _growth(self, windows: list[list[Any]], size: int) -> tuple[list[Any], list[Any]] | None:
         """The windows with the least memory of the first and the last part, if it grew steadily between them."""
-        if len(windows) < _PARTS * size:
-            return None
-        least = list(_least(windows, size))
-        rises = [after[2] - before[2] for before, after in pairwise(least)]
-        whole = least[-1][2] - least[0][2]
-        grew = whole >= max(self.least_bytes, self.percent / 100 * least[0][2])
-        return (least[0], least[-1]) if grew and min(rises) >= _STEADY * whole else None
-
-
-def _least(windows: list[list[Any]], size: int) -> Iterator[list[Any]]:
-    for begin in range(0, _PARTS * size, size):
-        yield min(windows[begin : begin + size], key=lambda each: each[2])
+        found = steady_growth([each[2] for each in windows], size, self.least_bytes, self.percent)
+        return (windows[found[0]], windows[found[1]]) if found is not None else None
 
 
 def _grown(before: Mapping[str, float], after: Mapping[str, float], growth: float) -> str:
