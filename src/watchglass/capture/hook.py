@@ -26,7 +26,7 @@ from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.plan import Plan
 from watchglass.capture.process_failure import failure_from
 from watchglass.capture.resumption import Resumption
-from watchglass.capture.saved_values import SavedValues, mode_of
+from watchglass.capture.saved_values import SavedValues
 from watchglass.capture.step_phases import PhaseSource, StepPhases
 from watchglass.capture.worker_files import WorkerOpening
 from watchglass.config import SessionConfig, environment
@@ -373,7 +373,7 @@ class Hook:
             InvalidValueError: Another mode.
             TrainingStopped: A stop was requested, and a TRAIN step would begin.
         """
-        return self._step(mode_of(mode))
+        return self._step(Mode.of_step(mode))
 
     def resume(self, step: int) -> None:
         """This training run continues from a checkpoint: its TRAIN steps count from ``step``.

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.frameworks import Numbers, reader_of
-from watchglass.config import BUILT_IN_COLLECTIONS, MODE_NAMES
-from watchglass.errors import InvalidValueError
+from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.record import Captured, Readback
-from watchglass.records import Mode, Role, TensorInfo
+from watchglass.records import Role, TensorInfo
 from watchglass.stats import exact_reduction, histograms_of, of_array
 from watchglass.store import RawTensor
 
@@ -24,18 +23,6 @@ if TYPE_CHECKING:
     from watchglass.capture.hook import Hook
 
 _log = logging.getLogger("watchglass")
-
-
-def mode_of(mode: Mode | str) -> Mode:
-    """The mode of this name.
-
-    Raises:
-        InvalidValueError: A step cannot have this mode.
-    """
-    found = mode if isinstance(mode, Mode) else MODE_NAMES.get(str(mode).lower())
-    if found is None or found is Mode.GLOBAL:
-        raise InvalidValueError(f'mode must be "train", "eval" or "predict" but got {mode!r}')
-    return found
 
 
 class SavedValues:

@@ -38,6 +38,18 @@ class Mode(IntEnum):
             raise InvalidValueError(f'mode must be "train", "eval", "predict" or "global" but got {mode!r}')
         return found
 
+    @classmethod
+    def of_step(cls, mode: Mode | str) -> Mode:
+        """The same for a step.
+
+        Raises:
+            InvalidValueError: A step cannot have this mode.
+        """
+        found = cls.__members__.get(mode.upper()) if isinstance(mode, str) else mode
+        if not isinstance(found, cls) or found is cls.GLOBAL:
+            raise InvalidValueError(f'mode must be "train", "eval" or "predict" but got {mode!r}')
+        return found
+
 
 class Role(str, Enum):
     """The role of a tensor in the run; decides which rules look at it."""

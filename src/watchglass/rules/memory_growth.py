@@ -44,7 +44,7 @@ def steady_growth(
     return (first, last) if grew and min(rises) >= _STEADY * whole else None
 
 
-class Growth(NamedTuple):
+class MemoryGrowth(NamedTuple):
     """Steady growth of the least memory in windows.
 
     Attributes:
@@ -60,7 +60,7 @@ class Growth(NamedTuple):
     highest_before: float
 
 
-def growth_at_the_end(seconds: Any, values: Any) -> Growth | None:
+def growth_at_the_end(seconds: Any, values: Any) -> MemoryGrowth | None:
     """The longest steady growth at the end of a course, in the windows of the rule MemoryLeak; None if there is none.
 
     Args:
@@ -73,7 +73,9 @@ def growth_at_the_end(seconds: Any, values: Any) -> Growth | None:
     if not longest:
         return None
     first, last = longest[-1]
-    return Growth(least[last] - least[first], when[last] - when[first], least[last], max(least[:first], default=0.0))
+    return MemoryGrowth(
+        least[last] - least[first], when[last] - when[first], least[last], max(least[:first], default=0.0)
+    )
 
 
 def _windows(seconds: Any, values: Any, length_s: float) -> tuple[list[float], list[float]]:

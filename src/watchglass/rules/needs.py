@@ -82,7 +82,7 @@ class Needs:
         facts: Kinds of facts, any of which will do.
         scalars: Names of scalars, any of which will do.
         max_interval: Longest useful distance between captures in steps; None where any will do.
-        modes: Modes in which the data is needed.
+        modes: Modes in which the data is needed; ``("eval",)`` is the same as ``(Mode.EVAL,)``.
         name_regex: Only tensors in whose name this is found.
         collection: Only tensors of this collection: a built-in one, ``"attention"``, or one that scripts save under.
         observations: Kinds of observations that an evaluator makes while it follows a run: ``"worker_lost"``. Without

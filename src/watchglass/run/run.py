@@ -587,7 +587,7 @@ class Run:
         through batches of the training data and through others, ``means`` are those of the others, and
         ``training_means`` those of the training data.
         """
-        return self.worker(worker).stretches(Mode.of(mode))
+        return self.worker(worker).stretches(mode)
 
     @property
     def models(self) -> tuple[ModelSummary, ...]:

@@ -176,7 +176,7 @@ class Worker:
         """Whether any attempt knows a tensor."""
         return any(tables.catalog.by_name(name) is not None for tables in self.attempts.values())
 
-    def names_of(self, mode: Mode) -> frozenset[str]:
+    def names_of(self, mode: Mode | str) -> frozenset[str]:
         """Names of the tensors with any record at a complete step of a mode."""
         numbers, found = self.numbers(mode), set()
         for attempt, tables in self.attempts.items():
@@ -207,7 +207,7 @@ class Worker:
         )
 
     def pieces(
-        self, name: str, mode: Mode, read: Callable[[WorkerTables, int], _Found]
+        self, name: str, mode: Mode | str, read: Callable[[WorkerTables, int], _Found]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.intp], _Found]]:
         """The records of a tensor in each attempt: steps, ascending, the indices of their rows, and all that was read.
 
@@ -230,7 +230,7 @@ class Worker:
                     yield steps, index, found
 
     def history(
-        self, name: str, mode: Mode, read: Callable[[WorkerTables, int], tuple[Any, ...]]
+        self, name: str, mode: Mode | str, read: Callable[[WorkerTables, int], tuple[Any, ...]]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The values of all :meth:`pieces`: steps int64[n] and values float64[n].
 
@@ -242,13 +242,13 @@ class Worker:
             values.append(found[1][index])
         return np.concatenate(all_steps), np.concatenate(values)
 
-    def stretches(self, mode: Mode = Mode.EVAL) -> list[Stretch]:
+    def stretches(self, mode: Mode | str = Mode.EVAL) -> list[Stretch]:
         """See :meth:`Run.stretches`."""
-        return self._stretches(mode, by_model=False).get(0, [])
+        return self._stretches(Mode.of(mode), by_model=False).get(0, [])
 
-    def stretches_by_model(self, mode: Mode = Mode.EVAL) -> dict[int, list[Stretch]]:
+    def stretches_by_model(self, mode: Mode | str = Mode.EVAL) -> dict[int, list[Stretch]]:
         """The same from the steps of each model alone, by its number."""
-        return self._stretches(mode, by_model=True)
+        return self._stretches(Mode.of(mode), by_model=True)
 
     def _stretches(self, mode: Mode, *, by_model: bool) -> dict[int, list[Stretch]]:
         settled = self._made.last_train_step

@@ -110,7 +110,7 @@ class Step:
         units: Name -> which units are inactive, bool[units]; of the load of a router, which experts are unused.
         facts: Kind -> data, or complete facts.
         raw: Name -> tensor to store in full; a :class:`RawTensor` (its id is ignored) for a dtype that NumPy lacks.
-        mode: Mode of the step.
+        mode: Mode of the step, or its name.
         weight: Batch size, the weight of the scalars.
         seconds: Duration of the step.
         workers: Ranks that record it; None for all.
@@ -124,7 +124,7 @@ class Step:
     units: Mapping[str, ArrayLike] = field(default_factory=dict)
     facts: Mapping[str, Mapping[str, Any]] | Sequence[Fact] = ()
     raw: Mapping[str, NDArray[Any] | RawTensor] = field(default_factory=dict)
-    mode: Mode = Mode.TRAIN
+    mode: Mode | str = Mode.TRAIN
     weight: float = 1.0
     seconds: float = 0.1
     workers: Sequence[int] | None = None
@@ -402,12 +402,13 @@ class _Worker:
             raw = given_raw if isinstance(given_raw, RawTensor) else RawTensor(0, given_raw)
             tensor_id = self._id(name, raw.array.shape, raw.dtype or raw.array.dtype.name)
             self._raw.append((number, raw._replace(tensor_id=tensor_id)))
-        mode_step = self._mode_steps[step.mode]
-        self._mode_steps[step.mode] += 1
+        mode = Mode.of_step(step.mode)
+        mode_step = self._mode_steps[mode]
+        self._mode_steps[mode] += 1
         start_ns, self._now_ns = self._now_ns, self._now_ns + int(step.seconds * 1e9)
         train_step = self._mode_steps[Mode.TRAIN] - 1
         captured = len(step.statistics)
-        end = StepEnd(number, step.mode, mode_step, train_step, start_ns, self._now_ns, captured, step.model)
+        end = StepEnd(number, mode, mode_step, train_step, start_ns, self._now_ns, captured, step.model)
         self._ends.append(end)
         self.orders.add(end.order)
         self._global_step += 1

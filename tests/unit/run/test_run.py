@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from calls import counted_calls
+from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError, MissingFileError, NotARunError, UnknownNameError
 from watchglass.records import SCALARS, Finding, Mode, Observation, Reduction, Role, RuleStatus, Severity, Status
+from watchglass.rules import Needs, build_rule
 from watchglass.run import Run, Tensor, open_run
 from watchglass.store import dtype_of, encode_rows, open_store
 from watchglass.tables import Catalog, WorkerTables
@@ -74,6 +76,22 @@ def test_scalars_are_courses_over_mode_steps(run):
     assert run.tensor("loss").values(Mode.EVAL) == {n: float(n % 2) for n in range(6)}
     with pytest.raises(UnknownNameError, match='did you mean "loss"'):
         run.scalars("los")
+
+
+def test_modes_are_taken_by_their_names_everywhere(tmp_path):
+    run_path = tmp_path / "named"
+    run = open_run(build_run(run_path, [Step(scalars={"loss": 1.0}), Step(scalars={"loss": 2.0}, mode="eval")]))
+    worker = run.worker()
+    assert worker.stretches("eval") == worker.stretches(Mode.EVAL) == run.stretches("EVAL")
+    assert worker.stretches_by_model("eval") == worker.stretches_by_model(Mode.EVAL)
+    assert worker.names_of("eval") == worker.names_of(Mode.EVAL)
+    assert run.modes == [Mode.TRAIN, Mode.EVAL]
+    assert Needs(scalars=("loss",), modes=("eval", "train")).modes == (Mode.EVAL, Mode.TRAIN)
+    for rule in ("LossNotDecreasing", "StepOutlier"):
+        assert build_rule(RuleSpec(rule, {"mode": "eval"})).mode == "EVAL"
+    for wrong in ("global", "evaluation", Mode.GLOBAL, 2):
+        with pytest.raises(InvalidValueError, match='mode must be "train", "eval" or "predict" but got '):
+            build_run(run_path.with_name(f"wrong_{wrong!r}"), [Step(mode=wrong)])
 
 
 def test_an_evaluation_is_a_stretch_with_weighted_means(run):
