@@ -320,10 +320,12 @@ class _Diagnosing:
 
     def _advice(self, cause: str, group: Sequence[Finding]) -> tuple[str, ...]:
         """Sentences with numbers if these are known, then the general ones, then those of custom rules."""
-        sentences = list(self._knowledge.advise(cause, self._known(cause, group)))
+        stated = [finding.evidence.get("already") for finding in group]
+        already = {name for names in stated if isinstance(names, list) for name in names if isinstance(name, str)}
+        sentences = list(self._knowledge.advise(cause, self._known(cause, group), already))
         for finding in group:
             usual = self._knowledge.cause(finding.causes[0]).what_to_try if finding.causes else ()
-            if self._support_of(finding).get(cause, 0.0) > 0 and finding.what_to_try != usual:
+            if self._support_of(finding).get(cause, 0.0) > 0 and not set(finding.what_to_try) <= set(usual):
                 sentences += finding.what_to_try
         return tuple(dict.fromkeys(sentences))[:_MOST_ADVICE]
 

@@ -29,6 +29,7 @@ import numpy as np
 from watchglass.config import Plugin, dataclass_transform, parameter, values
 from watchglass.errors import InvalidValueError
 from watchglass.records import Finding, Mode, Severity
+from watchglass.rules.already import already
 from watchglass.rules.knowledge import built_in_knowledge
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.streaks import Streaks
@@ -180,7 +181,8 @@ class Rule(Plugin):
             first = max((each for each in at.views if each.worker == at.first.worker), key=lambda each: each.order)
         knowledge = built_in_knowledge(trees=_is_of_trees(first))
         ranked = tuple(causes) or knowledge.likely(symptoms)
-        advice = tuple(what_to_try) or (knowledge.cause(ranked[0]).what_to_try if ranked else ())
+        done = already(first) if of_model and first is not None and ranked else []
+        advice = tuple(what_to_try) or (knowledge.advise(ranked[0], {}, done) if ranked else ())
         from_start = _from_start(first, symptoms) if of_model and first is not None else None
         since = min((each for each in (since, from_start) if each is not None), default=None)
         worker = at.worker if at is not None else view.worker
@@ -200,7 +202,8 @@ class Rule(Plugin):
             causes=ranked, what_to_try=advice, attempt=attempt,
             global_step=first.global_step if first is not None else -1,
             evidence={
-                **({"since_step": since} if since is not None else {}), **(evidence or {}),
+                **({"since_step": since} if since is not None else {}), **({"already": done} if done else {}),
+                **(evidence or {}),
                 "subject": subject, "symptoms": list(symptoms),
             },
             model=model,

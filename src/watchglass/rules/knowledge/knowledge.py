@@ -57,6 +57,10 @@ class Symptom(NamedTuple):
     joins: bool = False
 
 
+#: What a script may do already, so that a sentence that advises it is left out; found by ``watchglass.rules.already``.
+ALREADY = ("clips_gradients", "scales_loss", "warms_up")
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """The knowledge behind diagnoses, as :func:`~watchglass.rules.load_knowledge` reads it from files.
@@ -67,6 +71,7 @@ class Knowledge:
         links: Weight by symptom and cause.
         consequences: By cause, later symptoms that follow from it and are no evidence for it.
         advice: By cause, templates of concrete advice, the most specific one first.
+        unless: By cause and sentence of what to try, what of :data:`ALREADY` makes that sentence superfluous.
         placeholders: Placeholders of templates, by name.
         ruled_out_by: By cause, rules; if one of them does not apply to the run, the cause is ruled out.
         seen_by: By cause, rules that look for it.
@@ -82,6 +87,7 @@ class Knowledge:
     links: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     consequences: Mapping[str, frozenset[str]] = field(default_factory=dict)
     advice: Mapping[str, tuple[Template, ...]] = field(default_factory=dict)
+    unless: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     placeholders: Mapping[str, Placeholder] = field(default_factory=dict)
     ruled_out_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
     seen_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -212,17 +218,19 @@ class Knowledge:
         """The cause with an identifier; for an unknown one, a cause with only a title made of it."""
         return self.causes.get(name) or Cause(name, name.replace("_", " "), "", ())
 
-    def advise(self, cause: str, known: Mapping[str, Any]) -> tuple[str, ...]:
+    def advise(self, cause: str, known: Mapping[str, Any], already: Collection[str] = ()) -> tuple[str, ...]:
         """Advice against a cause, most promising first.
 
         Args:
             cause: Its identifier.
             known: Values by placeholder. If they suffice for a template, it replaces the first sentence, which has the
                 same advice without them.
+            already: What of :data:`ALREADY` the script does: sentences that advise it are left out.
         """
-        general = self.cause(cause).what_to_try
-        for template in self.advice.get(cause, ()):
-            concrete = template.fill(self.placeholders, known)
-            if concrete is not None:
-                return (concrete, *general[1:])
-        return general
+        unless = self.unless.get(cause, {})
+        first, *others = self.cause(cause).what_to_try or ("",)
+        rest = tuple(each for each in others if unless.get(each) not in already)
+        if not first or unless.get(first) in already:
+            return rest
+        filled = (template.fill(self.placeholders, known) for template in self.advice.get(cause, ()))
+        return (next((each for each in filled if each is not None), first), *rest)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from watchglass.config import read_toml, suggest
 from watchglass.errors import InvalidValueError
 from watchglass.records import Cause
-from watchglass.rules.knowledge.knowledge import Knowledge, Symptom
+from watchglass.rules.knowledge.knowledge import ALREADY, Knowledge, Symptom
 from watchglass.rules.knowledge.templates import Placeholder, Scaling, Template, parse_template
 
 #: The built-in knowledge.
@@ -75,9 +75,10 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
         groups = _groups(sections["groups"], symptoms)
         found = _entries("causes", sections["causes"], before.causes)
         new = {
-            name: Cause(name, row["title"], row["explanation"], row["what_to_try"], row.get("source", ""))
+            name: Cause(name, row["title"], row["explanation"], tuple(row["what_to_try"]), row.get("source", ""))
             for name, row in found.items()
         }
+        unless = {name: {each: by for each, by in row["what_to_try"].items() if by} for name, row in found.items()}
         causes = {**before.causes, **new}
         leads_to = {name: _leads_to(name, row.get("leads_to", ()), symptoms, groups) for name, row in found.items()}
         advice = {name: _advice(name, row.get("advice", ()), placeholders) for name, row in found.items()}
@@ -87,6 +88,7 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
             links=_links(sections["links"], before.links, symptoms, causes),
             consequences={**before.consequences, **leads_to},
             advice={**before.advice, **advice},
+            unless={**before.unless, **unless},
             placeholders=placeholders,
             ruled_out_by={**before.ruled_out_by, **_named_rules(found, "ruled_out_by")},
             seen_by={**before.seen_by, **_named_rules(found, "seen_by")},
@@ -237,8 +239,20 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
     return tuple(_text(f"{key}[{position}]", entry) for position, entry in enumerate(value))
 
 
-def _tries(key: str, value: Any) -> tuple[str, ...]:
-    return _texts(key, value) or _refused(key, "must have at least one sentence")
+def _tries(key: str, value: Any) -> dict[str, str]:
+    """Sentences in their order, each with what makes it superfluous, "" for nothing."""
+    if not isinstance(value, list):
+        _texts(key, value)
+    found: dict[str, str] = {}
+    for position, entry in enumerate(value):
+        at = f"{key}[{position}]"
+        row = entry if isinstance(entry, dict) else {"try": entry}
+        _check_keys(at, row, ("try", "unless"))
+        name = _text(f"{at}.unless", row["unless"]) if "unless" in row else ""
+        if name:
+            _check_known(f"{at}.unless", name, ALREADY, "thing that a script does")
+        found[_text(f"{at}.try" if row is entry else at, row.get("try"))] = name
+    return found or _refused(key, "must have at least one sentence")
 
 
 def _flag(key: str, value: Any) -> bool:
