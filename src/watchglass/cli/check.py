@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -15,7 +16,8 @@ from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, prin
 from watchglass.cli.shared_options import Engine, FailOn, PricePerHour, RayAddress, Verbose, check_choice, check_engine
 from watchglass.cli.terminal import print_verdict, stdout_console
 from watchglass.config import EvaluatorConfig
-from watchglass.records import Verdict, count
+from watchglass.records import RuleStatus, Status, Verdict, count
+from watchglass.run import open_run
 from watchglass.version import __version__
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ def check(
         explain_options(rules, calibration, causes),
         config,
         verbose,
+        _silent_while_it_ran(config.run) if verbose and not many and rules is None else (),
     )
     _print(report, output_format, target, quiet=quiet)
     return concluded(verdicts, report.terms)
@@ -114,6 +117,7 @@ class _Report(NamedTuple):
         options: The options for ``explain`` that give the same verdicts.
         config: The configuration of the evaluation.
         verbose: Whether text has cost and counts.
+        silent: Rules that had no data, or failed, in the evaluation beside the run.
     """
 
     verdicts: Sequence[Verdict]
@@ -122,6 +126,7 @@ class _Report(NamedTuple):
     options: Sequence[str]
     config: EvaluatorConfig
     verbose: bool
+    silent: Sequence[RuleStatus]
 
 
 def _print(report: _Report, output_format: str, target: Path | None, *, quiet: bool) -> None:
@@ -160,7 +165,7 @@ def concluded(verdicts: Sequence[Verdict], terms: view.Terms) -> int:
 
 def _rendered(output_format: str, report: _Report) -> Iterator[str]:
     """A document in one of :data:`FORMATS`."""
-    verdicts, many, terms, _, config, _ = report
+    verdicts, many, terms, _, config, *_ = report
     if output_format == "json":
         yield view.json_document(verdicts, terms, many=many)
     elif output_format == "sarif":
@@ -181,11 +186,21 @@ def _print_text(report: _Report, console: Console) -> None:
     for verdict in report.verdicts:
         if report.many and not console.is_terminal:  # where the frame has no title
             console.file.write(f"{view.printable(verdict.run)}\n")
-        print_verdict(console, verdict, report.options, verbose=report.verbose)
+        judged = {status.rule for status in verdict.statuses if status.status in _SILENT}
+        silent = [status for status in report.silent if status.rule not in judged]
+        shown = replace(verdict, statuses=(*verdict.statuses, *silent)) if verdict.train_steps else verdict
+        print_verdict(console, shown, report.options, verbose=report.verbose)
         if report.many:
             console.file.write("\n")
     if report.many:
         console.file.write(f"{_headline(report.verdicts, many=True)}\n")
+
+
+def _silent_while_it_ran(run: str) -> list[RuleStatus]:
+    """Statuses of the rules of the run's own evaluator that could not be evaluated, whatever is evaluated now."""
+    found = [status for status in open_run(run).journal.statuses if status.status in _SILENT]
+    note = " (when the run was followed)"
+    return [replace(each, reason=(each.reason or "no reason given") + note) for each in found]
 
 
 def _headline(verdicts: Sequence[Verdict], *, many: bool) -> str:
@@ -196,6 +211,7 @@ def _headline(verdicts: Sequence[Verdict], *, many: bool) -> str:
     return f"{count(len(verdicts), 'run')}: {', '.join(words)}"
 
 
+_SILENT = (Status.STARVED, Status.ERROR)
 _AMOUNTS = {"issues found": "with issues", "no data": "without data", "no issues found": "without issues"}
 _ORDER = (
     "failed", "interrupted", "issues found", "stopped", "damaged", "unreadable", "incomplete", "no data", "not judged",

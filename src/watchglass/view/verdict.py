@@ -117,8 +117,8 @@ def outline(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = Fa
 
     Args:
         verdict: The verdict.
-        options: Options with which ``explain`` explains this verdict, ``["--rules", "llm"]``; none for the verdict
-            of the evaluator of the run.
+        options: Options with which ``explain`` and ``check`` evaluate the same rules, ``["--rules", "llm"]``; none for
+            the verdict of the evaluator of the run.
         verbose: Add the cost of watching, how many rules were evaluated, and why others were not.
     """
     rows = heading(verdict)
@@ -131,7 +131,7 @@ def outline(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = Fa
         left = count(len(verdict.diagnoses) - _DIAGNOSES, "further diagnosis", "further diagnoses")
         rows += [TextRow(""), TextRow(f"and {left}")]
     rows += unexplained(verdict)
-    below = [TextRow(text) for text in closing(verdict, brief=not verbose)]
+    below = [TextRow(text) for text in closing(verdict, options, brief=not verbose)]
     rows += [TextRow(""), *below] if below and len(rows) > 1 else below
     if verdict.diagnoses:
         rows.append(TextRow(f"each cause with its evidence: {command('explain', verdict.run, *options)}"))

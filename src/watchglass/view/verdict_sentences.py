@@ -99,11 +99,12 @@ def _after(verdict: Verdict) -> str:
     return f"after {count(verdict.train_steps, 'training step')}" if verdict.train_steps else "before its first step"
 
 
-def closing(verdict: Verdict, *, brief: bool = False) -> Iterator[str]:
+def closing(verdict: Verdict, options: Sequence[str] = (), *, brief: bool = False) -> Iterator[str]:
     """The lines below the diagnoses: metrics, length, rules that could not be evaluated, cost.
 
     Args:
         verdict: The verdict.
+        options: Options with which ``check`` evaluates the same rules, ``["--rules", "llm"]``.
         brief: Only what a reader of a terminal has to know: results, what limits the verdict, records that are missing.
     """
     yield from _ended_early(verdict)
@@ -122,7 +123,7 @@ def closing(verdict: Verdict, *, brief: bool = False) -> Iterator[str]:
         yield _bypassed(past, verdict)
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
     if brief:
-        yield from _in_a_line(silent, verdict.run)
+        yield from _in_a_line(silent, command("check", "-v", verdict.run, *options))
         stated = reservations(verdict)
         yield from capture_lines({k: v for k, v in verdict.capture.items() if k not in stated}, brief=True)
         return
@@ -141,13 +142,13 @@ def closing(verdict: Verdict, *, brief: bool = False) -> Iterator[str]:
     yield from capture_lines(verdict.capture)
 
 
-def _in_a_line(silent: Sequence[RuleStatus], run: str) -> Iterator[str]:
-    """``"2 rules could not be evaluated (DeadRelu, Mine): watchglass check -v runs/a has the reasons"``."""
+def _in_a_line(silent: Sequence[RuleStatus], why: str) -> Iterator[str]:
+    """``"2 rules could not be evaluated (DeadRelu, Mine); why: watchglass check -v runs/a"``."""
     for status, words in _SILENCE.items():
         rules = [printable(each.rule) for each in silent if each.status is status]
         if rules:
             named = ", ".join(rules[:_NAMED]) + _more(len(rules) - _NAMED).removeprefix(",")
-            yield f"{count(len(rules), 'rule')} {words} ({named}); why: {command('check', '-v', run)}"
+            yield f"{count(len(rules), 'rule')} {words} ({named}); why: {why}"
 
 
 def _ended_early(verdict: Verdict) -> Iterator[str]:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from command_line import Watchglass
+from watchglass.records import RuleStatus, Status
+from watchglass.testing import Step, build_run
 
 WARNS = """
 from watchglass import Finding, Rule, Severity
@@ -40,6 +42,24 @@ def test_a_healthy_run_exits_0(watchglass: Watchglass, healthy: Path) -> None:
     said = watchglass("check", healthy)
     assert (said.status, said.err) == (0, "")
     assert said.out.startswith("no issues found\n")
+
+
+def test_reasons_are_those_of_the_rules_that_ran_or_were_asked_for(
+    watchglass: Watchglass, tmp_path: Path, rules: Path
+) -> None:
+    ran = [
+        RuleStatus("Mine", Status.STARVED, "the scalar reward never came"), RuleStatus("Other", Status.ERROR, ""),
+        RuleStatus("InputBound", Status.NO_ISSUES_FOUND),
+    ]  # fmt: skip
+    losses = [Step(scalars={"loss": 1 / n}) for n in range(1, 9)]
+    run = build_run(tmp_path / "followed", losses, journal=ran)
+    said = watchglass("check", "-v", run).out
+    assert "Mine could not be evaluated: the scalar reward never came (when the run was followed)\n" in said
+    assert "Other failed: no reason given (when the run was followed)\n" in said
+    assert "InputBound" not in said
+    chosen = " ".join(watchglass("check", run, "--rules", "DeadRelu,InputBound").out.split())
+    assert f"why: watchglass check -v {run} --rules " in chosen
+    assert "Mine" not in watchglass("check", "-v", run, "--rules", "DeadRelu").out
 
 
 def test_a_broken_run_exits_1_and_says_since_when(watchglass: Watchglass, broken: Path) -> None:

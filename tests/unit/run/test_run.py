@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from calls import counted_calls
-from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError, MissingFileError, NotARunError, UnknownNameError
 from watchglass.records import SCALARS, Finding, Mode, Observation, Reduction, Role, RuleStatus, Severity, Status
-from watchglass.rules import Needs, build_rule
+from watchglass.rules import Needs
 from watchglass.run import Run, Tensor, open_run
 from watchglass.store import dtype_of, encode_rows, open_store
 from watchglass.tables import Catalog, WorkerTables
@@ -87,8 +86,6 @@ def test_modes_are_taken_by_their_names_everywhere(tmp_path):
     assert worker.names_of("eval") == worker.names_of(Mode.EVAL)
     assert run.modes == [Mode.TRAIN, Mode.EVAL]
     assert Needs(scalars=("loss",), modes=("eval", "train")).modes == (Mode.EVAL, Mode.TRAIN)
-    for rule in ("LossNotDecreasing", "StepOutlier"):
-        assert build_rule(RuleSpec(rule, {"mode": "eval"})).mode == "EVAL"
     for wrong in ("global", "evaluation", Mode.GLOBAL, 2):
         with pytest.raises(InvalidValueError, match='mode must be "train", "eval" or "predict" but got '):
             build_run(run_path.with_name(f"wrong_{wrong!r}"), [Step(mode=wrong)])

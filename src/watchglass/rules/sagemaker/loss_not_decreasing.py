@@ -30,10 +30,7 @@ class LossNotDecreasing(Rule):
     num_steps: int = parameter(10, help="steps between two comparisons", unit="steps", ge=1)
     diff_percent: float = parameter(0.1, help="smallest decrease", unit="percent", ge=0)
     increase_threshold_percent: float = parameter(5.0, help="largest increase", unit="percent", ge=0)
-    mode: str = parameter(
-        "GLOBAL", help="mode of the steps", choices=("TRAIN", "EVAL", "GLOBAL"),
-        aliases={"train": "TRAIN", "eval": "EVAL", "global": "GLOBAL"},
-    )  # fmt: skip
+    mode: str = parameter("GLOBAL", help="mode of the steps", choices=("TRAIN", "EVAL", "GLOBAL"))
 
     #: Step and loss since the one that was compared with last, oldest first.
     recent: list[list[float]] = state(list)

@@ -29,10 +29,7 @@ class StepOutlier(Rule):
     needs = (Needs(modes=(Mode.TRAIN, Mode.EVAL), scalars=("loss",), optional=True),)
 
     stddev: float = parameter(5.0, help="standard deviations from the mean to an outlier", gt=0)
-    mode: str = parameter(
-        "GLOBAL", help="mode of the steps, GLOBAL for both", choices=("TRAIN", "EVAL", "GLOBAL"),
-        aliases={"train": "TRAIN", "eval": "EVAL", "global": "GLOBAL"},
-    )  # fmt: skip
+    mode: str = parameter("GLOBAL", help="mode of the steps, GLOBAL for both", choices=("TRAIN", "EVAL", "GLOBAL"))
     n_outliers: int = parameter(10, help="outliers without a finding", unit="steps", ge=0, le=1000)
     scan_interval_us: int = parameter(60_000_000, help="time between two looks", unit="microseconds", ge=1)
 
