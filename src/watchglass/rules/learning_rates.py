@@ -63,7 +63,7 @@ def jump(view: StepView) -> Jump | None:
     if not len(found):
         return None
     at = int(found[-1]) + 1
-    return Jump(float(rates[at - 1]), float(rates[at]), view.mode_step - (len(rates) - 1 - at))
+    return Jump(float(rates[at - 1]), float(rates[at]), int(signals.learning_rate_steps(view)[at]))
 
 
 def _group(view: StepView) -> dict[str, Any]:

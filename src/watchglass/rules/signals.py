@@ -148,6 +148,11 @@ def learning_rates(view: StepView, last: int | None = None) -> npt.NDArray[np.fl
     return view.series(_rate_name(view), Mode.TRAIN, last)
 
 
+def learning_rate_steps(view: StepView) -> npt.NDArray[np.int64]:
+    """The steps of :func:`learning_rates`: not all have one where steps are too short to record each."""
+    return view.series_steps(_rate_name(view), Mode.TRAIN)
+
+
 def learning_rate(view: StepView) -> float | None:
     """The learning rate of this step (of one group where there are several), or None."""
     value = view.scalar(_rate_name(view))

@@ -18,14 +18,22 @@ class Streaks(dict[str, list[int]]):
     It is plain JSON. A name that is not followed at a step, as of a tensor that is captured in turn, keeps its streak.
     """
 
-    def follow(self, step: int, holds: object, name: str = "") -> int:
-        """How many times in a row a condition has held, this step included: 0 if it does not hold now."""
+    def follow(self, step: int, holds: object, name: str = "", *, covers: int = 1) -> int:
+        """How many times in a row a condition has held, this step included: 0 if it does not hold now.
+
+        Args:
+            step: This step.
+            holds: Whether it holds.
+            name: Name of the condition.
+            covers: :attr:`StepView.covers`, for streaks of steps. Whether it held at those before the first one at
+                which it was seen to hold is not known.
+        """
         if not holds:
             self.pop(name, None)
             return 0
         times, since = self.get(name, (0, step))
-        self[name] = [times + 1, since]
-        return times + 1
+        self[name] = [times + (covers if times else 1), since]
+        return self[name][0]
 
     def times(self, name: str = "") -> int:
         """How many times in a row a condition has held; 0 if it did not hold when it was last followed."""

@@ -69,19 +69,22 @@ class Series:
         self._limit = limit
         # Of many models, or names, most have few values.
         self._buffer: npt.NDArray[np.float64] = np.empty(min(64, 2 * limit))
+        self._steps: npt.NDArray[np.int64] = np.empty(len(self._buffer), np.int64)
         self._end = 0
         #: Global step of the last value, and this value.
         self.newest = (-1, 0.0)
 
-    def append(self, value: float, global_step: int) -> None:
+    def append(self, value: float, step: StepEnd) -> None:
         """Adds the value of a step and forgets the oldest beyond the limit."""
-        self.newest = global_step, value
+        self.newest = step.global_step, value
         if self._end == 2 * self._limit:
-            self._buffer[: self._limit] = self._buffer[self._limit :]
+            for buffer in (self._buffer, self._steps):
+                buffer[: self._limit] = buffer[self._limit :]
             self._end = self._limit
         elif self._end == len(self._buffer):
-            self._buffer = np.resize(self._buffer, min(2 * self._end, 2 * self._limit))
-        self._buffer[self._end] = value
+            size = min(2 * self._end, 2 * self._limit)
+            self._buffer, self._steps = np.resize(self._buffer, size), np.resize(self._steps, size)
+        self._buffer[self._end], self._steps[self._end] = value, step.mode_step
         self._end += 1
 
     def last(self, count: int | None = None) -> npt.NDArray[np.float64]:
@@ -89,6 +92,11 @@ class Series:
         kept = min(self._end, self._limit)
         wanted = kept if count is None else min(count, kept)
         return np.array(self._buffer[self._end - wanted : self._end])
+
+    @property
+    def steps(self) -> npt.NDArray[np.int64]:
+        """The steps of all values that are kept, of their mode, oldest first."""
+        return np.array(self._steps[self._end - min(self._end, self._limit) : self._end])
 
 
 @dataclass
@@ -239,7 +247,7 @@ class History:
         series = self._series.get((step.mode, name))
         if series is None:
             series = self._series[(step.mode, name)] = Series()
-        series.append(value, step.global_step)
+        series.append(value, step)
 
     def add_facts(self, facts: Iterable[Fact]) -> None:
         """Remembers the latest fact of each kind; those about a model are about this one."""
@@ -250,6 +258,11 @@ class History:
         """The last values of a scalar in a mode, oldest first; empty when it was never recorded."""
         series = self._series.get((mode, name))
         return series.last(last) if series is not None else np.empty(0)
+
+    def steps(self, mode: Mode, name: str) -> npt.NDArray[np.int64]:
+        """The steps of the values of :meth:`series`, in its order."""
+        series = self._series.get((mode, name))
+        return series.steps if series is not None else np.empty(0, np.int64)
 
     def newest(self, mode: Mode) -> Iterator[tuple[str, int, float]]:
         """The last value of each scalar in a mode with its global step; scalars in the order of their first steps."""

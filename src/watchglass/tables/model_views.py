@@ -34,18 +34,21 @@ class ModelViews:
         # TRAIN steps of others before the newest of each model.
         self._between: dict[int, int] = {}
         self._one_model = True
+        # The newest TRAIN step, and whether steps may be missing because they were too short to be recorded.
+        self._train_step, self._thinned = -1, False
 
     def after(self, records: StepRecords) -> list[StepView]:
         """The views of the next step: first the model that leads it, then the others by number."""
+        covers = self._covers(records)
         if self._one_model:
             if not records.end.model and records.catalog.models <= {0} and not any(f.model for f in records.facts):
-                self._steps[records.end.mode] = self._steps.get(records.end.mode, 0) + 1
-                return [self._view(0, records)]
+                self._steps[records.end.mode] = self._steps.get(records.end.mode, 0) + covers
+                return [self._view(0, records, covers)]
             self._one_model = False
             if 0 in self._histories:
                 self._histories[0].own = dict(self._steps)
                 self._between[0] = 0
-        return self._of_several(records)
+        return self._of_several(records, covers)
 
     def newest_scalars(self, most: int) -> dict[str, float]:
         """The last TRAIN value of each scalar, by its name in the run.
@@ -62,7 +65,15 @@ class ModelViews:
                     found[recorded] = max(found.get(recorded, (-1, 0.0)), (step, value), key=lambda each: each[0])
         return {name: value for name, (_, value) in found.items()}
 
-    def _of_several(self, records: StepRecords) -> list[StepView]:
+    def _covers(self, records: StepRecords) -> int:
+        """Of how many steps this is the only recorded one: also of those between the TRAIN step before and this one."""
+        self._thinned = self._thinned or any(fact.kind == "step_interval" for fact in records.facts)
+        if records.end.mode is not Mode.TRAIN:
+            return 1
+        before, self._train_step = self._train_step, records.end.mode_step
+        return max(1, self._train_step - before) if self._thinned and before >= 0 else 1
+
+    def _of_several(self, records: StepRecords, covers: int) -> list[StepView]:
         end = records.end
         losses = {info.model for info, _, _ in records.scalars if info.role is Role.LOSS and info.model is not None}
         room = MOST_MODELS - len(self._histories)
@@ -72,10 +83,10 @@ class ModelViews:
             if fact.model is not None and fact.model not in models:
                 self._own_facts.setdefault(fact.model, {})[fact.kind] = fact
         for model in models:
-            self._count(model, end, together=len(models) > 1)
-        self._steps[end.mode] = self._steps.get(end.mode, 0) + 1
+            self._count(model, end, covers, together=len(models) > 1)
+        self._steps[end.mode] = self._steps.get(end.mode, 0) + covers
         known = frozenset(self._histories)
-        return [self._view(model, _part(records, model, known)) for model in models]
+        return [self._view(model, _part(records, model, known), covers) for model in models]
 
     def _history(self, model: int) -> History:
         history = self._histories.get(model)
@@ -85,7 +96,7 @@ class ModelViews:
                 each.several = len(self._histories) > 1
         return history
 
-    def _count(self, model: int, end: StepEnd, *, together: bool) -> None:
+    def _count(self, model: int, end: StepEnd, covers: int, *, together: bool) -> None:
         history, mode = self._history(model), end.mode
         own, others = history.own.get(mode, 0), self._steps.get(mode, 0) - history.own.get(mode, 0)
         if mode is Mode.TRAIN:
@@ -94,9 +105,10 @@ class ModelViews:
             self._between[model] = others
         # Steps before this attempt were the first model's.
         is_first = model == next(iter(self._histories))
-        history.own[mode], history.others[mode] = own + 1, others if is_first else end.mode_step - own
+        history.own[mode] = own + covers
+        history.others[mode] = others if is_first else end.mode_step - (own + covers - 1)
 
-    def _view(self, model: int, records: StepRecords) -> StepView:
+    def _view(self, model: int, records: StepRecords, covers: int) -> StepView:
         history = self._history(model)
         begins = next((fact.data.get("begins_with") for fact in records.facts if fact.kind == "stage"), None)
         if begins is not None and model in self._newest:
@@ -107,7 +119,7 @@ class ModelViews:
                 history = self._histories[model] = after
         view = StepView.after(
             history, records, run_id=self._run_id, attempt=self._attempt, worker=self._worker,
-            previous=self._newest.get(model), model=model,
+            previous=self._newest.get(model), model=model, covers=covers,
         )  # fmt: skip
         self._newest[model] = view
         return view

@@ -94,6 +94,8 @@ class StepView:
             up to ``end_ns``, the watermark that ended this window. The journal notes this watermark before the step.
             A rule sets kinds and length of windows in :attr:`Rule.streams`. Empty in :meth:`Rule.finish`, and in views
             of other runs.
+        covers: How many steps it stands for: 1, but where steps are too short to record each also those since the TRAIN
+            step before, which were not recorded. Rules that count steps add this number.
     """
 
     run_id: str
@@ -106,13 +108,14 @@ class StepView:
     others: Mapping[str, StepView | None] = field(default_factory=dict)
     model: int = 0
     streams: tuple[Window, ...] = ()
+    covers: int = 1
     #: Several rules read the same rows of a step.
     _selected: dict[Any, Statistics] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def after(
         cls, history: History, records: StepRecords, *, run_id: str = "", attempt: int = 0, worker: str = "worker_0",
-        previous: StepView | None = None, model: int = 0,
+        previous: StepView | None = None, model: int = 0, covers: int = 1,
     ) -> StepView:  # fmt: skip
         """The view of the next step; adds ``records`` to ``history``.
 
@@ -124,6 +127,7 @@ class StepView:
             worker: Name of the worker.
             previous: The view before this one; its values enter the baselines now.
             model: Number of the model; ``records`` are about no other model.
+            covers: How many steps it stands for.
         """
         if previous is not None:
             previous._settle()
@@ -131,7 +135,7 @@ class StepView:
         for info, value, _ in records.scalars:
             history.add_scalar(records.end, info.name, value)
         history.add_facts(records.facts)
-        return cls(run_id, attempt, worker, records, history, stretches, model=model)
+        return cls(run_id, attempt, worker, records, history, stretches, model=model, covers=covers)
 
     def finished(self) -> StepView:
         """This last training step of a run again, with the stretches that ended with the run; for `Rule.finish`."""
@@ -391,6 +395,10 @@ class StepView:
             last: Number of the latest ones to return; all if None.
         """
         return self.history.series(self.mode if mode is None else Mode.of(mode), name, last)
+
+    def series_steps(self, name: str, mode: Mode | str | None = None) -> npt.NDArray[np.int64]:
+        """The steps of all values of :meth:`series`, which are numbers of steps in that mode."""
+        return self.history.steps(self.mode if mode is None else Mode.of(mode), name)
 
     def _settle(self) -> None:
         """Feeds the baselines with this step's values, once the next step begins."""

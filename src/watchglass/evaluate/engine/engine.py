@@ -76,7 +76,6 @@ class Engine:
                 )
         #: TRAIN steps seen, per attempt and worker.
         self.train_steps: dict[tuple[int, str], int] = {}
-        self._newest_step: dict[tuple[int, str], int] = {}
         self._compares = any(runner.compares for runner in self._runners)
         compared = [run for runner in self._runners for run in runner.compares.values() if run]
         self._others = {location: ReferenceRun(location, self.readable) for location in compared}
@@ -188,10 +187,7 @@ class Engine:
                 last[place] = view
             if view.mode is Mode.TRAIN and view.leads:
                 key = (view.attempt, view.worker)
-                before, self._newest_step[key] = self._newest_step.get(key, view.mode_step), view.mode_step
-                # Not all are recorded where they are short, see docs/configuration.md.
-                thinned = view.mode_step > before and view.latest_fact("step_interval") is not None
-                self.train_steps[key] = self.train_steps.get(key, 0) + (view.mode_step - before if thinned else 1)
+                self.train_steps[key] = self.train_steps.get(key, 0) + view.covers
         others = [self._references(view) for view in step.views] if self._compares else []
         new: list[Finding] = []
         with wakeable():

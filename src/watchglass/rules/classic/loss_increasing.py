@@ -151,7 +151,7 @@ class LossIncreasing(Rule):
         rise = levels.rise(start, now, lowest=self.lowest, before=[*self.start, *earlier] if turns else earlier)
         # A loss that fell at once and then varies near zero has not diverged.
         diverged = rise.reaches(self.diverged, self.deviations) and now > self.start[0]
-        beyond = self.beyond.follow(view.mode_step, diverged)
+        beyond = self.beyond.follow(view.mode_step, diverged, covers=view.covers)
         # The smaller limit needs more evidence: a few high losses are common right after the start.
         # In a resumed run the loss is low, so that multiples of it are soon reached.
         # And one model may gain what another loses: the loss of a generator rises in a healthy run.
@@ -168,7 +168,7 @@ class LossIncreasing(Rule):
             limit = rise.level + self.deviations * (rise.now - rise.level) / rise.spreads
         yield self._finding(
             view, "divergence", now, limit, "loss_diverged",
-            f"the loss has diverged: {now:.3g} in the median over the last {count} steps up to step {view.mode_step}, "
+            f"the loss has diverged: {now:.3g} in the median over the last {count} losses up to step {view.mode_step}, "
             f"{rise.words}",
             self.beyond.since(),
             Severity.INFO if self._calm(view, rise)

@@ -66,7 +66,7 @@ class LossNotDecreasing(Rule):
     diff_percent: float = parameter(3.0, help="smallest decrease since the start", unit="percent", ge=0, le=100)
 
     start: list[float] = state(list)
-    #: The least and the highest loss so far, and the number of losses.
+    #: The least and the highest loss so far, and the number of steps.
     lowest: float = state(lambda: math.inf)
     highest: float = state(lambda: -math.inf)
     seen: int = state(int)
@@ -90,11 +90,13 @@ class LossNotDecreasing(Rule):
         loss = signals.loss(view)
         neighbours.remember(self.compared, view)
         self._remember_calls(view)
+        # Of steps too short to record each, the others had a loss, too.
+        self.seen += view.covers - 1
         if view.mode is not Mode.TRAIN:
             self.acted += loss is None
         elif loss is not None and math.isfinite(loss):
             self.seen += 1
-            self.waited += signals.warming_up(view)
+            self.waited += view.covers * signals.warming_up(view)
             self.lowest, self.highest = min(self.lowest, loss), max(self.highest, loss)
             signals.remember_start(self.start, loss, 3)
             if len(self.accuracy) < 8:
@@ -133,7 +135,7 @@ class LossNotDecreasing(Rule):
             tensors=[signals.loss_name(view) or "loss"],
             value=self.highest - self.lowest,
             limit=_STILL * level,
-            message=f"the loss stands still: {self.highest:.4g} at each of {self.seen} steps up to step "
+            message=f"the loss stands still: {self.highest:.4g} over {self.seen} steps up to step "
             f"{view.mode_step}, although updates move the weights of the model{beside}",
             symptoms=("loss_stands_still", *(("compared_with_itself",) if itself else ())),
             evidence=signals.evidence(view),

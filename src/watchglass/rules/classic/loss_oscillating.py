@@ -57,7 +57,7 @@ class LossOscillating(Rule):
                 tensors=[signals.loss_name(view) or "loss"],
                 value=turns,
                 limit=self.changes,
-                message=f"the loss alternates: in the last {self.window} steps up to step {view.mode_step} its "
+                message=f"the loss alternates: over the last {self.window} losses up to step {view.mode_step} its "
                 f"direction changed in {in_percent(turns)}, by {change:.3g} in the median of a loss of {usual:.3g}",
                 symptoms=("loss_oscillates",),
                 evidence=signals.optimizer_evidence(view),

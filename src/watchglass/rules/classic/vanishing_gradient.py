@@ -121,7 +121,7 @@ class VanishingGradient(Rule):
         if view.mode is not Mode.TRAIN:
             self.acted += loss is None
             return
-        self.steps += 1
+        self.steps += view.covers
         self.lowest = min(self.lowest, math.inf if loss is None else loss)
         signals.remember_start(self.start, loss)
         signals.remember_start(self.accuracy, signals.above_guessing(view))

@@ -83,7 +83,7 @@ class WeightUpdateRatio(Rule):
             signals.remember_start(self.accuracy, signals.above_guessing(view), 8)
         if loss is not None and math.isfinite(loss):
             course.follow(self.course, loss)
-        self.seen += 1
+        self.seen += view.covers
         if not view.captured or signals.skipped(view):
             return
         weights, rows, ratios = signals.update_ratios(view)

@@ -34,6 +34,8 @@ class LearningRateZero(Rule):
     zeros: Streaks = state(Streaks)
     steps: int = state(int)
     highest: float = state(float)
+    #: Steps since the last one whose rate was recorded.
+    unknown: int = state(int)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without layers."""
@@ -43,12 +45,14 @@ class LearningRateZero(Rule):
         """At most one finding at a TRAIN step."""
         if view.mode is not Mode.TRAIN:
             return
-        self.steps += 1
+        self.steps += view.covers
+        self.unknown += view.covers
         rates = [value for name, value in view.scalars().items() if name.partition("/")[0] == "learning_rate"]
         if not rates:
             return
         self.highest = max(self.highest, *rates)
-        zeros = self.zeros.follow(view.mode_step, max(rates) == 0)
+        zeros = self.zeros.follow(view.mode_step, max(rates) == 0, covers=self.unknown)
+        self.unknown = 0
         if zeros < self.zero_steps:
             return
         planned = view.latest_fact("planned_steps")

@@ -94,7 +94,7 @@ class LossSpike(Rule):
         words = f"the loss jumped to {loss:.3g} at step {view.mode_step}, after {usual:.3g} in the median of the "
         words += f"{len(self.recent)} losses before"
         if lasts:
-            words += f"; it has stayed there for {len(self.spike)} steps"
+            words += f"; it has stayed there for {view.model_step - self.began[-1] + 1} steps"
         elif repeated:
             words += f"; {len(self.began)} such spikes began within {view.model_step - self.began[0] + 1} steps"
         words += batch_words(view, self.batches, self.loader)

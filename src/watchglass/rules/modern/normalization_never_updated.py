@@ -42,7 +42,7 @@ class NormalizationNeverUpdated(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding, at an evaluation."""
-        self.steps += view.mode is Mode.TRAIN
+        self.steps += view.covers if view.mode is Mode.TRAIN else 0
         for fact in view.facts("running_statistics"):
             modules = fact.data.get("modules")
             if not isinstance(modules, list):

@@ -69,7 +69,7 @@ class SchedulerMisuse(Rule):
         self.evaluations += sum(stretch.mode is Mode.EVAL for stretch in view.stretches)
         if view.mode is not Mode.TRAIN:
             return
-        self.steps += 1
+        self.steps += view.covers
         yield from self._order(view)
         rate = _rate(view)
         if rate is not None:

@@ -67,7 +67,7 @@ class TrainEvalMode(Rule):
             if self.losses:
                 yield from self._evaluated(view)
                 self.losses = 0
-            self.steps += 1
+            self.steps += view.covers
             yield from self._training(view)
         elif view.mode is Mode.EVAL:
             if self.steps:

@@ -40,7 +40,7 @@ class Overtraining(Rule):
         if loss is None or not math.isfinite(loss) or view.mode not in (Mode.TRAIN, Mode.EVAL):
             return
         improved = loss < self.best.get(mode, math.inf) - self.delta
-        self.without[mode] = 0 if improved else self.without.get(mode, 0) + 1
+        self.without[mode] = 0 if improved else self.without.get(mode, 0) + view.covers
         self.best[mode] = loss if improved else self.best.get(mode, loss)
         patience = self.patience_train if view.mode is Mode.TRAIN else self.patience_validation
         if self.without[mode] >= patience:

@@ -96,7 +96,7 @@ class PoorWeightInitialization(Rule):
         loss = signals.loss(view)
         if loss is None or not math.isfinite(loss):
             return
-        self.without = 0 if loss < self.lowest else self.without + 1
+        self.without = 0 if loss < self.lowest else self.without + view.covers
         self.lowest = min(self.lowest, loss)
         if self.without >= self.patience:
             yield self.finding(

@@ -53,6 +53,8 @@ class EvaluationBound(Rule):
     #: Whether evaluations came since the last training step, whether a training step came, and whether the model is in
     #: evaluation mode where no update follows.
     evaluating: bool = state(bool)
+    #: End of the step before.
+    ended_ns: int = state(int)
     trained: bool = state(bool)
     in_evaluation_mode: bool = state(bool)
 
@@ -63,6 +65,10 @@ class EvaluationBound(Rule):
         if view.phases is None:
             return
         seconds, row = sum(view.phases.values()), self.rows[-1]
+        if view.covers > 1:
+            # The times of the steps that were not recorded are not known one by one.
+            seconds = (view.end_ns - self.ended_ns) / 1e9
+        self.ended_ns = view.end_ns
         if view.mode is Mode.TRAIN:
             # An evaluation after the step, not before it, belongs to it.
             if self.evaluating and row[0] >= self.window and row[2] >= _EVALUATIONS:
@@ -71,7 +77,7 @@ class EvaluationBound(Rule):
                 self.rows = [*self.rows[1 - _WINDOWS :], row]
             self.evaluations += self.evaluating
             self.trained, self.evaluating = True, False
-            row[0] += 1
+            row[0] += view.covers
             row[1] += seconds
         elif view.mode is Mode.EVAL and self.trained:
             row[2] += not self.evaluating

@@ -124,7 +124,8 @@ class GradientNoise(Rule):
 
     def _falls(self, view: StepView) -> bool:
         """Whether the loss is lower in the later half of the window, by more than its noise."""
-        losses = signals.losses(view, int(view.mode_step - self.rows[0][0]) + 1)
+        steps = view.series_steps(signals.loss_name(view) or "loss", Mode.TRAIN)
+        losses = signals.losses(view, int(np.count_nonzero(steps >= self.rows[0][0])))
         halves = [half.tolist() for half in np.array_split(losses, 2)]
         if min(map(len, halves)) < _ENOUGH:
             return False
