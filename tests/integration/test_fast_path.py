@@ -23,7 +23,10 @@ from limited import watching_within
 from watchglass import Mode, open_run
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.cli.run_contents import sections_of
+from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.evaluate import replay
+from watchglass.records import BypassedUpdates
 from watchglass.run import count_steps
 from watchglass.run.summaries import models_of
 
@@ -486,6 +489,15 @@ def test_the_number_of_short_steps_is_known_although_not_all_are_recorded(tmp_pa
     assert count_steps(run, Mode.TRAIN) == models_of(run)[0].train_steps == STEPS
     assert replay(tmp_path / "run").train_steps == STEPS
     assert {fact.data["interval"] for fact in run.facts("step_interval")} == {4}
+    sections = {section.title: section.rows for section in sections_of(run, run.location, every=False)}
+    assert [row[1:3] for row in sections["Steps"]] == [("TRAIN", "60 steps")]
+    assert sections["Steps"][0][3] == f"0 to 59, {len(content['TRAIN steps'])} of them recorded"
+
+
+def test_updates_without_hooks_are_compared_with_all_short_steps(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", plain, limits=SHORT_STEPS)
+    bypassed = BypassedUpdates(since=8, reason="it was replaced", steps=20, worker="worker_0")
+    assert "20 of 60 updates" in why_unjudged(open_run(tmp_path / "run"), (), [bypassed])
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.__name__)

@@ -14,7 +14,7 @@ from watchglass.cli.shared_options import Force
 from watchglass.cli.terminal import working
 from watchglass.config import joined
 from watchglass.errors import InvalidValueError, NotARunError, WatchglassError
-from watchglass.records import count
+from watchglass.records import Mode, count
 from watchglass.view import printable, size
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _steps(store: Store) -> str:
     """The number of training steps of a run, for the question; "" if the run cannot be read."""
     try:
         with working("reading the run"):
-            return f", {count(len(watchglass.run.open_run(store.location).steps()), 'training step')}"
+            steps = watchglass.run.count_steps(watchglass.run.open_run(store.location), Mode.TRAIN)
+            return f", {count(steps, 'training step')}"
     except WatchglassError:
         return ""

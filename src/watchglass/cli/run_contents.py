@@ -10,7 +10,7 @@ from typing import NamedTuple
 from watchglass.errors import WatchglassError
 from watchglass.record import recovered_steps
 from watchglass.records import Mode, Role, UntimedModules, WindowRefusal, count
-from watchglass.run import Run, ending_of, leaders_of, state_of, usage_of
+from watchglass.run import Run, count_steps_of, ending_of, leaders_of, state_of, usage_of
 from watchglass.store import is_alive, lease_holder
 from watchglass.view import (
     capture_lines,
@@ -129,7 +129,9 @@ def _steps(run: Run) -> Section:
         for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT):
             steps = run.steps(mode, worker)
             if len(steps):
-                rows.append((worker or "", mode.name, count(len(steps), "step"), f"{steps[0]} to {steps[-1]}"))
+                number = count(count_steps_of(run.worker(worker), mode), "step")
+                recorded = "" if number == count(len(steps), "step") else f", {len(steps):,} of them recorded"
+                rows.append((worker or "", mode.name, number, f"{steps[0]} to {steps[-1]}{recorded}"))
     left = len(leaders) - _MOST_WORKERS
     below = f"and {count(left, 'further worker')}" if left > 0 else "" if rows else "none recorded"
     return Section("Steps", rows, below)

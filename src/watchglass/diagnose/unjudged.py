@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from watchglass.capture import FRAMEWORKS
 from watchglass.records import BypassedUpdates, Mode, RuleStatus, Sighting, Status, UnsteppedBackwards
 from watchglass.rules import BUILT_IN, Needs, find_rule
-from watchglass.run import Run, leaders_of, sighting_of
+from watchglass.run import Run, count_steps_of, leaders_of, sighting_of
 
 #: If at least this share of the applicable rules has no data, too little was judged.
 _STARVED_SHARE = 0.5
@@ -29,7 +29,7 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus], bypassed: Sequence[By
         statuses: Statuses of its rules.
         bypassed: Optimizer steps of its workers that bypassed hooks.
     """
-    steps = max(len(run.worker(name).numbers(Mode.TRAIN)) for name in leaders_of(run))
+    steps = max(count_steps_of(run.worker(name), Mode.TRAIN) for name in leaders_of(run))
     unstepped = _unstepped(run)
     if unstepped is not None and unstepped.backwards >= steps:  # most of the loop was not understood
         return f"backward ran {_times(unstepped.backwards)} and {unstepped.reason}"
@@ -38,7 +38,7 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus], bypassed: Sequence[By
     if steps < _FEWEST_STEPS:
         return "only one training step was recorded, too few to judge the run"
     for past in bypassed:
-        total = len(run.worker(past.worker).numbers(Mode.TRAIN))
+        total = count_steps_of(run.worker(past.worker), Mode.TRAIN)
         if past.steps is not None and past.steps >= _BYPASSED_SHARE * total:
             return f"no hook of PyTorch reported {past.steps:,} of {total:,} updates: {past.reason}"
     applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE and _counts(each.rule)]

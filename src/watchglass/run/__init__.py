@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from watchglass.run.step_phases import Phases as Phases
     from watchglass.run.summaries import (
         count_steps as count_steps,
+        count_steps_of as count_steps_of,
         examined_steps as examined_steps,
         leaders_of as leaders_of,
     )

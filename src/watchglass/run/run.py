@@ -240,7 +240,10 @@ class Run:
     # Steps
 
     def steps(self, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> list[int]:
-        """Complete steps of a mode, ascending; for ``Mode.GLOBAL`` the worker's steps over all modes."""
+        """Complete recorded steps of a mode, ascending; for ``Mode.GLOBAL`` the worker's steps over all modes.
+
+        Of training steps too short to record each, only some are among them; the numbers are those of the script.
+        """
         return list(self.worker(worker).numbers(Mode.of(mode)))
 
     def global_step(self, step: int, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> int:

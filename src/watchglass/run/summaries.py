@@ -31,8 +31,12 @@ def leaders_of(run: Run) -> tuple[str | None, ...]:
 
 def count_steps(run: Run, mode: Mode) -> int:
     """Number of steps of a mode; for workers that train separately, the sum over all of them."""
-    workers = [run.worker(name) for name in leaders_of(run)]
-    return sum(int(_counted(worker, [*worker.numbers(mode)], mode).sum()) for worker in workers)
+    return sum(count_steps_of(run.worker(name), mode) for name in leaders_of(run))
+
+
+def count_steps_of(worker: Worker, mode: Mode) -> int:
+    """Number of steps of a mode of one worker, also of those too short to record each."""
+    return int(_counted(worker, [*worker.numbers(mode)], mode).sum())
 
 
 def _counted(worker: Worker, numbers: Sequence[int], mode: Mode) -> NDArray[np.int64]:

@@ -89,7 +89,7 @@ class Tensor:
 
     @reads_again
     def steps(self, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> list[int]:
-        """Complete steps of a mode at which anything of the tensor was recorded, ascending."""
+        """Complete steps of a mode at which anything of the tensor was recorded, ascending; see :meth:`Run.steps`."""
         found: list[int] = []
 
         def captured(tables: WorkerTables, tensor_id: int) -> tuple[NDArray[np.uint64]]:
