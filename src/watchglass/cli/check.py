@@ -17,7 +17,6 @@ from watchglass.cli.shared_options import Engine, FailOn, PricePerHour, RayAddre
 from watchglass.cli.terminal import print_verdict, stdout_console
 from watchglass.config import EvaluatorConfig
 from watchglass.records import RuleStatus, Status, Verdict, count
-from watchglass.run import open_run
 from watchglass.version import __version__
 
 if TYPE_CHECKING:
@@ -198,6 +197,8 @@ def _print_text(report: _Report, console: Console) -> None:
 
 def _silent_while_it_ran(run: str) -> list[RuleStatus]:
     """Statuses of the rules of the run's own evaluator that could not be evaluated, whatever is evaluated now."""
+    from watchglass.run import open_run
+
     found = [status for status in open_run(run).journal.statuses if status.status in _SILENT]
     note = " (when the run was followed)"
     return [replace(each, reason=(each.reason or "no reason given") + note) for each in found]
