@@ -59,6 +59,7 @@ TORCH_PATCHABLE = (
     ("torch.autograd.graph", ""),
     ("torch", "Tensor"),
     ("torch.nn", "Module"),
+    ("torch.nn.init", ""),
     ("torch.nn.utils", ""),
     ("torch.nn.utils.clip_grad", ""),
     ("torch.optim", "Optimizer"),

@@ -247,6 +247,31 @@ def test_frozen_parameters_and_what_becomes_of_them(run_path: Path) -> None:
     assert frozen == [["0.weight", "0.bias"], []]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_frozen_weights_that_are_as_an_initializer_drew_them(run_path: Path, dtype: torch.dtype) -> None:
+    with Hook(run_path, save_interval=1) as hook:
+        attach(hook, framework("torch"))
+        model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).to(dtype)
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(8, 16, dtype=dtype)).square().mean().backward()
+            optimizer.step()
+    found = membership(run_path)
+    assert (found["drawn"], found["written_once"]) == (["0.weight"], [])
+
+
+def test_of_a_model_made_before_it_is_watched_the_writes_are_counted(run_path: Path) -> None:
+    model = classifier()
+    model[1].load_state_dict(model[1].state_dict())
+    model.requires_grad_(False)[4].requires_grad_(True)
+    with watching(model, run_path):
+        step(model, torch.optim.SGD(model[4].parameters(), lr=0.1))
+    found = membership(run_path)
+    assert (found["drawn"], found["written_once"]) == ([], ["0.weight"])
+
+
 def test_groups_that_are_added_are_seen_at_the_next_capture(run_path: Path) -> None:
     model = classifier()
     with watching(model, run_path, save_interval=2):

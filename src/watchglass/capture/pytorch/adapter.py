@@ -69,6 +69,7 @@ class PyTorchAdapter:
         self._current.begin_step = self._begin_step
         hook.clock.number_of = self._current.models.settle
         self._discovery: Discovery | None = None
+        self._discovers = discover
         saving = Saving(hook)
         self._capture = ModuleCapture(hook, self._current.models, saving, self._current.events)
         self._readings = ParameterReader(hook, self._current.models, saving)
@@ -107,6 +108,8 @@ class PyTorchAdapter:
         """Watch a model whose outermost call is ``root``."""
         self._calls.attach(root)
         models = self._current.models
+        if not self._discovers:
+            models.on_given(root)
         models.settle(models.number(root))
         self._hidden.each_step_updated(None)
 

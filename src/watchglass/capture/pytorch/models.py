@@ -33,6 +33,8 @@ class Models:
         self._numbers: dict[int, int] = {}
         #: Called with a model's tree, None where that is gone, its provisional number and the one that it gets.
         self.on_numbered: Callable[[ModuleTree | None, int, int], None] = lambda tree, provisional, number: None
+        #: Called with a module that a script gives to be watched and has made before anything was observed.
+        self.on_given: Callable[[nn.Module], None] = lambda root: None
         self._roots: weakref.WeakKeyDictionary[nn.Module, ModuleTree] = weakref.WeakKeyDictionary()
         self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         #: Number of models with a number so far, including those that are gone.

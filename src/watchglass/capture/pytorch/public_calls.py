@@ -1,9 +1,9 @@
 """Public functions of PyTorch that have no hook point, wrapped once for any number of listeners.
 
 Each is wrapped when its first listener comes and restored when its last one leaves; signatures are kept. Wrapped:
-``torch.autograd.backward`` (which ``Tensor.backward`` calls), the loss functions of ``torch.nn.functional``,
-``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and ``step`` of the schedulers of
-``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``,
+``torch.autograd.backward`` (which ``Tensor.backward`` calls), the loss functions of ``torch.nn.functional``, the
+functions of ``torch.nn.init`` that draw random values, ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors
+and ``step`` of the schedulers of ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``,
 ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
 where phases of steps are recorded ``__next__`` of the iterators that it returns, ``torch.save``, ``start``, ``step``,
 ``stop`` and ``events`` of ``torch.profiler.profile``, ``__enter__`` and ``__exit__`` of
@@ -56,6 +56,12 @@ LOSS_FUNCTIONS = (
     "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss", "hinge_embedding_loss",
     "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
     "soft_margin_loss", "cosine_embedding_loss", "triplet_margin_loss", "ctc_loss",
+)  # fmt: skip
+
+#: Functions of torch.nn.init that draw random values.
+INITIALIZERS = (
+    "uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_",
+    "orthogonal_",
 )  # fmt: skip
 
 
@@ -359,7 +365,8 @@ _SCHEDULER, _SCALER = Nest(), Nest()
 EVERY_BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), inner=True)
 BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), active=FACTS)
 MODULE_MADE = PublicCall(lambda: ((nn.Module, "__init__"),))
-STATE_LOADED = PublicCall(lambda: ((nn.Module, "load_state_dict"),))
+#: Whatever draws the values of a weight; a script may call some from several threads.
+INITIALIZED = PublicCall(lambda: ((nn.init, name) for name in INITIALIZERS), NestOfThread())
 #: As an optimizer is made, and later.
 OPTIMIZER_GIVEN = PublicCall(lambda: ((Optimizer, "add_param_group"),))
 OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), active=FACTS)

@@ -30,9 +30,11 @@ class FrozenByMistake(Rule):
         ends, other weights are trained, and the values of this weight fill the range of a uniform initialisation
         (PyTorch's default, Xavier, Kaiming) to its edges with the spread of a uniform distribution. Pretrained weights
         do not look like this. For two or more weights, the spread and range of a normal distribution are enough.
-        Weights that the script has loaded by `load_state_dict` (as far as watchglass saw it), pretrained backbones that
-        are frozen, copies of trained weights (targets of self-supervised learning; not layers
-        of one stack), fixed tables of positions, and weights that are unfrozen later are not reported.
+        The looks are not enough: a function of `torch.nn.init` must have drawn these values, or, in a model that was
+        made before `watch(model)`, the weight must have been written just once, and be uniform. So what a script has
+        loaded in any way is not reported. Pretrained backbones that are frozen, copies of trained weights (targets
+        of self-supervised learning; not layers of one stack), fixed tables of positions, and weights that are unfrozen
+        later are not reported.
     Usual causes: a loop over parameters that freezes too much, a learning rate of zero for one group, a backbone whose
         pretrained weights were not loaded.
     What to try: set requires_grad=True for these layers, and give them to the optimizer with a learning rate above
@@ -44,7 +46,7 @@ class FrozenByMistake(Rule):
     default = True
     needs = (
         Needs(role=Role.WEIGHT, statistics=("min", "max", "std", "sum", "l2"), why="to see frozen weights"),
-        Needs(facts=("membership",), optional=True, why="to know frozen weights that the optimizer holds"),
+        Needs(facts=("membership",), optional=True, why="to know weights that are as an initializer drew them"),
         Needs(scalars=("learning_rate/0",), optional=True, why="to see a group whose learning rate is zero"),
         Needs(role=Role.UPDATE, statistics=("l2",), optional=True, why="to know the weights of such a group"),
         Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see that these could be trained"),
@@ -62,6 +64,9 @@ class FrozenByMistake(Rule):
     #: Trainable weights that a group with a learning rate of zero has kept as they are, at the first capture.
     unmoved: list[str] | None = state(lambda: None)
     trained: int = state(int)
+    #: Frozen weights that are as an initializer drew them, and others that were written once before they were watched.
+    drawn: list[str] = state(list)
+    written_once: list[str] = state(list)
     #: By model how many parameters were frozen, and the step since which there are fewer.
     frozen: dict[str, int] = state(dict)
     thawed: int = state(int)
@@ -75,8 +80,8 @@ class FrozenByMistake(Rule):
         for fact in view.facts("membership"):
             of = fact.data.get("optimizers")
             self.held = [name for each in (of or {}).values() for name in each["frozen"]["names"]]
-            # A base that was trained for a few steps still looks fresh.
-            self.fresh.update(dict.fromkeys(fact.data.get("loaded") or (), _TRAINED))
+            self.drawn = list(fact.data.get("drawn") or ())
+            self.written_once = list(fact.data.get("written_once") or ())
             # They require a gradient, although no optimizer holds them.
             self.fresh.update(dict.fromkeys((fact.data.get("left_out") or {}).get("names", ()), _TRAINED))
         for fact in view.facts("training_flags"):
@@ -142,12 +147,19 @@ class FrozenByMistake(Rule):
     def _judge(self, view: StepView, patience: int) -> Iterable[Finding]:
         # A weight that has been unfrozen shows by its values where it is captured. Short runs have few late captures.
         rows = {name: row for name, row in self.fresh.items() if row[1] >= patience and row[3] >= self.thawed}
-        still = {name: row[2] for name, row in rows.items() if row[2]}
+        still = {name: row[2] for name, row in rows.items() if self._is_random(name, row[2])}
         unmoved = {name: fits for name, fits in still.items() if name in (self.unmoved or ())}
         for fresh in (unmoved, {name: fits for name, fits in still.items() if name not in unmoved}):
             names = [name for name, fits in fresh.items() if "uniform" in fits] or list(fresh) * (len(fresh) > 1)
             if self.trained and names:
                 yield self._about(view, names, fresh[names[0]], rows[names[0]][3], zero_rate=fresh is unmoved)
+
+    def _is_random(self, name: str, fits: str) -> bool:
+        """Whether more than its looks tells that a weight is random; what was written once must be of the exact kind.
+
+        A loaded weight may be normal, and hardly any is uniform to its edges after one step of training.
+        """
+        return (name in self.drawn and bool(fits)) or (name in self.written_once and "uniform" in fits)
 
     def _about(self, view: StepView, names: list[str], fits: str, step: int, *, zero_rate: bool) -> Finding:
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""

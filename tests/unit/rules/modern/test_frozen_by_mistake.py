@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, update
+from watchglass.capture import Hook
+from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity
@@ -30,7 +35,8 @@ def run(frozen: str, random: np.random.Generator) -> list[Step]:
         "uniform": random.uniform(-bound, bound, (64, 32)),
         "trained": random.uniform(-bound, bound, (64, 32)) + 0.02 * random.normal(size=(64, 32)),
     }
-    membership = {"optimizers": {"optimizer": {"frozen": {"count": 1, "names": ["stem.weight"]}}}}
+    held = {"optimizer": {"frozen": {"count": 1, "names": ["stem.weight"]}}}
+    membership = {"optimizers": held, "drawn": ["stem.weight"]}
     weight = kinds[frozen].astype(np.float32)
     return [
         Step(
@@ -61,7 +67,8 @@ def stack(trained: bool, names: tuple[str, str] = ("stem.weight", "body.weight")
     bound = 1 / math.sqrt(32)
     weight = random.uniform(-bound, bound, (64, 32)).astype(np.float32)
     frozen = [first] if trained else [first, second]
-    membership = {"optimizers": {"optimizer": {"frozen": {"count": len(frozen), "names": frozen}}}}
+    held = {"optimizer": {"frozen": {"count": len(frozen), "names": frozen}}}
+    membership = {"optimizers": held, "drawn": frozen}
     row = {"identical_rows": 0.0, "constant": False, "std": float(weight.std()), "shape": [64, 32]}
     initialization = {"tensors": {first: row, second: row}}
     return [
@@ -137,16 +144,137 @@ class TestALoadedBaseInRealRuns(RealRuns):
     cause = "frozen_by_mistake"
 
     def train(self, watch: Watch, *, sick: bool) -> None:
-        base = classifier()
+        base, state = classifier(), classifier().state_dict()
         watch(base)
         if not sick:
-            state = classifier().state_dict()
             base.load_state_dict({name: value for name, value in state.items() if name != "6.bias"}, strict=False)
         for at in (0, 2, 4):
             base[at] = Adapted(base[at])
         optimizer = torch.optim.Adam([each for each in base.parameters() if each.requires_grad], lr=1e-2)
         for _ in range(40):
             update(base, optimizer, *batch())
+
+
+@contextmanager
+def watched_process(run: Path) -> Iterator[None]:
+    """All models are watched from the start, as under a launcher."""
+    with Hook(run, save_interval=1, strict=True) as hook:
+        PyTorchAdapter(hook, discover=True)
+        yield
+
+
+def adapters_on(base: nn.Sequential) -> None:
+    """Train adapters of a frozen base for a few steps."""
+    for at in (0, 2, 4):
+        base[at] = Adapted(base[at])
+    optimizer = torch.optim.Adam([each for each in base.parameters() if each.requires_grad], lr=1e-2)
+    for _ in range(20):
+        update(base, optimizer, *batch())
+
+
+def by_safetensors(base: nn.Module, state: dict[str, torch.Tensor], file: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(state, file)
+    safetensors.load_model(base, file)
+
+
+def assigned(base: nn.Module, state: dict[str, torch.Tensor], file: Path) -> None:
+    base.load_state_dict(state, assign=True)
+
+
+def by_data(base: nn.Module, state: dict[str, torch.Tensor], file: Path) -> None:
+    for name, weight in base.named_parameters():
+        weight.data.copy_(state[name])
+
+
+def in_place(base: nn.Module, state: dict[str, torch.Tensor], file: Path) -> None:
+    with torch.no_grad():
+        for name, weight in base.named_parameters():
+            weight.copy_(state[name])
+
+
+def new_data(base: nn.Module, state: dict[str, torch.Tensor], file: Path) -> None:
+    for name, weight in base.named_parameters():
+        weight.data = state[name]
+
+
+def new_parameters(base: nn.Module, state: dict[str, torch.Tensor], file: Path) -> None:
+    """As `from_pretrained` of transformers does."""
+    for name, module in base.named_modules():
+        for own in list(module._parameters):
+            setattr(module, own, nn.Parameter(state[f"{name}.{own}"]))
+
+
+def into_empty(base: nn.Module, state: dict[str, torch.Tensor], file: Path) -> None:
+    base.to_empty(device="cpu")
+    base.load_state_dict(state)
+
+
+LOADERS = (by_safetensors, assigned, by_data, in_place, new_data, new_parameters, into_empty)
+Load = Callable[[nn.Module, dict[str, torch.Tensor], Path], None]
+
+
+def normal_state(file: Path) -> dict[str, torch.Tensor]:
+    """Read from a file; what a few steps of training leave of a fresh base still looks fresh."""
+    torch.save({name: torch.randn_like(each) * 0.02 for name, each in classifier().state_dict().items()}, file)
+    state: dict[str, torch.Tensor] = torch.load(file)
+    return state
+
+
+@pytest.mark.parametrize("load", LOADERS)
+@pytest.mark.parametrize("watched", ["before the model is made", "when the model is made", "when it is loaded"])
+def test_a_loaded_base_is_not_reported_however_it_was_loaded(run_path: Path, load: Load, watched: str) -> None:
+    torch.manual_seed(0)
+    state, file = normal_state(run_path.parent / "base"), run_path.parent / "base.safetensors"
+    with ExitStack() as watching:
+        if watched == "before the model is made":
+            watching.enter_context(watched_process(run_path))
+        base = classifier()
+        if watched == "when the model is made":
+            watching.enter_context(watchglass.watch(base, run=run_path, save_interval=1, strict=True))
+        load(base, state, file)
+        if watched == "when it is loaded":
+            watching.enter_context(watchglass.watch(base, run=run_path, save_interval=1, strict=True))
+        adapters_on(base)
+    assert replay(run_path, [RuleSpec("FrozenByMistake")]).findings == ()
+
+
+def drawn_again(base: nn.Module) -> nn.Module:
+    for weight in base.parameters():
+        if weight.dim() > 1:
+            nn.init.xavier_uniform_(weight)
+    return base
+
+
+@pytest.mark.parametrize("made", [drawn_again, copy.deepcopy, nn.Module.bfloat16, nn.Module.double])
+def test_a_random_base_is_reported_however_it_was_made(run_path: Path, made: Callable[[nn.Module], nn.Module]) -> None:
+    torch.manual_seed(0)
+    with watched_process(run_path):
+        base = made(classifier()).float()
+        adapters_on(base)
+    (found,) = replay(run_path, [RuleSpec("FrozenByMistake")]).findings
+    assert found.tensors == ("0.base.weight", "2.base.weight", "4.base.weight")
+
+
+def test_an_embedding_of_which_training_used_some_rows_is_not_reported(run_path: Path) -> None:
+    torch.manual_seed(0)
+    with watched_process(run_path):
+        tables = nn.ModuleList([nn.Embedding(64, 16), nn.Embedding(64, 16)])
+        before = torch.optim.SGD(tables.parameters(), lr=0.01)
+        for _ in range(4):
+            before.zero_grad()
+            sum(table(torch.randint(0, 64, (32,))).square().mean() for table in tables).backward()
+            before.step()
+        tables.requires_grad_(False)
+        head = nn.Linear(16, 4)
+        optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+        for _ in range(20):
+            tokens = torch.randint(0, 64, (32,))
+            loss = F.cross_entropy(head(tables[0](tokens) + tables[1](tokens)), tokens % 4)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert replay(run_path, [RuleSpec("FrozenByMistake")]).findings == ()
 
 
 def test_what_a_script_did_not_find_in_the_state_still_looks_fresh(run_path: Path) -> None:

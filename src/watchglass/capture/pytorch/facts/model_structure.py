@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall, Update
+from watchglass.capture.pytorch.facts.drawn_weights import DrawnWeights
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_tree import parameters_of, unwrap
@@ -30,7 +31,7 @@ _MOST_CHANGES = 64
 #: Steps of an optimizer after which its parameters are taken for those of no model.
 _STRANGE_STEPS = 8
 _MOST_STRANGE = 4096
-_MOST_LOADED = 1024
+_MOST_KEPT = 1024
 
 
 class _Modules:
@@ -124,28 +125,12 @@ class Membership:
         self._models = models
         self._subjects = subjects
         leave.callback(calls.OPTIMIZER_GIVEN.listen(hook.guard, after=subjects.optimizer_given))
-        leave.callback(calls.STATE_LOADED.listen(hook.guard, after=self._state_loaded))
-        # Parameters whose values the script has loaded, by identity.
-        self._loaded: dict[int, weakref.ref[Tensor]] = {}
+        self._drawn = DrawnWeights(hook, models, leave)
         self._captures = 0
         self._seen: tuple[Any, ...] = ()
         self._reported: dict[str, Any] = {}
         # Steps of optimizers, by id, that have had no parameter of any model so far; None once one had.
         self._strange: dict[int, int | None] = {}
-
-    def _state_loaded(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """A module has loaded a state: not all of its parameters, where the script is not strict."""
-        given = args[1] if len(args) > 1 else kwargs.get("state_dict")
-        if not isinstance(given, Mapping):
-            return
-        missing = set(getattr(result, "missing_keys", ()))
-        for name, parameter in args[0].named_parameters():
-            if name in given and name not in missing:
-                self._loaded[id(parameter)] = weakref.ref(parameter)
-
-    def _was_loaded(self, parameter: Tensor) -> bool:
-        reference = self._loaded.get(id(parameter))
-        return reference is not None and reference() is parameter
 
     def update_ended(self, update: Update) -> None:
         """A captured step's update is over, and gradients still show which parameters it used."""
@@ -211,19 +196,28 @@ class Membership:
             "left_out_beside": _named(left_out_beside),
             "without_gradient": _named(place.name for p, place in used if place is not None and p.grad is None),
             "twice": _named(twice),
-            "loaded": self._loaded_weights(),
+            **self._kept_as_drawn(optimizers),
         }
 
-    def _loaded_weights(self) -> list[str]:
-        """Names of weights with two or more axes whose values the script has loaded."""
-        found = (
-            place.name
-            for tree in self._models
-            for parameter in (tree.owner.parameters() if self._loaded and tree.owner is not None else ())
-            if parameter.dim() > 1 and self._was_loaded(parameter)
-            if (place := tree.parameter(parameter)) is not None
+    def _kept_as_drawn(self, optimizers: list[Optimizer]) -> dict[str, list[str]]:
+        """Names of weights with two or more axes that nothing trains, and that are as they were drawn."""
+        groups = itertools.chain.from_iterable(optimizer.param_groups for optimizer in optimizers)
+        idle = {id(parameter) for group in groups if group.get("lr") == 0 for parameter in group["params"]}
+        found: dict[str, list[str]] = {"drawn": [], "written_once": []}
+        parameters = itertools.chain.from_iterable(
+            tree.owner.parameters() for tree in self._models if tree.owner is not None
         )
-        return list(itertools.islice(found, _MOST_LOADED))
+        kept = (each for each in parameters if each.dim() > 1 and (not each.requires_grad or id(each) in idle))
+        for parameter in itertools.islice(kept, _MOST_KEPT):
+            place = self._models.parameter(parameter)
+            kind = (
+                "drawn" if parameter in self._drawn.drawn
+                else "written_once" if parameter in self._drawn.written_once
+                else ""
+            )  # fmt: skip
+            if place is not None and kind:
+                found[kind].append(place.name)
+        return found
 
     def _of(self, optimizer: Optimizer, parameters: list[Tensor]) -> dict[str, Any]:
         placed = [(parameter, self._models.parameter(parameter)) for parameter in parameters]
