@@ -2,13 +2,13 @@
 
 Each is wrapped when its first listener comes and restored when its last one leaves; signatures are kept. Wrapped:
 ``torch.autograd.backward`` (which ``Tensor.backward`` calls), the loss functions of ``torch.nn.functional``, the
-functions of ``torch.nn.init`` that draw random values, ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors
-and ``step`` of the schedulers of ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``,
-``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, ``DataLoader.__iter__``,
-where phases of steps are recorded ``__next__`` of the iterators that it returns, ``torch.save``, ``start``, ``step``,
-``stop`` and ``events`` of ``torch.profiler.profile``, ``__enter__`` and ``__exit__`` of
-``torch.autograd.profiler.profile`` and, of both, ``export_chrome_trace`` and ``key_averages``, and, in captured
-forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
+functions of ``torch.nn.init`` that draw random values, ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and
+``step`` of the schedulers of ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of
+``torch.amp.GradScaler``, ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``,
+``DataLoader.__iter__``, where phases of steps are recorded ``__next__`` of the iterators that it returns,
+``torch.save``, ``start``, ``step``, ``stop`` and ``events`` of ``torch.profiler.profile``, ``__enter__`` and
+``__exit__`` of ``torch.autograd.profiler.profile`` and, of both, ``export_chrome_trace`` and ``key_averages``, and, in
+captured forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
 ``scaled_dot_product_attention`` and ``multi_head_attention_forward``, in captured steps in which casts to float8 are
 observed ``to`` of ``Tensor``, in single steps in which a rule looks for reads of tensors ``item``, ``tolist``, ``cpu``,
 ``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and ``torch.cuda.synchronize``, while operators are
