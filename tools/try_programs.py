@@ -51,7 +51,7 @@ SKIPPED = {
 #: How a program ends that needs a GPU.
 _NO_GPU = "no GPU that PyTorch can use"
 #: Programs that are tried at once, and the seconds of processor time that each gets: on a busy machine all take longer.
-_AT_ONCE, _SECONDS, _LONGEST_S = 2, 8.0, 120.0
+_AT_ONCE, _SECONDS, _LONGEST_S = 2, 4.0, 120.0
 
 
 def main(words: list[str]) -> int:
