@@ -2,7 +2,7 @@
 # /// watchglass
 # headline = "no issues found"
 # steps = 100
-# says = ["model_2 .*100 training steps"]
+# says = ["model_2\\b.*100 training steps"]
 # ///
 
 import torch

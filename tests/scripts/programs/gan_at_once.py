@@ -2,7 +2,7 @@
 # /// watchglass
 # headline = "no issues found"
 # steps = 150
-# says = ["model_2 .*150 training steps"]
+# says = ["model_2\\b.*150 training steps"]
 # [[recorded]]
 # series = "loss"
 # line = 'step (\d+) generator (\S+)'

@@ -2,7 +2,7 @@
 # /// watchglass
 # headline = "no issues found"
 # steps = 300
-# says = ["model .*150 training steps", "model_2 .*150 training steps"]
+# says = ["model\\b.*150 training steps", "model_2\\b.*150 training steps"]
 # [[recorded]]
 # series = "model_2/loss"
 # line = 'step (\d+) critic (\S+)'
