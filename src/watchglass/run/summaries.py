@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -149,14 +150,18 @@ def _last(evaluated: Sequence[Stretch], name: str) -> float | None:
 
 
 def _variables(worker: Worker) -> dict[int, str]:
-    """The names by which the script has its models, from the facts of the run."""
+    """The names by which the script has its models, from the facts of the run.
+
+    Not of models that take turns in one variable, as the folds of a cross-validation do.
+    """
     found: dict[int, str] = {}
     for fact in worker.facts("model"):
         variables = fact.data.get("variables")
         for number, name in variables.items() if isinstance(variables, dict) else ():
             if isinstance(name, str) and str(number).isascii() and str(number).isdigit():
                 found.setdefault(int(number), name[:80])
-    return found
+    times = Counter(found.values())
+    return {number: name for number, name in found.items() if times[name] == 1}
 
 
 def _types(worker: Worker, infos: Mapping[str, TensorInfo]) -> dict[int, str]:

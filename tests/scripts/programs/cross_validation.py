@@ -2,7 +2,7 @@
 # /// watchglass
 # headline = "no issues found"
 # steps = 200
-# says = ["model_5.*40 training steps.*validation loss"]
+# says = ["model_2\\b.*40 training steps.*validation loss", "and 3 further models; no findings in them"]
 # [[recorded]]
 # series = "model_5/loss"
 # line = 'step (1[6-9]\d) loss (\S+)'

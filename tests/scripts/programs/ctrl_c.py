@@ -2,7 +2,7 @@
 # /// watchglass
 # status = 130
 # bare_status = -2
-# headline = "^failed after 41 training steps: interrupted by Ctrl-C"
+# headline = "^interrupted after 41 training steps: Ctrl-C"
 # never_says = ["no issues found"]
 # ///
 

@@ -18,15 +18,15 @@ from watchglass.capture.pytorch.compiled.graphs import unless_captured
 from watchglass.capture.pytorch.loss_operations import Operation, OperationObserver
 from watchglass.capture.pytorch.module_tree import is_compiled
 from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.public_calls import READS
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward
 from watchglass.records import Role
 
 _LARGEST = Operation("largest", (), ("argmax", "max"), several=True)
 _TOPMOST = Operation("topk", (), ("topk",), several=True)
-_COPIES = Operation("copy", (), ("cpu", "to"))
 _COMPARES = Operation("compare", (), ("eq", "__eq__"))
-_OPERATIONS = frozenset((_LARGEST, _TOPMOST, _COPIES, _COMPARES))
+_OPERATIONS = frozenset((_LARGEST, _TOPMOST, _COMPARES))
 #: Classes that were chosen, as they are kept, and how many for each prediction.
 _Chosen = list[tuple[Tensor, int]]
 #: Outputs of a model that are looked at, and elements of the largest predictions that are kept up to the next call.
@@ -47,6 +47,9 @@ class CountedAnswers:
     def __init__(self, current: TrainingState, expected: Callable[[], bool]) -> None:
         self._expected = expected
         self._observer = OperationObserver(current.hook.guarded(unless_captured(self._observed)))
+        self._guard = current.hook.guard
+        # Functions that end the observation of copies, which only predictions on a device need.
+        self._copies: list[Callable[[], None]] = []
         # Shapes of the outputs of the last call, the forward, and the classes that were chosen, with copies.
         self._shapes: list[tuple[int, ...]] = []
         self._forward: Forward | None = None
@@ -74,7 +77,7 @@ class CountedAnswers:
 
     def returned(self, root: nn.Module, forward: Forward, output: Any) -> None:
         """A model has returned this in an evaluation."""
-        tensors = tensors_in(output, _MOST_OUTPUTS)
+        tensors = list(tensors_in(output, _MOST_OUTPUTS))
         self._shapes = [tuple(each.shape) for _, each in tensors if each.is_floating_point() and each.dim() > 1]
         if not self._evaluating:
             self._evaluating, self._evaluations = True, self._evaluations + 1
@@ -84,6 +87,8 @@ class CountedAnswers:
             return
         self._forward = forward
         self._observer.listen(_OPERATIONS)
+        if not self._copies and not all(each.is_cpu for _, each in tensors):
+            self._copies = [READS[name].listen(self._guard, after=self._copied) for name in ("cpu", "to")]
 
     def _is_compiled(self, root: nn.Module) -> bool:
         # To look through a large model takes a while.
@@ -97,6 +102,8 @@ class CountedAnswers:
         """The evaluation is over, or may be."""
         self._forward, self._chosen, self._others = None, [], []
         self._observer.leave()
+        while self._copies:
+            self._copies.pop()()
         self._compiled.clear()
 
     def _observed(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -105,12 +112,16 @@ class CountedAnswers:
             return
         if operation is _LARGEST or operation is _TOPMOST:
             self._choose(args[0], _dim_of(operation, args, kwargs), result)
-        elif operation is _COPIES:
-            number = _number_of(args[0], self._chosen)
-            if number and result.numel() == args[0].numel() and not result.is_floating_point():
-                self._chosen.append((result, number))
         elif len(args) > 1 and type(args[1]) is Tensor:
             self._compare(forward, args[0], args[1], result)
+
+    def _copied(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Keep a copy of chosen classes as well as these."""
+        if self._forward is None or not args or type(args[0]) is not Tensor or type(result) is not Tensor:
+            return
+        number = _number_of(args[0], self._chosen)
+        if number and result.numel() == args[0].numel() and not result.is_floating_point():
+            self._chosen.append((result, number))
 
     def _choose(self, outputs: Tensor, dim: Any, result: Any) -> None:
         """Keep the classes of the largest outputs."""
