@@ -3,7 +3,7 @@
 # headline = "^no issues found$"
 # says = [
 #   "(?m)^160 training steps in",
-#   "(?s)model of worker_0.*model of worker_1.*model_2 of worker_0.*model_2 of worker_1",
+#   "(?s)model of worker_0.*model of worker_1.*and 2 further models; no findings in them",
 # ]
 # ///
 
