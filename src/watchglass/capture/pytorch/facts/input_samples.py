@@ -43,7 +43,7 @@ def row_sample(tensor: Tensor, rows: int, numbers: int, tokens: int) -> Sample |
         numbers: Most elements of a row, spread over it.
         tokens: Most elements of a row of integers, the first ones in a row.
     """
-    if tensor.dim() < 1 or not tensor.numel() or hasattr(tensor, "to_local"):
+    if not _is_plain(tensor) or tensor.dim() < 1 or not tensor.numel() or hasattr(tensor, "to_local"):
         return None
     count = min(rows, tensor.shape[0])
     in_order = tensor.dim() == 2 and not tensor.is_floating_point()
@@ -68,8 +68,13 @@ def _rows(tensor: Tensor, most: int) -> Tensor:
     return tensor.index_select(0, rows_of(torch.arange, tensor.shape[0], most, device=tensor.device)).reshape(-1)
 
 
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor has one shape and elements that can be read in place."""
+    return not (tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested)
+
+
 def _sample(path: str, tensor: Tensor, take: Callable[[Tensor], Tensor], shape: Any = None) -> Sample | None:
-    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+    if not _is_plain(tensor):
         return None
     if in_graph_capture(tensor):
         return None
