@@ -46,7 +46,7 @@ class DrawnWeights:
 
     def _given(self, root: nn.Module) -> None:
         for weight in root.parameters():
-            if version_of(weight) == 1:
+            if _is_readable(weight) and version_of(weight) == 1:
                 self.written_once.add(weight)
 
 

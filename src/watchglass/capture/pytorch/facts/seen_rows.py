@@ -21,12 +21,16 @@ class SeenRowsFact:
     def __init__(self) -> None:
         self._seen = SeenRows()
         self._pace = SketchPace()
+        # A model that is never trained, such as an average, may be called for its outputs alone.
+        self._trained: set[int] = set()
         # The training step of the evaluation, and its batches so far.
         self._evaluation = -1, 0
 
     def forward_began(self, call: ForwardCall) -> None:
         """Note the rows of a captured training step."""
         step = call.step
+        if step.mode is Mode.TRAIN:
+            self._trained.add(call.forward.model)
         if step.mode is not Mode.TRAIN or not self._pace.due(step.mode, call.forward.model, step.mode_step):
             return
         if (taken := _rows(call)) is not None:
@@ -39,7 +43,7 @@ class SeenRowsFact:
     def each_evaluated(self, call: ForwardCall) -> None:
         """Look for the rows of an evaluation's batch."""
         noted = self._seen.noted
-        if not noted:
+        if not noted or call.forward.model not in self._trained:
             return
         after, number = self._evaluation
         number = number + 1 if after == call.step.train_step else 0
