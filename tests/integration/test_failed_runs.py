@@ -51,7 +51,7 @@ def watched(tmp_path: Path, end: str) -> tuple[int, int, str, dict[str, object]]
     [
         ("raise ValueError('bad')", 1, 1, "failed after 20 training steps: ValueError: bad (train.py:13)"),
         ("os.kill(os.getpid(), signal.SIGINT); time.sleep(9)", -2, 130,
-         "failed after 20 training steps: interrupted by Ctrl-C (train.py:13)"),
+         "interrupted after 20 training steps: Ctrl-C (train.py:13)"),
         (RECORDED + "os._exit(0)", 0, 0, "no issues found"),
     ],
 )  # fmt: skip
