@@ -101,19 +101,19 @@ class Guard:
                 return None
             self._busy = True
             started = now_ns()
-            if cost.measures:
-                cost.entered(started)
             try:
-                return callback(*args)
+                if cost.measures:
+                    cost.entered(started)
+                result = callback(*args)
+                if cost.measures:
+                    cost.left(now_ns())
+                return result
             except Exception as error:
                 self.fault(error, callback)
                 return None
             finally:
                 self._busy = False
-                ended = now_ns()
-                cost.callbacks_ns += ended - started
-                if cost.measures:
-                    cost.left(ended)
+                cost.callbacks_ns += now_ns() - started
 
         return run  # type: ignore[return-value]  # takes the arguments of the callback
 
