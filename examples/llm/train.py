@@ -134,7 +134,7 @@ def main() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), args.clip)
         optimizer.step()
         scheduler.step()
-        if step % (args.steps // 20) == 0:
+        if step % max(1, args.steps // 20) == 0:
             print(
                 f"step {step}: training loss {loss.item():.3f}, validation loss {validate(model, held_out):.3f}",
                 flush=True,
