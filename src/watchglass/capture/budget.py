@@ -59,7 +59,7 @@ _RELIEF_CAPTURES, _CALM_CAPTURES = 4, 32
 
 
 class _Purse:
-    """What captures of one model may cost, or of all models that have no purse of their own.
+    """What captures of one model may cost, or of all models without a purse.
 
     Attributes:
         left_ns: The rest of what only they may use.

@@ -44,7 +44,7 @@ class EvaluatorTiming:
         longest_wait_s: Longest pause between checks for a run that does not exist yet.
         ticks_s: Silence before the first tick, and the longest pause between two ticks.
         outside_stacks_s: Silence after which the stacks of a worker that has recorded none are read from outside.
-        standstill_s: Silence after which the user is told where a run stands.
+        standstill_s: Silence after which it is reported where a run stands.
         standstill_steps: The same in steps: also as many times as long as a step takes.
         silent_steps: Number of steps for whose length a worker may be silent.
         deliveries_ratio: Longest wait for all deliveries at the end of a run, as a multiple of the wait for one.

@@ -106,7 +106,7 @@ def _check_module(target: str) -> None:
 
 
 def _is_found(name: str) -> bool:
-    """Whether a finder of this process has a module; packages that are installed editable have finders of their own."""
+    """Whether a finder of this process has a module; editable installs add finders."""
     for finder in sys.meta_path:
         # As with python -m, the working directory comes first; our own sys.path[0] belongs to the watchglass command.
         path = [os.getcwd(), *sys.path] if finder is PathFinder else None

@@ -1,8 +1,8 @@
 """Proves that a process is the worker that a claim says it is, by a record lock and not by a file; signals it.
 
-A run may come from anywhere, so the process id in a claim proves nothing: whoever signals a process by its id, or looks
-into it, asks here first. The kernel knows which process holds the record lock of a ring, and a ring is a file of this
-user with the label of this worker.
+A run may come from anywhere, so the process id in a claim proves nothing: code that signals a process by its id, or
+reads its stacks, asks here first. The kernel knows which process holds the record lock of a ring, and a ring is a file
+of this user with the label of this worker.
 """
 
 from __future__ import annotations

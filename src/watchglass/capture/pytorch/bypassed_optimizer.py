@@ -42,7 +42,7 @@ class BypassedOptimizer:
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._own: Any = None
         self._version: tuple[weakref.ref[Tensor], int, int] | None = None
-        # Updates that were noticed too late to be steps of their own.
+        # Updates that were noticed too late to be recorded as steps.
         self._missed = 0
         self._past: BypassedUpdates | None = None
         current.events.resting.append(self._rest)

@@ -31,7 +31,7 @@ def training_set() -> str:
 
 def _name(train: Any, evals: Any) -> str:
     same = [name for data, name in evals if data is train]
-    # An estimator makes a matrix of its own if it gets a copy.
+    # An estimator that gets a copy of the training data makes another matrix of it.
     return str(next(iter(same or [name for data, name in evals if _is_equal(data, train)]), ""))
 
 

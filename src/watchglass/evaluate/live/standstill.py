@@ -26,7 +26,7 @@ class _Silence:
         longest_s: Longest silence before this one.
         seconds: Its length so far.
         places: Where workers stand.
-        told: Whether the user was told; the sentence about the step, once that is so.
+        told: The sentence about the step with which the silence was reported; "" before.
     """
 
     steps: int

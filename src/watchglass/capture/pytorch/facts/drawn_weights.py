@@ -26,7 +26,7 @@ class DrawnWeights:
     """A few values of each tensor with two or more axes, as they were when it was drawn.
 
     Values are compared, not tensors: a copy of a fresh layer is fresh too, and whatever writes to a weight or replaces
-    it shows, be it a loader of any package, a copy through ``.data`` or a training.
+    it shows: a loader of any package, a copy through ``.data``, an update.
     """
 
     def __init__(self, hook: Hook, models: Models, leave: ExitStack) -> None:
