@@ -180,10 +180,12 @@ class LossIncreasing(Rule):
         if len(found) < 3 or view.in_turns or self._moves(view) or loss_terms.no_level(self.summed):
             return
         first, best, now = found[0], min(found), found[-1]
-        if self._as_before(view, now.value):
+        newest = signals.losses(view, _EARLIER).tolist()
+        # Without one, the loss has been NaN for so long that the last windows are not about the present.
+        if not newest or self._as_before(view, now.value):
             return
         # A rise by no more than neighbouring losses differ is none.
-        spread = levels.spread(signals.losses(view, _EARLIER).tolist())
+        spread = levels.spread(newest)
         unit = max(levels.spread(self.start), spread, now.error * 4)
         above = self.deviations * unit if self.lowest <= 0 else math.inf
         began = levels.level(self.start, lowest=self.lowest)

@@ -113,3 +113,11 @@ def test_a_sum_over_episodes_has_no_level(run_path: Path, elements: tuple[int, i
         steps[at] = replace(steps[at], facts={"loss_graph": fact})
     findings = replay(build_run(run_path, steps), [RuleSpec("LossIncreasing"), RuleSpec("LossNotDecreasing")]).findings
     assert {each.rule for each in findings} == (set() if silent else {"LossIncreasing", "LossNotDecreasing"})
+
+
+def test_a_loss_that_has_been_nan_for_long_is_no_loss_that_rises(run_path: Path) -> None:
+    path = build_run(
+        run_path, training(400, noise=0.2, loss=lambda n: 2.3 if n < 120 else float("nan")), modules=MODULES
+    )
+    evaluation = replay(path, [RuleSpec("LossIncreasing")])
+    assert [(status.status.value, status.reason) for status in evaluation.statuses] == [("NoIssuesFound", "")]
