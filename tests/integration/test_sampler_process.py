@@ -78,7 +78,8 @@ def events(run: Run) -> list[str]:
 
 
 def launched(processes: Processes, folder: Path, *options: str):
-    command = ["-m", "watchglass", "run", "--run", "run", "--sample-interval", "0.1", *options, script(folder)]
+    often = () if "--no-profiler" in options else ("--sample-interval", "0.1")
+    command = ["-m", "watchglass", "run", "--run", "run", *often, *options, script(folder)]
     return processes.start(*command, cwd=folder)
 
 

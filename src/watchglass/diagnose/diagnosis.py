@@ -137,7 +137,9 @@ class _Diagnosing:
         if self._knowledge.breaks(finding.symptoms) and not self._knowledge.breaks(broken.symptoms):
             return False  # people look for NaN, so that a divergence before it does not hide it
         proven = self._knowledge.proven(finding.symptoms) and not self._knowledge.proven_by_values(finding.symptoms)
-        return _begin(finding) > _begin(broken) and not proven
+        # What holds for several steps may have begun in the very step, and shows later.
+        later = (_begin(finding), _when(finding)) > (_begin(broken), _when(broken))
+        return later and not proven
 
     def _support_of(self, finding: Finding) -> dict[str, float]:
         """Added log odds of each cause by one finding: of its symptoms, or of the causes that its rule names."""
