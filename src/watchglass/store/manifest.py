@@ -14,7 +14,7 @@ from watchglass.records import FORMAT_VERSION, count
 from watchglass.store import layout
 from watchglass.store.claim import Claim
 from watchglass.store.contract import Store
-from watchglass.store.json_documents import read_document, read_small
+from watchglass.store.json_documents import read_document
 from watchglass.store.redaction import redact
 from watchglass.version import __version__
 
@@ -84,7 +84,7 @@ def read_manifest(store: Store) -> Manifest:
         FormatVersionError: Another major version of the format; newer minor versions are read.
     """
     try:
-        data = read_small(store, layout.MANIFEST, _MAX_BYTES)
+        data = store.read(layout.MANIFEST, 0, _MAX_BYTES)
     except MissingFileError:
         if store.is_empty():
             raise MissingFileError(
@@ -92,7 +92,7 @@ def read_manifest(store: Store) -> Manifest:
                 "which `watchglass run` prints when it starts"
             ) from None
         try:
-            data = read_small(store, layout.MANIFEST, _MAX_BYTES)  # it may just have become a run
+            data = store.read(layout.MANIFEST, 0, _MAX_BYTES)  # it may just have become a run
         except MissingFileError:
             raise _foreign(store, "it holds no run.json") from None
     try:
