@@ -76,7 +76,7 @@ def test_every_field_of_a_step_is_kept() -> None:
     assert {field.name for field in dataclasses.fields(CapturedRecords)} == {
         "scalars", "statistics", "reductions", "units", "facts", "phases", "pauses", "loads",
         "raw",  # too large: left out
-        "series",  # named as the step ends, before it is kept
+        "series", "if_evaluated",  # named as the step ends, before it is kept
         "saved",  # among the scalars before it is kept
     }  # fmt: skip
 
