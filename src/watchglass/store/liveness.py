@@ -28,7 +28,7 @@ from watchglass.store.claim import (
     this_process,
 )
 from watchglass.store.contract import Store
-from watchglass.store.json_documents import MAX_BYTES, document, read_small
+from watchglass.store.json_documents import MAX_BYTES, document
 from watchglass.store.manifest import launcher_of
 
 
@@ -234,7 +234,7 @@ class LeaseWatch:
 
     def _read(self) -> bytes:
         try:
-            return read_small(self._store, layout.LEASE_RENEWED)
+            return self._store.read(layout.LEASE_RENEWED, 0, MAX_BYTES)
         except MissingFileError:
             return b""
 

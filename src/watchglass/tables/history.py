@@ -30,7 +30,8 @@ _SIGMA = 1.4826
 #: below this limit changes nothing.
 SAME_LOSS, SAME_LOSS_NEAR_ZERO = 0.02, 1e-9
 
-#: Most pieces of an evaluation whose batches are told apart. An even number: of a longer one two steps are a piece.
+#: Maximum number of pieces into which the batches of an evaluation are divided; even, since a longer evaluation joins
+#: its pieces in pairs.
 _MOST_PIECES = 1024
 
 #: ("scalar", name) or ("statistic", column, tensor name): a series that the engine keeps a baseline of.
