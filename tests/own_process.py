@@ -29,6 +29,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return None
     files = item.session.stash.setdefault(_key, {})
     if item.path not in files:
+        # Each test has its time limit in the process of the file: here that of the first one would be for all.
+        item.ihook.pytest_timeout_cancel_timer(item=item)
         files[item.path] = _run(item)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in files[item.path].get(item.nodeid) or [_missing(item)]:

@@ -29,6 +29,14 @@ def test_skipped(): ...
 def test_dies():
     os.kill(os.getpid(), 9)
 """
+SLOW = """
+import time, pytest
+pytestmark = pytest.mark.own_process
+
+@pytest.mark.parametrize("number", range(3))
+def test_takes_a_moment(number):
+    time.sleep(0.7)
+"""
 FIRST = """
 import sys
 def test_leaves_something():
@@ -69,6 +77,14 @@ def test_a_file_runs_in_its_own_process_and_its_reports_are_passed_on(tmp_path: 
     assert "the second one fails" in out
     assert "its output" in out
     assert "did not run this test to its end: exit status -9" in out
+
+
+@pytest.mark.slow
+def test_the_time_limit_of_a_test_is_not_that_of_its_file(tmp_path: Path) -> None:
+    folder = written(tmp_path, test_a=SLOW)
+    (folder / "pytest.ini").write_text("[pytest]\ntimeout = 2\n")
+    status, out = run(folder)
+    assert (status, "3 passed" in out) == (0, True), out
 
 
 @pytest.mark.slow
