@@ -400,6 +400,19 @@ def test_no_stack_is_noted_after_the_first_steps_and_the_mode_of_the_script_stay
         assert torch.is_anomaly_enabled()
 
 
+def test_anomaly_detection_that_a_script_turns_on_between_forward_and_backward_stays_on(tmp_path: Path) -> None:
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        torch.autograd.set_detect_anomaly(True)
+        return (outputs.square() + 1e-6).sqrt().mean()
+
+    try:
+        train(tmp_path / "run", network(), loss, at=0, steps=1, interval=1)
+        assert torch.is_anomaly_enabled()
+        assert torch.is_anomaly_check_nan_enabled()
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+
+
 def test_looks_at_operations_change_no_number(tmp_path: Path) -> None:
     def run(watched: bool) -> list[Tensor]:
         model = network()

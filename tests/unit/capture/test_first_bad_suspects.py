@@ -64,6 +64,15 @@ def test_an_operation_is_found_again_in_the_graph_of_another_step() -> None:
     assert not suspects.are_bad(outputs(0.0).square().sum().grad_fn)
 
 
+def test_the_root_of_something_negative_in_a_branch_that_is_not_taken_is_bad() -> None:
+    def loss(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x.sqrt(), x).sum()
+
+    suspects = suspects_of(loss(outputs()))
+    assert not suspects.are_bad(loss(outputs(2.0)).grad_fn)
+    assert suspects.are_bad(loss(outputs(-2.0)).grad_fn)
+
+
 def test_an_operation_with_false_alarms_is_dropped() -> None:
     suspects = suspects_of(outputs().sqrt().sum())
     bad: Any = outputs(0.0).sqrt().sum().grad_fn
@@ -89,3 +98,16 @@ def test_graphs_of_three_steps_are_read_for_each_model() -> None:
     assert not suspects.wants(0)
     assert suspects.wants(1)
     assert len(suspects.all) == 1
+
+
+def test_complex_values_have_no_extremes_and_are_not_looked_at() -> None:
+    def loss(x: Tensor) -> Tensor:
+        spectrum = torch.fft.fft(x)
+        chosen = torch.where(spectrum.abs() > 1, spectrum.log() / spectrum, spectrum)
+        return (spectrum.sqrt() + spectrum.exp() + chosen).abs().sum()
+
+    suspects = suspects_of(loss(outputs()))
+    assert all(not suspect.name.startswith(("Exp", "Log", "Sqrt", "Div")) for suspect in suspects.all)
+    # The script may go on with another type of numbers in the same place.
+    of_numbers = suspects_of(outputs().exp().abs().sum())
+    assert not of_numbers.are_bad(torch.complex(outputs(), outputs()).exp().abs().sum().grad_fn)

@@ -49,7 +49,9 @@ class Lines:
         if on == self._on or (on and torch.is_anomaly_enabled()):
             return
         self._on = on
-        torch.autograd.set_detect_anomaly(on, check_nan=not on)
+        # With checks the mode is on because the script has set it meanwhile.
+        if on or not torch.is_anomaly_check_nan_enabled():
+            torch.autograd.set_detect_anomaly(on, check_nan=not on)
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:

@@ -13,11 +13,11 @@ import math
 import time
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.autograd_graph import Graph, saved_tensor
+from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.operations import is_chosen_from
 
@@ -36,7 +36,7 @@ class Suspect(NamedTuple):
         path: From the node that made the loss down to it: which operand is followed at each.
         name: Name of its node.
         saved: What it has saved that shows its values.
-        low: It is where its gradient is infinite if one of these values is this or less.
+        low: It is where its gradient is not finite if one of these values is NaN, or this or less; NaN for no limit.
         high: The same if one is this or more.
         near: Whether only values that are ``low`` exactly count.
     """
@@ -49,17 +49,18 @@ class Suspect(NamedTuple):
     near: bool = False
 
 
+_NONE = math.nan
 #: By kind of node: what is saved, the limits, whether ``near``, and whether only a choice makes its loss finite.
 _LIMITS: dict[str, tuple[str, float, float, bool, bool]] = {
-    "Sqrt": ("result", 0.0, math.inf, False, False),
-    "Pow": ("self", 0.0, math.inf, False, False),
+    "Sqrt": ("result", 0.0, _NONE, False, False),
+    "Pow": ("self", 0.0, _NONE, False, False),
     "Acos": ("self", -1.0, 1.0, False, False),
     "Asin": ("self", -1.0, 1.0, False, False),
-    "Xlogy": ("other", 0.0, math.inf, False, False),
-    "Exp": ("result", -math.inf, math.inf, False, False),
-    "Log": ("self", 0.0, math.inf, False, True),
-    "Rsqrt": ("result", -math.inf, math.inf, False, True),
-    "Reciprocal": ("result", -math.inf, math.inf, False, True),
+    "Xlogy": ("other", 0.0, _NONE, False, False),
+    "Exp": ("result", _NONE, math.inf, False, False),
+    "Log": ("self", 0.0, _NONE, False, True),
+    "Rsqrt": ("result", _NONE, math.inf, False, True),
+    "Reciprocal": ("result", _NONE, math.inf, False, True),
     "Div": ("other", 0.0, 0.0, True, True),
 }  # fmt: skip
 
@@ -100,9 +101,9 @@ class Suspects:
                 continue
             value = saved_tensor(graph.nodes[at], saved)
             suspect = Suspect(path, graph.nodes[at].name(), saved, low, high, near)
-            if value is None or not value.is_cpu or (near and value.numel() == 1) or suspect in self.all:
+            if value is None or not value.is_cpu or value.is_complex() or (near and value.numel() == 1):
                 continue
-            if self._alarms.get(suspect, 0) < _MOST_ALARMS:
+            if suspect not in self.all and self._alarms.get(suspect, 0) < _MOST_ALARMS:
                 self.all.append(suspect)
         start = graph.nodes[-1] if len(graph) else None
         unknown = any(not lines.knows(start, suspect.path) for suspect in self.all if _at(suspect, start) is not None)
@@ -145,7 +146,13 @@ def _is_root(graph: Graph, at: int) -> bool:
 def _is_bad(suspect: Suspect, start: Any) -> bool:
     node = _at(suspect, start)
     value = None if node is None else saved_tensor(node, suspect.saved)
-    return value is not None and value.is_cpu and value.numel() > 0 and _reaches(value, suspect)
+    look = look_at(value) if value is not None and value.is_cpu else None
+    if value is None or look is None:
+        return False
+    if not suspect.near:
+        return look.low <= suspect.low or look.high >= suspect.high or math.isnan(look.low)
+    # Shards of a tensor are not compared here: ranks would have to exchange the answer.
+    return look.low <= suspect.low <= look.high and type(value) is Tensor and bool((value == suspect.low).any())
 
 
 def _at(suspect: Suspect, start: Any) -> Any:
@@ -156,12 +163,3 @@ def _at(suspect: Suspect, start: Any) -> Any:
         if number >= len(below) or (node := below[number][0]) is None:
             return None
     return node if node is not None and node.name() == suspect.name else None
-
-
-def _reaches(value: Tensor, suspect: Suspect) -> bool:
-    with torch.no_grad():
-        if suspect.near:
-            return bool((value == suspect.low).any())
-        if suspect.low > -math.inf and float(value.min()) <= suspect.low:
-            return True
-        return (suspect.high < math.inf or suspect.low == -math.inf) and float(value.max()) >= suspect.high
