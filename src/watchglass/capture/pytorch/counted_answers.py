@@ -108,16 +108,16 @@ class CountedAnswers:
 
     def _observed(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         forward = self._forward
-        if forward is None or not args or type(args[0]) is not Tensor:
+        if forward is None or not args or not _has_values(args[0]):
             return
         if operation is _LARGEST or operation is _TOPMOST:
             self._choose(args[0], _dim_of(operation, args, kwargs), result)
-        elif len(args) > 1 and type(args[1]) is Tensor:
+        elif len(args) > 1 and _has_values(args[1]):
             self._compare(forward, args[0], args[1], result)
 
     def _copied(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Keep a copy of chosen classes as well as these."""
-        if self._forward is None or not args or type(args[0]) is not Tensor or type(result) is not Tensor:
+        if self._forward is None or not args or not (_has_values(args[0]) and _has_values(result)):
             return
         number = _number_of(args[0], self._chosen)
         if number and result.numel() == args[0].numel() and not result.is_floating_point():
@@ -126,7 +126,7 @@ class CountedAnswers:
     def _choose(self, outputs: Tensor, dim: Any, result: Any) -> None:
         """Keep the classes of the largest outputs."""
         indices = result[1] if isinstance(result, tuple) and len(result) > 1 else result
-        if tuple(outputs.shape) not in self._shapes or type(indices) is not Tensor or indices.is_floating_point():
+        if tuple(outputs.shape) not in self._shapes or not _has_values(indices) or indices.is_floating_point():
             return
         axes = outputs.dim()
         axis = dim % axes if type(dim) is int else 0
@@ -155,6 +155,14 @@ class CountedAnswers:
             if share is not None:
                 forward.records.series.append(("accuracy", Role.METRIC, float(right.numel()), share))
             return
+
+
+def _has_values(value: Any) -> bool:
+    """Whether this is a tensor whose values are in one place: none of another class, sparse, or inside torch.func."""
+    try:
+        return type(value) is Tensor and value.data_ptr() >= 0
+    except RuntimeError:
+        return False
 
 
 def _dim_of(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
