@@ -78,9 +78,8 @@ def report(
     if not path or failure is None:
         return
     line = json.dumps({**failure.to_json(), "first": first, "trains": trains or environment.is_rank()}) + "\n"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-    with suppress(OSError):  # the launcher still sees the exit status
-        descriptor = os.open(path, flags, 0o600)
+    with suppress(OSError):  # the launcher is gone, or still sees the exit status
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
         try:
             os.write(descriptor, line.encode())
         finally:

@@ -28,7 +28,7 @@ class _UncaughtException(NamedTuple):
 
 
 class Failures:
-    """The file of one launch. It exists only once a process has failed, or has ended without a recorded step.
+    """The file of one launch: made here, so that a process that outlives the launch makes none.
 
     It is always on this machine, so that a dying process need not reach an object store.
 
@@ -41,6 +41,13 @@ class Failures:
     def __init__(self) -> None:
         self.path = os.path.join(tempfile.gettempdir(), f"watchglass-failures-{os.urandom(16).hex()}")
         self.variable = f"+{self.path}"
+        with suppress(OSError):  # without a file, the exit status remains
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+    def close(self) -> None:
+        """Delete the file."""
+        with suppress(OSError):
+            os.unlink(self.path)
 
     def take(self, exit_status: int) -> tuple[Failure | None, Sighting | None]:
         """The failure of the run, None for exit status 0, and what was seen of frameworks; deletes the file.
@@ -49,8 +56,7 @@ class Failures:
             exit_status: Exit status of the process that the launcher started, as a shell reports it.
         """
         lines = self._read()
-        with suppress(OSError):
-            os.unlink(self.path)
+        self.close()
         exceptions = [exception for exception in map(_exception, lines) if exception is not None]
         failure = None if exit_status == 0 else replace(_reason(exceptions, exit_status), exit_status=exit_status)
         sightings = (Sighting.from_json(line.get("sighting")) for line in lines)

@@ -193,7 +193,6 @@ def launch(
     config = replace(job.evaluator, run=run, attempt=attempt) if leads and job.evaluator else None
     if leads:
         started(run, attempt)
-    failures = Failures()
     begin = time.monotonic()
     sampling, evaluation = _Sampling(job.sampler(run, attempt), report), _Evaluation(config, report)
 
@@ -201,7 +200,12 @@ def launch(
         evaluation.look()
         sampling.look()
 
-    with SignalWatch(_group_sender()) as signals, closing(evaluation), closing(sampling):
+    with (
+        SignalWatch(_group_sender()) as signals,
+        closing(evaluation),
+        closing(sampling),
+        closing(Failures()) as failures,
+    ):
         environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.variable}
         ended = run_training(job.command, environ, signals, look)
         seconds = time.monotonic() - begin

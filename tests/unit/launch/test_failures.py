@@ -6,6 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
+from watchglass.capture import process_failure
+from watchglass.config import environment
 from watchglass.launch.failures import Failures
 from watchglass.records import Failure, Sighting
 
@@ -21,6 +25,7 @@ def report(failures: Failures, process: str, message: str, *, trains: bool, wall
 
 def test_the_exception_of_the_process_that_was_started() -> None:
     failures = Failures()
+    assert Path(failures.path).stat().st_mode & 0o077 == 0
     report(failures, MAIN, "bad batch", trains=True, wall_ns=1)
     found = failures.take(1)[0]
     assert found is not None
@@ -64,6 +69,7 @@ def test_what_is_no_report_is_left_out(tmp_path: Path) -> None:
 
 def test_a_pipe_or_a_link_in_its_place_is_not_read(tmp_path: Path) -> None:
     failures = Failures()
+    os.unlink(failures.path)
     os.mkfifo(failures.path)
     assert failures.take(1)[0] == Failure("exit", exit_status=1)
     Path(tmp_path / "other").write_text("{}")
@@ -83,4 +89,15 @@ def test_what_processes_without_a_step_have_seen_is_added_up() -> None:
 
 
 def test_nothing_is_known_of_a_launch_whose_processes_reported_nothing() -> None:
-    assert Failures().take(0) == (None, None)
+    failures = Failures()
+    assert failures.take(0) == (None, None)
+    assert not os.path.lexists(failures.path)
+
+
+def test_a_process_that_outlives_the_launch_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = Failures()
+    monkeypatch.setenv(environment.FAILURES, failures.variable)
+    process_failure.report(ValueError("bad batch"), trains=True)
+    assert failures.take(1)[0] is not None
+    process_failure.report(ValueError("too late"), trains=True)
+    assert not os.path.lexists(failures.path)

@@ -154,10 +154,11 @@ def _take_first():
 
 def _report_end(first):
     """Report to the launcher how this process ends, and what it has seen if it has recorded nothing."""
+    _report_failure(first)
     try:
-        _report_failure(first)
-    finally:
         _report_sighting(first)
+    except Exception:
+        return  # the verdict says less
 
 
 def _report_sighting(first):
@@ -170,13 +171,12 @@ def _report_sighting(first):
     recorded, backwards = session.recorded() if session is not None else (False, 0)
     if not recorded:
         line = '{"sighting": {"frameworks": [%s], "backwards": %d}}\n'
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        # The launcher has made the file, and deletes it at its end.
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
         try:
-            file = os.open(path, flags, 0o600)
             os.write(file, (line % (", ".join(map('"{}"'.format, names)), backwards)).encode())
+        finally:
             os.close(file)
-        except OSError:
-            return  # the verdict says less
 
 
 def _report_failure(first):
