@@ -12,7 +12,7 @@ from watchglass.errors import FormatVersionError, MissingFileError, NotARunError
 from watchglass.record import harvest
 from watchglass.records import count
 from watchglass.run import Run
-from watchglass.store import Claim, is_alive, open_store, owners_of_rings
+from watchglass.store import Claim, is_alive, open_store, owners_of_rings, read_manifest
 
 
 def recover(run: str) -> bool:
@@ -32,12 +32,22 @@ def recover(run: str) -> bool:
     except (FormatVersionError, MissingFileError, NotARunError):
         return False
     except (WatchglassError, OSError) as error:
-        print_warning(f"{run}: could not recover the last steps of a killed process: {error}")
+        if _has_manifest(run):
+            print_warning(f"{run}: could not recover the last steps of a killed process: {error}")
         return False
     for each in found:
         what = count(each.steps, "step") if each.steps else count(each.objects, "object")
         print_note(f"{run}: recovered the last {what} of {each.worker}, which was killed")
     return bool(found)
+
+
+def _has_manifest(run: str) -> bool:
+    try:
+        with closing(open_store(run)) as store:
+            read_manifest(store)
+    except (WatchglassError, OSError):
+        return False
+    return True
 
 
 def mention_unrecovered(path: str, run: Run) -> None:

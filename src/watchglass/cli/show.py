@@ -51,6 +51,8 @@ def show(
                 rows = Runs(found.location, listed).table().rows()
         except MissingFileError:
             raise error from None
+        if [each.location for each in found.listed] == [run]:
+            raise error  # a run whose manifest is damaged
         _print_runs(console, f"{run}: {count(len(found), 'run')}", rows)
         _print_others(console, run, found.listed[: len(found) - len(listed)])
         return

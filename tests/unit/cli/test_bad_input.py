@@ -182,6 +182,14 @@ def test_a_run_of_the_future_is_refused_with_the_cure(watchglass: Watchglass, he
     assert "upgrade watchglass" in watchglass("check", healthy).error
 
 
+@pytest.mark.parametrize("verb", ["show", "check", "explain"])
+def test_a_run_with_a_damaged_manifest_is_an_error_for_each_verb(
+    watchglass: Watchglass, healthy: Path, verb: str
+) -> None:
+    (healthy / "run.json").write_text("{" * 9)
+    assert "its run.json is not JSON" in watchglass(verb, healthy).error
+
+
 def test_debug_shows_where(watchglass: Watchglass) -> None:
     said = watchglass("check", "nowhere", "--debug")
     assert said.status == 2

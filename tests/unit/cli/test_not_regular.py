@@ -101,6 +101,16 @@ def test_every_command_answers_at_once(
             assert "Traceback" not in said.err
 
 
+@pytest.mark.parametrize("kind", ["fifo", "loop", "folder"])
+@pytest.mark.parametrize("verb", ["show", "check", "explain"])
+def test_a_manifest_that_is_no_file_is_an_error_of_one_line(
+    tmp_path: Path, watchglass: Watchglass, verb: str, kind: str
+) -> None:
+    plant(tmp_path / "bad/run.json", kind)
+    said = watchglass(verb, tmp_path / "bad").error
+    assert "run.json" in said or "holds no runs" in said
+
+
 @pytest.mark.parametrize(
     ("place", "kind"),
     [("attempts/0000/attempt.json", "fifo"), ("journal/00000000", "fifo"), ("journal/judged", "folder")],

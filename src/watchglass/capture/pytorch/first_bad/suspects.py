@@ -159,7 +159,7 @@ def _at(suspect: Suspect, start: Any) -> Any:
     """The node of a suspect in the graph of a loss; None where there is another in its place."""
     node = start
     for number in suspect.path:
-        below = node.next_functions
+        below = () if node is None else node.next_functions
         if number >= len(below) or (node := below[number][0]) is None:
             return None
     return node if node is not None and node.name() == suspect.name else None
