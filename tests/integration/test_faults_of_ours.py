@@ -214,9 +214,10 @@ def compiled(watch: Callable[[nn.Module], None]) -> Any:
     return seen, model, optimizer
 
 
+#: The shortest first: what is broken in it is not broken again in the next one.
 RUNS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "with everything": (with_everything, {"collections": EVERYTHING, "save_interval": 2}),
     "steadily": (steadily, {"save_interval": 16}),
+    "with everything": (with_everything, {"collections": EVERYTHING, "save_interval": 2}),
     "compiled": (compiled, {"collections": EVERYTHING, "save_interval": 4}),
 }
 
@@ -237,18 +238,29 @@ def outcome(script: Callable[..., Any], path: Path | None, observer: Observer | 
     return {**result, "random state": torch.get_rng_state().numpy().tobytes()}
 
 
+@pytest.fixture(scope="module")
+def healthy_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Observer]]:
+    """The outcome of each script, and what was seen of it watched: the same outcome, and nothing past the guard."""
+    runs = {}
+    for name, (script, settings) in RUNS.items():
+        bare, healthy = outcome(script, None), Observer()
+        assert outcome(script, tmp_path_factory.mktemp("healthy") / "run", healthy, **settings) == bare
+        assert healthy.unguarded == set()
+        runs[name] = bare, healthy
+    return runs
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_fault_in_any_callable_leaves_the_run_as_it_is(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, name: str, healthy_runs: dict[str, tuple[Any, Observer]], caplog: pytest.LogCaptureFixture
 ) -> None:
     script, settings = RUNS[name]
-    bare = outcome(script, None)
-    healthy = Observer()
-    assert outcome(script, tmp_path / "healthy", healthy, **settings) == bare
-    assert healthy.unguarded == set()
+    bare, healthy = healthy_runs[name]
     # A compiled run takes long, and what is called in it as in an eager one is broken in the other runs.
     broken_here = healthy.compiled if script is compiled else healthy.guarded
+    if script is with_everything:
+        broken_here = broken_here - healthy_runs["steadily"][1].guarded
     assert len(broken_here) > 10
     harmed, unheard, missed = [], [], []
     for number, function in enumerate(sorted(broken_here)):
