@@ -276,6 +276,7 @@ def test_a_cluster_of_ones_own_listens_to_no_other_host_and_a_signal_ends_all_of
     await_file(tmp_path, "at-*", process)
     assert_no_other_host_is_listened_to(process)
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    (tmp_path / "go").touch()  # following ends with what is under way
     out, err = process.communicate(timeout=240)
     assert (out == "") == (verb == "check")
     assert "Traceback" not in err
