@@ -19,7 +19,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 #: Rows of a weight that are compared, and values of each. Of an embedding, training changes the rows that it uses.
 _ROWS, _VALUES = 8, 4
 _MOST_OF_A_SHAPE = 1024
-_MOST_SHAPES = 4096
+_MOST_SHAPES = 512
 
 
 class DrawnWeights:
@@ -54,20 +54,22 @@ class _Samples:
     """A few values of each of many tensors, by shape."""
 
     def __init__(self) -> None:
-        self._values: dict[torch.Size, deque[tuple[float, ...]]] = {}
+        # As bytes of float64: a model that is frozen has each of its weights compared with all of its shape.
+        self._values: dict[torch.Size, deque[bytes]] = {}
 
     def add(self, tensor: Tensor) -> None:
         if _is_readable(tensor):
             if len(self._values) >= _MOST_SHAPES:
                 self._values.clear()
-            self._values.setdefault(tensor.shape, deque(maxlen=_MOST_OF_A_SHAPE)).append(tuple(_few(tensor).tolist()))
+            values = _few(tensor).cpu().double().numpy().tobytes()
+            self._values.setdefault(tensor.shape, deque(maxlen=_MOST_OF_A_SHAPE)).append(values)
 
     def __contains__(self, tensor: Tensor) -> bool:
         """Whether one of them had the values of this tensor, which the script may have converted since."""
         values = self._values.get(tensor.shape)
         if not values or not _is_readable(tensor):
             return False
-        known = torch.tensor(list(values), dtype=torch.float64).to(tensor.dtype)
+        known = torch.frombuffer(bytearray().join(values), dtype=torch.float64).view(len(values), -1).to(tensor.dtype)
         return bool((known == _few(tensor).cpu()).all(1).any())
 
 
