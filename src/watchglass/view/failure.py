@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from watchglass.records import Failure
+from watchglass.records import Failure, Verdict
 from watchglass.view.text import printable
 
 #: Typical reasons for a signal that the script does not send.
@@ -45,13 +45,15 @@ def ended_how(failure: Failure) -> str:
     return sentence if failure.kind == "interrupt" else f"failed: {sentence}"
 
 
-def failure_lines(failure: Failure) -> list[tuple[str, str]]:
-    """Further lines, each with a label: the line of the script, typical reasons for the signal."""
-    lines = []
+def failure_lines(verdict: Verdict) -> list[tuple[str, str]]:
+    """Further lines, each with a label: the line of the script, typical reasons for the signal. None of other runs."""
+    failure, lines = verdict.failure, []
+    if failure is None:
+        return []
     if failure.source:
         lines.append(("at", f"{_where(failure)}: {printable(failure.source)}"))
     hint = _HINTS.get(_signal(failure)) if failure.kind == "signal" else _NOTES.get(failure.kind)
-    if hint is not None:
+    if hint is not None and (verdict.train_steps or failure.kind != "interrupt"):
         lines.append(("note", hint))
     return lines
 

@@ -94,8 +94,7 @@ def render_report(run: Run, verdict: Verdict) -> str:
 
 def _summary(run: Run, verdict: Verdict) -> str:
     severity = tone(verdict)
-    failure = failure_lines(verdict.failure) if verdict.failure is not None else ()
-    shown = (*(text for _, text in failure), *closing(verdict), *(str(seam) for seam in run.seams))
+    shown = (*(text for _, text in failure_lines(verdict)), *closing(verdict), *(str(seam) for seam in run.seams))
     lines = "".join(f"<li>{escaped(line)}</li>" for line in shown)
     return (
         f'<header class="{severity or "healthy"}"><p class="brand">watchglass</p>'

@@ -147,8 +147,8 @@ def outline(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = Fa
 
 def heading(verdict: Verdict) -> list[TextRow]:
     """The verdict in one line, and for a failed run the line of the script that failed."""
-    lines = failure_lines(verdict.failure) if verdict.failure is not None else []
-    return [TextRow(headline(verdict), style=STYLES[tone(verdict)]), *(TextRow(text, label) for label, text in lines)]
+    lines = (TextRow(text, label) for label, text in failure_lines(verdict))
+    return [TextRow(headline(verdict), style=STYLES[tone(verdict)]), *lines]
 
 
 def diagnosis_row(position: int, diagnosis: Diagnosis) -> TextRow:

@@ -79,6 +79,12 @@ def test_a_run_that_failed_before_its_first_step(healthy_verdict: Verdict) -> No
     assert headline(failed) == "failed before its first step: ValueError: bad batch (train.py:12)"
 
 
+def test_steps_before_an_interrupt_are_spoken_of_only_if_there_are_any(healthy_verdict: Verdict) -> None:
+    interrupted = replace(healthy_verdict, status="failed", failure=Failure("interrupt", "KeyboardInterrupt"))
+    assert "the steps before it were recorded" in verdict_text(interrupted)
+    assert "recorded" not in verdict_text(replace(interrupted, train_steps=0))
+
+
 def test_a_line_says_which_workers_of_a_script_that_ended_well_ended_early(healthy_verdict: Verdict) -> None:
     lost = tuple(Failure("lost", worker=f"worker_{rank}") for rank in range(2))
     early = replace(healthy_verdict, ended_early=(*lost, replace(BAD, worker="worker_2")))
