@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from watchglass.records import Diagnosis, Finding, Mode, RankedCause, Severity
@@ -36,7 +37,11 @@ _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "predic
 
 
 def diagnose(
-    findings: Iterable[Finding], knowledge: Knowledge | None = None, *, survived: Container[str] = ()
+    findings: Iterable[Finding],
+    knowledge: Knowledge | None = None,
+    *,
+    survived: Container[str] = (),
+    part: Callable[[Finding], Hashable] | None = None,
 ) -> tuple[Diagnosis, ...]:
     """The diagnoses of findings, worst first, then those with a proven cause, then in the order of :func:`importance`.
 
@@ -52,12 +57,16 @@ def diagnose(
     each diagnosis of it, also if it speaks against it, and its headline. Workers share their gradients. So findings of
     bad values on other workers at the same step join too, and count for causes.
 
+    What happens in one part of a run explains nothing in another one. Only groups of several parts that have the same
+    likeliest cause are one diagnosis: the same program has it each time.
+
     Args:
         findings: In any order.
         knowledge: The knowledge for this run (see :meth:`Knowledge.where`); the built-in knowledge if None.
         survived: Ids of findings of what ends a run, that did not end this one.
+        part: The part of the run that a finding is about (see :class:`PartsOfRun`); None for a run of one part.
     """
-    return _Diagnosing(knowledge or built_in_knowledge(), survived).diagnose(findings)
+    return _Diagnosing(knowledge or built_in_knowledge(), survived, part or (lambda finding: 0)).diagnose(findings)
 
 
 def importance(findings: Sequence[Finding], knowledge: Knowledge, survived: Container[str] = ()) -> _Importance:
@@ -83,13 +92,35 @@ def importance(findings: Sequence[Finding], knowledge: Knowledge, survived: Cont
 class _Diagnosing:
     """One diagnosis after the other, with one knowledge."""
 
-    def __init__(self, knowledge: Knowledge, survived: Container[str]) -> None:
+    def __init__(self, knowledge: Knowledge, survived: Container[str], part: Callable[[Finding], Hashable]) -> None:
         self._knowledge = knowledge
         self._survived = survived
+        self._part = part
         self._known_support: dict[tuple[str, ...], dict[str, float]] = {}
 
     def diagnose(self, findings: Iterable[Finding]) -> tuple[Diagnosis, ...]:
         ordered = sorted(findings, key=_order)
+        parts: dict[Hashable, list[Finding]] = {}
+        for finding in ordered:
+            parts.setdefault(self._part(finding), []).append(finding)
+        joined: dict[Hashable, tuple[list[Finding], list[Finding]]] = {}
+        for own in parts.values():
+            times: Counter[Hashable] = Counter()
+            for disease, group, consequences in self._groups(own):
+                times[disease] += 1
+                alike = joined.setdefault((disease, times[disease]), ([], []))
+                alike[0].extend(group)
+                alike[1].extend(consequences)
+        found = [
+            (importance(group, self._knowledge, self._survived), self._diagnosis(group, consequences))
+            for group, consequences in joined.values()
+        ]
+        proven = self._proven(ordered)
+        found.sort(key=lambda each: (-each[1].severity.rank, _unproven(each[1], proven), each[0]))
+        return tuple(diagnosis for _, diagnosis in found)
+
+    def _groups(self, ordered: Sequence[Finding]) -> Iterator[tuple[Hashable, list[Finding], list[Finding]]]:
+        """Of one part of a run: its diseases, each with its findings and with those that only follow from it."""
         broken = self._broken(ordered)
         rest: list[Finding] = []
         after: dict[_Trained, list[Finding]] = {}
@@ -99,7 +130,6 @@ class _Diagnosing:
                 after.setdefault(_trained(finding), []).append(finding)
             else:
                 rest.append(finding)
-        found: list[tuple[_Importance, Diagnosis]] = []
         while best := self._best_cause(rest):
             group = self._with_broken(self._explained(rest, best), broken)
             rest = _without(rest, group)
@@ -107,14 +137,9 @@ class _Diagnosing:
             begun = self._begun(group, likeliest)
             led_to = [finding for finding in rest if self._follows(finding, begun, likeliest)]
             rest = _without(rest, led_to)
-            diagnosis = self._diagnosis(group, [*led_to, *_after([*group, *led_to], broken, after)])
-            found.append((importance(group, self._knowledge, self._survived), diagnosis))
+            yield likeliest, group, [*led_to, *_after([*group, *led_to], broken, after)]
         for group in self._by_subject(rest, broken):
-            diagnosis = self._diagnosis(group, _after(group, broken, after))
-            found.append((importance(group, self._knowledge, self._survived), diagnosis))
-        proven = self._proven(ordered)
-        found.sort(key=lambda each: (-each[1].severity.rank, _unproven(each[1], proven), each[0]))
-        return tuple(diagnosis for _, diagnosis in found)
+            yield _subject(group[0]), group, _after(group, broken, after)
 
     def _broken(self, ordered: Sequence[Finding]) -> dict[_Trained, list[Finding]]:
         """By attempt and model, the errors of the first step at which values became NaN or infinite, or diverged."""
@@ -259,7 +284,6 @@ class _Diagnosing:
         support = self._support(group)
         ranked = self._ranking(group)[:_MOST_CAUSES]
         ranked = [name for name in ranked if name == ranked[0] or _score(support[name]) >= _LEAST_SCORE]
-        causes = tuple(self._ranked(name, support[name], group) for name in ranked)
         # The headline shows the finding that people notice first (a non-finite value), else the best evidence for the
         # cause; the chain of symptoms shows the findings before it.
         best = ranked[0] if ranked else ""
@@ -271,6 +295,7 @@ class _Diagnosing:
                 [-n for n in _when(f)],
             ),
         )  # fmt: skip
+        causes = tuple(self._ranked(name, support[name], group, key) for name in ranked)
         chain = sorted([*group, *consequences], key=_order)
         title = _title(causes) or f"{key.rule} has found something"
         since = [finding.message for finding in consequences if self._knowledge.of_machine(finding.symptoms)]
@@ -287,12 +312,12 @@ class _Diagnosing:
             models=tuple(sorted({finding.model for finding in chain if finding.model is not None})),
         )
 
-    def _ranked(self, name: str, odds: float, group: Sequence[Finding]) -> RankedCause:
+    def _ranked(self, name: str, odds: float, group: Sequence[Finding], key: Finding) -> RankedCause:
         supporting = [finding for finding in group if self._support_of(finding).get(name, 0.0) > 0]
         evidence, against = self._evidence(name, group)
         return RankedCause(
             self._knowledge.cause(name), _score(odds), _since(supporting or group), evidence, against,
-            self._advice(name, group),
+            self._advice(name, group, key),
         )  # fmt: skip
 
     def _evidence(self, cause: str, group: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -320,30 +345,47 @@ class _Diagnosing:
             sentences[1].extend(f"{rule} has found nothing" for rule in quiet)
         return _counted(sentences[0]), _counted(sentences[1])
 
-    def _advice(self, cause: str, group: Sequence[Finding]) -> tuple[str, ...]:
+    def _advice(self, cause: str, group: Sequence[Finding], key: Finding) -> tuple[str, ...]:
         """Sentences with numbers if these are known, then the general ones, then those of custom rules."""
         stated = [finding.evidence.get("already") for finding in group]
         already = {name for names in stated if isinstance(names, list) for name in names if isinstance(name, str)}
-        sentences = list(self._knowledge.advise(cause, self._known(cause, group), already))
+        sentences = list(self._knowledge.advise(cause, self._known(cause, group, key), already))
         for finding in group:
             usual = self._knowledge.cause(finding.causes[0]).what_to_try if finding.causes else ()
             if self._support_of(finding).get(cause, 0.0) > 0 and not set(finding.what_to_try) <= set(usual):
                 sentences += finding.what_to_try
         return tuple(dict.fromkeys(sentences))[:_MOST_ADVICE]
 
-    def _known(self, cause: str, group: Sequence[Finding]) -> dict[str, Any]:
-        """Values of the findings for the placeholders of concrete advice; of evidence, the earliest value counts."""
-        known: dict[str, Any] = {}
-        for finding in group:
-            for name, value in finding.evidence.items():
-                known.setdefault(name, value)
+    def _known(self, cause: str, group: Sequence[Finding], key: Finding) -> dict[str, Any]:
+        """Values of the findings about one model, for the placeholders of concrete advice.
+
+        The model is the one of the headline if its findings support the cause. Of evidence, the earliest value counts;
+        what is scaled and what tells the factor come from one finding if one has both.
+        """
         # The first of those with the highest support: `max` keeps the first of equals.
-        best = max(group, key=lambda finding: self._support_of(finding).get(cause, 0.0))
+        best = max(
+            group,
+            key=lambda each: (
+                self._alike(each, key) and self._support_of(each).get(cause, 0.0) > 0,
+                self._support_of(each).get(cause, 0.0),
+            ),
+        )
+        own = [finding for finding in group if finding.model is None or self._alike(finding, best)]
+        known: dict[str, Any] = {}
+        for names in [*self._knowledge.scaled_by(), ()]:
+            for finding in own:
+                if all(name in finding.evidence for name in names):
+                    for name in names or finding.evidence:
+                        known.setdefault(name, finding.evidence[name])
         tensor = next(iter(best.tensors), "").rpartition("/")[2]
         return {
             **known, "step": best.step, "mode": _MODES.get(best.mode, ""), "worker": best.worker,
             "tensor": tensor,
         }  # fmt: skip
+
+    def _alike(self, finding: Finding, other: Finding) -> bool:
+        """Whether two findings are about one model in one attempt."""
+        return (*_trained(finding), self._part(finding)) == (*_trained(other), self._part(other))
 
 
 def _unproven(diagnosis: Diagnosis, proven: frozenset[str]) -> bool:

@@ -11,6 +11,7 @@ from watchglass.diagnose.crash import with_crash
 from watchglass.diagnose.diagnosis import diagnose, importance
 from watchglass.diagnose.hardly_examined import with_hardly_examined
 from watchglass.diagnose.memory import growing_memory
+from watchglass.diagnose.parts_of_run import PartsOfRun
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.record import recovered_steps
 from watchglass.records import (
@@ -82,7 +83,7 @@ def verdict(
         run=run.location,
         status=_status(run, findings, ending, unjudged, steps, stopped=stopped, missing=missing),
         diagnoses=with_crash(
-            diagnose(findings, knowledge.where(unfit, quiet), survived=survived),
+            diagnose(findings, knowledge.where(unfit, quiet), survived=survived, part=PartsOfRun(run)),
             None if stopped else ending.failure,
             steps,
         ),

@@ -24,7 +24,7 @@ def leaders_of(run: Run) -> tuple[str | None, ...]:
 
     ``(None,)``, the first worker, where there is only one.
     """
-    alone = {name: _trains_alone(run.worker(name)) for name in run.workers} if len(run.workers) > 1 else {}
+    alone = {name: run.worker(name).trains_alone for name in run.workers} if len(run.workers) > 1 else {}
     together = next((name for name, by_itself in alone.items() if not by_itself), None)
     found = tuple(name for name, by_itself in alone.items() if by_itself or name == together)
     return found if len(found) > 1 else (None,)
@@ -62,11 +62,6 @@ def examined_steps(run: Run) -> ExaminedSteps:
     first = int(steps[0])
     gaps = np.flatnonzero(np.diff(steps) != 1)
     return ExaminedSteps(len(steps), first, first + (int(gaps[0]) + 1 if len(gaps) else len(steps)))
-
-
-def _trains_alone(worker: Worker) -> bool:
-    joined = [event for event in worker.lifecycle if event.get("event") == "joined"]
-    return bool(joined) and joined[-1].get("alone") is True
 
 
 def models_of(run: Run) -> tuple[ModelSummary, ...]:

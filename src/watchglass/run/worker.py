@@ -90,6 +90,12 @@ class Worker:
         return bool(events) and events[-1]["event"] == "left"
 
     @property
+    def trains_alone(self) -> bool:
+        """Whether it trains separately from all other workers, as a process of a pool does."""
+        joined = [event for event in self.tables.lifecycle if event.get("event") == "joined"]
+        return bool(joined) and joined[-1].get("alone") is True
+
+    @property
     def ended(self) -> bool:
         """Whether it has ended: it has left, or a newer attempt continued without it."""
         return self._over or self.left

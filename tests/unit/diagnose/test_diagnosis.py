@@ -51,7 +51,7 @@ def test_a_divergence_is_one_disease_with_its_chain() -> None:
         (0.002, "try 0.5; the update ratio was 10^-2.7, healthy is 10^-3"),
         (0.01, "try 0.5; the update ratio was 10^-2.0, healthy is 10^-3"),
         (2.0, "try 0.002; the update ratio was 10^0.3, healthy is 10^-3"),
-        (1e9, "try 5e-06; the update ratio was 10^9.0, healthy is 10^-3"),
+        (1e9, "try 1e-05; the update ratio was 10^9.0, healthy is 10^-3"),
         (float("nan"), "try 0.5"),
         ("many", "try 0.5"),
     ],
@@ -66,6 +66,64 @@ def test_no_rate_is_lowered_whose_updates_are_small() -> None:
     evidence = {"learning_rate": 5.0, "optimizer": "SGD", "update_ratio": 5e-4}
     (diagnosis,) = diagnose([finding("ExplodingGradient", 2, ("gradient_growth",), evidence=evidence)])
     assert diagnosis.what_to_try[0] == "Lower the learning rate by a factor of 10"
+
+
+def test_no_rate_is_lowered_beyond_what_trains() -> None:
+    evidence = {"learning_rate": 1e-5, "optimizer": "SGD", "update_ratio": 2.0}
+    (diagnosis,) = diagnose([finding("ExplodingGradient", 2, ("gradient_growth",), evidence=evidence)])
+    assert diagnosis.what_to_try[0] == "Lower the learning rate by a factor of 10"
+
+
+def test_a_rate_is_scaled_by_the_ratio_that_was_measured_with_it() -> None:
+    findings = [
+        finding("LossIncreasing", 2, ("loss_rising",), evidence={"learning_rate": 1e-4, "optimizer": "SGD"}),
+        finding("WeightUpdateRatio", 90, ("update_ratio_extreme",), evidence={"learning_rate": 2.0, "update_ratio": 1}),
+    ]
+    (diagnosis,) = diagnose(findings)
+    assert diagnosis.what_to_try[0] == (
+        "Learning rate 2 with SGD: try 0.002; the update ratio was 10^0.0, healthy is 10^-3"
+    )
+
+
+DEAD, RATE = ("all_units_dead",), ("loss_diverged", "update_ratio_extreme")
+
+
+def of_model(model: int, step: int, symptoms: tuple[str, ...], **evidence: object) -> Finding:
+    rule = "DeadRelu" if symptoms == DEAD else "LossIncreasing"
+    return finding(
+        rule, step, symptoms, model=model, id=f"{rule}@{step} of {model}", severity=Severity.ERROR, evidence=evidence
+    )  # fmt: skip
+
+
+def test_faults_of_models_that_cannot_affect_each_other_are_different_diagnoses() -> None:
+    dead = of_model(0, 7, DEAD, learning_rate=0.01)
+    diverged = of_model(1, 202, RATE, learning_rate=5.0, update_ratio=2.5, optimizer="SGD")
+    apart = diagnose([dead, diverged], part=lambda each: each.model)
+    assert [each.models for each in apart] == [(0,), (1,)]
+    assert [each.causes[0].cause.id for each in apart] == ["dying_relu", "learning_rate_too_high"]
+    assert apart[1].what_to_try[0].startswith("Learning rate 5 with SGD: try 0.002;")
+    # Of two that are trained in turns, as a generator and its critic, one may be the consequence of the other.
+    (together,) = diagnose([replace(dead, step=203, global_step=203), diverged])
+    assert together.models == (0, 1)
+
+
+def test_one_fault_of_several_models_is_one_diagnosis_with_the_numbers_of_one_of_them() -> None:
+    folds = [
+        of_model(0, 9, RATE, learning_rate=5.0, update_ratio=2.5, optimizer="SGD"),
+        of_model(1, 202, RATE, learning_rate=9.0, update_ratio=3e3, optimizer="Adam"),
+        of_model(2, 402, DEAD),
+    ]
+    both, dead = diagnose(folds, part=lambda each: each.model)
+    assert (both.models, dead.models) == ((0, 1), (2,))
+    assert both.what_to_try[0].startswith("Learning rate 5 with SGD: try 0.002;")
+
+
+def test_advice_has_the_numbers_of_the_model_of_the_headline() -> None:
+    shown = of_model(0, 9, RATE, learning_rate=5.0, optimizer="SGD")
+    other = of_model(1, 4, ("gradient_growth",), learning_rate=0.01, update_ratio=2e3)
+    (diagnosis,) = diagnose([replace(other, severity=Severity.WARNING), shown])
+    assert diagnosis.headline.endswith("LossIncreasing at 9")
+    assert diagnosis.what_to_try[0] == "Learning rate 5 with SGD: try 0.5"
 
 
 def test_a_learning_rate_that_is_too_low_is_raised() -> None:

@@ -214,6 +214,11 @@ class Knowledge:
             for symptom in symptoms
         )
 
+    def scaled_by(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of the numbers that advice scales and the measured numbers that tell the factor."""
+        scalings = [each.scaling for each in self.placeholders.values() if each.scaling is not None]
+        return tuple(dict.fromkeys((each.number, each.by) for each in scalings))
+
     def cause(self, name: str) -> Cause:
         """The cause with an identifier; for an unknown one, a cause with only a title made of it."""
         return self.causes.get(name) or Cause(name, name.replace("_", " "), "", ())

@@ -192,11 +192,13 @@ def _placeholders(table: Mapping[str, Any], known: Mapping[str, Placeholder]) ->
 
 def _scaling(key: str, row: Mapping[str, Any]) -> Scaling | None:
     given = [name for name in ("scale", "by", "healthy", "decades") if name in row]
-    if not given and "most" not in row:
+    if not given and not {"most", "least"} & row.keys():
         return None
     if len(given) < 4 or "log10_of" in row:
         raise _Wrong(key, "must have all of scale, by, healthy and decades and no log10_of, or only one of the two")
-    return Scaling(row["scale"], row["by"], row["healthy"], row["decades"], row.get("most", math.inf))
+    return Scaling(
+        row["scale"], row["by"], row["healthy"], row["decades"], row.get("most", math.inf), row.get("least", 0.0)
+    )
 
 
 def _check_sources(key: str, placeholder: Placeholder, known: Mapping[str, Placeholder]) -> None:
@@ -328,7 +330,7 @@ _KEYS: dict[str, tuple[_Readers, _Readers]] = {
         {"kind": _kind, "means": _text},
         {
             "otherwise": _text, "log10_of": _text, "scale": _text, "by": _text, "healthy": _above_0,
-            "decades": _decades, "most": _above_0,
+            "decades": _decades, "most": _above_0, "least": _above_0,
         },
     ),
 }  # fmt: skip

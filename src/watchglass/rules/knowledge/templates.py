@@ -28,6 +28,7 @@ class Scaling:
         healthy: Healthy value of the measured number, above 0.
         decades: Lowest and highest power of ten of the factor.
         most: Upper limit of the result.
+        least: Lower limit of the result, at least 0.
     """
 
     number: str
@@ -35,9 +36,10 @@ class Scaling:
     healthy: float
     decades: tuple[int, int]
     most: float = math.inf
+    least: float = 0.0
 
     def of(self, number: float, measured: float | None) -> float | None:
-        """The scaled number, with one significant digit; None if it cannot be scaled, or is at its limit.
+        """The scaled number, with one significant digit; None if it cannot be scaled, or is at its limit already.
 
         If ``measured`` is unknown, the factor is the one of its limits that is nearer to 1. If all allowed factors
         lower the number, or all raise it, and ``measured`` asks for the opposite, there is no result.
@@ -53,10 +55,10 @@ class Scaling:
                 return None
             power = min(max(power, low), high)
         try:
-            scaled = min(float(f"{number * 10.0**power:.1g}"), self.most)
+            scaled = min(max(float(f"{number * 10.0**power:.1g}"), self.least), self.most)
         except OverflowError:
             return None
-        return None if power > 0 and number >= self.most else scaled
+        return None if (number >= self.most if power > 0 else number <= self.least) else scaled
 
 
 @dataclass(frozen=True)
