@@ -52,6 +52,12 @@ class Rise(NamedTuple):
         return self.times > times if self.times is not None else self.spreads > spreads
 
     @property
+    def evidence(self) -> dict[str, float]:
+        """The numbers of :attr:`words`."""
+        beyond = {"times": self.times} if self.times is not None else {"spreads": self.spreads}
+        return {"at_start": self.level, "now": self.now, **beyond}
+
+    @property
     def words(self) -> str:
         """``"41 times the 2.3 at the start"``, ``"25 times their spread above the -0.1 at the start"``."""
         if self.times is not None:

@@ -214,12 +214,21 @@ def progress(start: list[float], recent: npt.NDArray[np.float64]) -> float:
 
 def loss_words(start: list[float], recent: npt.NDArray[np.float64]) -> str:
     """``", and the loss is 2.1 in the median of the last 16, after 2.3 at the start"``; "" where none is known."""
-    if not start or not len(recent):
-        return ""
-    lowest = min(*start, float(np.min(recent)))
+    known = loss_evidence(start, recent)
     over = f" in the median of the last {len(recent)}" if len(recent) > 1 else ""
-    began = levels.level(start, lowest=lowest)
-    return f", and the loss is {median(recent.tolist()):.3g}{over}, after {began:.3g} at the start"
+    return f", and the loss is {known['loss']:.3g}{over}, after {known['first_loss']:.3g} at the start" if known else ""
+
+
+def loss_evidence(start: list[float], recent: npt.NDArray[np.float64]) -> dict[str, float]:
+    """The numbers of :func:`loss_words`; none where no loss is known."""
+    if not start or not len(recent):
+        return {}
+    lowest = min(*start, float(np.min(recent)))
+    return {
+        "loss": median(recent.tolist()),
+        "last_losses": len(recent),
+        "first_loss": levels.level(start, lowest=lowest),
+    }
 
 
 def remember_start(start: list[float], value: float | None, length: int = 8) -> None:

@@ -35,6 +35,7 @@ from watchglass.store import open_store
 from watchglass.tables import JointStep, Readable, StepView, Written
 from watchglass.testing import Batch, Silence, Step, build_run
 from watchglass.testing.layers import Modules
+from watchglass.testing.sentence_numbers import unmeasured_numbers
 
 #: What a message says only of a value that is so.
 _NOT_FINITE = re.compile(r"\b(is|became) (now )?(NaN|infinite)\b")
@@ -49,13 +50,20 @@ def views_of(path: str | Path) -> Iterator[StepView]:
             yield from moment.views
 
 
-def shown(make: Callable[[], Rule], path: str | Path, *, restarted: bool = False) -> tuple[list[Finding], list[Rule]]:
+def shown(
+    make: Callable[[], Rule],
+    path: str | Path,
+    *,
+    restarted: bool = False,
+    look: Callable[[Finding, Rule], None] = lambda finding, rule: None,
+) -> tuple[list[Finding], list[Rule]]:
     """Everything that a rule finds in a stored run, unfolded, and its instances; it reads what its needs declare.
 
     Args:
         make: A new instance.
         path: The run.
         restarted: Whether each instance is replaced by one with its state before each moment.
+        look: Called with each finding as it is yielded, and the instance.
     """
     store = open_store(str(path))
     follower = Follower(store)
@@ -72,7 +80,9 @@ def shown(make: Callable[[], Rule], path: str | Path, *, restarted: bool = False
             rule = make()
             rule.load_state(saved)
         rules[key] = rule
-        found.extend(getattr(rule, method)(about) or ())
+        for finding in getattr(rule, method)(about) or ():
+            look(finding, rule)
+            found.append(finding)
 
     streams, joint = make().streams, type(make()).check is Rule.check
     follower.readable = readable = Readable(None)
@@ -171,6 +181,11 @@ class RuleSuite(ABC):
                 assert set(finding.causes) <= set(built_in_knowledge().causes)
                 assert set(finding.evidence["symptoms"]) <= set(symptoms_of(self.rule))
 
+    def test_numbers_in_sentences_are_measured(self, tmp_path: Path) -> None:
+        """Each is the value, the limit, a step, a parameter, or in the evidence or the state."""
+        for run in _stored(type(self), tmp_path.parent):
+            assert not run.unmeasured, f"put into the evidence what the sentence states: {run.unmeasured[0]}"
+
     def test_state_survives_a_restart_at_every_step(self, tmp_path: Path) -> None:
         """Saved and loaded state gives the same findings, and state is plain JSON."""
         for run in _stored(type(self), tmp_path.parent)[1:]:
@@ -244,11 +259,19 @@ class RuleSuite(ABC):
 
 
 class _Run(NamedTuple):
-    """A stored run, and what its rule finds in it: all its findings, and the size of its state then."""
+    """A stored run, and what its rule finds in it.
+
+    Attributes:
+        path: The run.
+        found: All findings.
+        size: The size of the rule's state then.
+        unmeasured: Sentences with numbers that are not measured, after these numbers.
+    """
 
     path: Path
     found: list[Finding]
     size: int
+    unmeasured: list[str]
 
 
 @functools.cache
@@ -257,8 +280,14 @@ def _stored(suite: type[RuleSuite], folder: Path) -> list[_Run]:
     made, path, runs = suite(), Path(tempfile.mkdtemp(prefix="rule-", dir=folder)), []
     for number, steps in enumerate((made.healthy(), made.sick(), *made.also_sick())):
         stored = made.build(path / str(number), steps)
-        found, rules = shown(made.make, stored)
-        runs.append(_Run(stored, found, _size(rules)))
+        unmeasured: list[str] = []
+
+        def look(finding: Finding, rule: Rule, into: list[str] = unmeasured) -> None:
+            numbers = unmeasured_numbers(finding, rule)
+            into.extend([f"{', '.join(numbers)}: {finding.message}"] if numbers else [])
+
+        found, rules = shown(made.make, stored, look=look)
+        runs.append(_Run(stored, found, _size(rules), unmeasured))
     return runs
 
 

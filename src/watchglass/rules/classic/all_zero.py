@@ -78,7 +78,7 @@ class AllZero(Rule):
     def _finding(self, view: StepView, role: Role, names: list[str]) -> Finding:
         severity = Severity.WARNING if role in (Role.WEIGHT, Role.OUTPUT) else Severity.INFO
         others = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
-        since = f" in {self.window} captures in a row" if self.window > 1 else ""
+        since = f" in {min(map(self.zero.times, names))} captures in a row" if self.window > 1 else ""
         whose = "their" if len(names) > 1 else "its"
         share = "all zero" if self.threshold == 100 else f"zero in at least {self.threshold:g} % of {whose} values"
         return self.finding(
@@ -93,6 +93,10 @@ class AllZero(Rule):
             else ("all_units_dead",)
             if role is Role.OUTPUT
             else (),
-            evidence={"layer": names[0].partition(".output")[0], **signals.optimizer_evidence(view)},
+            evidence={
+                "layer": names[0].partition(".output")[0],
+                "captures": min(map(self.zero.times, names)),
+                **signals.optimizer_evidence(view),
+            },
             since=self.zero.since(*names),
         )

@@ -77,4 +77,5 @@ class CheckInputImages(Rule):
                 limit=self.threshold_mean,
                 message=f"channel {worst} of {self.images} images has a mean of {values[worst]:.3g}{of}",
                 symptoms=() if self.relative else ("inputs_off_scale",),
+                evidence={"channel": worst, "images": self.images},
             )

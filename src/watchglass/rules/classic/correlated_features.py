@@ -13,6 +13,9 @@ from watchglass.tables import StepView
 #: Rows and features from which the correlations count.
 _ROWS, _FEATURES = 24, 3
 
+#: The correlation above which the capture counts two features as alike.
+_ALIKE = 0.95
+
 
 class CorrelatedFeatures(Rule):
     """Many pairs of input features are strongly correlated.
@@ -58,9 +61,10 @@ class CorrelatedFeatures(Rule):
                 limit=self.most if severe else self.share,
                 message=(
                     f"{in_percent(found['share'])} of the pairs of {found['features']} input features have a "
-                    f"correlation above 0.95, over {found['rows']} rows"
+                    f"correlation above {_ALIKE}, over {found['rows']} rows"
                 ),
                 symptoms=("features_correlated",) if severe else (),
+                evidence={"features": found["features"], "rows": found["rows"], "correlation": _ALIKE},
             )
 
     def applicable(self, view: StepView) -> str:

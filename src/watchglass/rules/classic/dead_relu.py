@@ -125,7 +125,13 @@ class DeadRelu(Rule):
             message=f"{count} of {len(dead)} units of {layer} {'was' if count == 1 else 'were'} zero for every sample "
             f"of the last {'capture' if seen_in == 1 else f'{seen_in} captures'} up to step {self.step}",
             symptoms=("dead_units", *(["all_units_dead"] if every else []), *learning_rates.too_high(view)),
-            evidence={"layer": layer, "units": len(dead), "dead_units": count, **signals.optimizer_evidence(view)},
+            evidence={
+                "layer": layer,
+                "units": len(dead),
+                "dead_units": count,
+                "captures": seen_in,
+                **signals.optimizer_evidence(view),
+            },
             since=int(np.asarray(run["since"])[dead].max()),
         )
 

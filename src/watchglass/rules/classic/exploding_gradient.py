@@ -106,7 +106,7 @@ class ExplodingGradient(Rule):
             view, norm, norm / growth * self.growth,
             f"the gradient norm has grown {growth:.3g}-fold since the start, to {norm:.3g} at step {view.mode_step}"
             + loss,
-            "gradient_growth", self.grows.since(),
+            "gradient_growth", {"growth": growth, **(rise.evidence if rise is not None else {})}, self.grows.since(),
         )  # fmt: skip
 
     def _late(self, view: StepView, norm: float) -> Finding | None:
@@ -133,6 +133,7 @@ class ExplodingGradient(Rule):
             f"above the median of {10**middle:.3g}, and the loss rose with it, from {usual:.3g} to {now:.3g} in the "
             "median",
             "gradient_growth",
+            {"deviations": deviations, "usual": 10**middle, "loss_before": usual, "loss": now},
         )  # fmt: skip
 
     def _loss_rose(self, usual: float, now: float) -> bool:
@@ -147,11 +148,12 @@ class ExplodingGradient(Rule):
         if norm < self.absolute:
             return None
         message = f"the gradient norm is {norm:.3g} at step {view.mode_step}"
-        return self._finding(view, norm, self.absolute, message, "gradient_huge")
+        return self._finding(view, norm, self.absolute, message, "gradient_huge", {})
 
     def _finding(
-        self, view: StepView, norm: float, limit: float, message: str, symptom: str, since: int | None = None
-    ) -> Finding:
+        self, view: StepView, norm: float, limit: float, message: str, symptom: str, measured: dict[str, float],
+        since: int | None = None,
+    ) -> Finding:  # fmt: skip
         gradients = view.statistics(Role.GRADIENT)
         order = np.argsort(-gradients.l2)[:3].tolist()
         recurs = signals.unclipped_recurrence(view, [gradients.tensors[i].module for i in order])
@@ -160,7 +162,7 @@ class ExplodingGradient(Rule):
             view, severity=Severity.WARNING, subject="gradient", tensors=[gradients.names[i] for i in order],
             value=norm, limit=limit, message=jump.then(message) if jump else message,
             symptoms=(symptom, *(["recurrent_gradient"] if recurs else []), *(["rate_jumped"] if jump else [])),
-            evidence={**signals.evidence(view), **(jump.evidence if jump else {})}, since=since,
+            evidence={**signals.evidence(view), **measured, **(jump.evidence if jump else {})}, since=since,
         )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ class FeatureImportanceOverweight(Rule):
             message=f"{', '.join(names)} have {in_percent(share)} of the importance ({self.importance}) of "
             f"{len(scores)} features at round {view.mode_step}",
             symptoms=("importance_concentrated",),
-            evidence={"features": ", ".join(names)},
+            evidence={"features": ", ".join(names), "of": len(scores)},
         )
 
     def applicable(self, view: StepView) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from watchglass.config import parameter
@@ -170,8 +170,8 @@ class LossIncreasing(Rule):
             view, "divergence", now, limit, "loss_diverged",
             f"the loss has diverged: {now:.3g} in the median over the last {count} losses up to step {view.mode_step}, "
             f"{rise.words}",
-            self.beyond.since(),
-            Severity.INFO if self._calm(view, rise)
+            self.beyond.since(), measured=rise.evidence,
+            severity=Severity.INFO if self._calm(view, rise)
             else Severity.ERROR if certain and beyond >= self.hopeless else Severity.WARNING,
         )  # fmt: skip
 
@@ -198,7 +198,7 @@ class LossIncreasing(Rule):
             yield self._finding(
                 view, "rise", now.value, limit, "loss_rising",
                 f"the loss rises again: {now.value:.3g} at step {view.mode_step}, after {best.value:.3g} at best",
-                self.rising.since(),
+                self.rising.since(), measured={"best": best.value},
             )  # fmt: skip
             return
         share = self.rise * (0.1 if view.scalar("accuracy") is not None else 1.0)
@@ -213,6 +213,7 @@ class LossIncreasing(Rule):
             yield self._finding(
                 view, "trend", now.value, limit, "loss_rises_from_start",
                 f"the loss has risen from the start: {now.value:.3g} at step {view.mode_step}, after {began:.3g}",
+                measured={"began": began},
             )  # fmt: skip
 
     def _as_before(self, view: StepView, now: float) -> bool:
@@ -238,7 +239,7 @@ class LossIncreasing(Rule):
 
     def _finding(
         self, view: StepView, subject: str, value: float, limit: float, symptom: str, message: str,
-        since: int | None = None, severity: Severity = Severity.WARNING,
+        since: int | None = None, severity: Severity = Severity.WARNING, *, measured: Mapping[str, float],
     ) -> Finding:  # fmt: skip
         jump = learning_rates.jump(view)
         return self.finding(
@@ -246,7 +247,8 @@ class LossIncreasing(Rule):
             value=value, limit=limit, message=jump.then(message) if jump else message,
             symptoms=(symptom, *learning_rates.symptoms(view, self.ratios), *(("rate_jumped",) if jump else ())),
             evidence={
-                **signals.evidence(view), **learning_rates.evidence(self.ratios), **(jump.evidence if jump else {}),
+                **signals.evidence(view), **measured, **learning_rates.evidence(self.ratios),
+                **(jump.evidence if jump else {}),
             },
             since=since,
         )  # fmt: skip

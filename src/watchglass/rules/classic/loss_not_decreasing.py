@@ -138,7 +138,7 @@ class LossNotDecreasing(Rule):
             message=f"the loss stands still: {self.highest:.4g} over {self.seen} steps up to step "
             f"{view.mode_step}, although updates move the weights of the model{beside}",
             symptoms=("loss_stands_still", *(("compared_with_itself",) if itself else ())),
-            evidence=signals.evidence(view),
+            evidence={**signals.evidence(view), "highest": self.highest, "steps": self.seen},
         )
 
     def _judge(self, view: StepView) -> Iterable[Finding]:
@@ -175,7 +175,12 @@ class LossNotDecreasing(Rule):
                 *learning_rates.symptoms(view, self.ratios),
                 *neighbours.symptoms(self.compared),
             ),
-            evidence={**signals.evidence(view), **learning_rates.evidence(self.ratios)},
+            evidence={
+                **signals.evidence(view),
+                "began": began,
+                "steps": self.seen,
+                **learning_rates.evidence(self.ratios),
+            },
         )
 
     def _cannot_tell(self, view: StepView) -> bool:

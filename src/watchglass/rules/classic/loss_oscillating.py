@@ -60,5 +60,5 @@ class LossOscillating(Rule):
                 message=f"the loss alternates: over the last {self.window} losses up to step {view.mode_step} its "
                 f"direction changed in {in_percent(turns)}, by {change:.3g} in the median of a loss of {usual:.3g}",
                 symptoms=("loss_oscillates",),
-                evidence=signals.optimizer_evidence(view),
+                evidence={"usual": usual, "change": change, **signals.optimizer_evidence(view)},
             )

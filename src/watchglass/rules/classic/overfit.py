@@ -252,6 +252,7 @@ class Overfit(Rule):
             f"{train_loss:.3g}",
             symptoms=(self._symptom(),),
             evidence={
+                "evaluated_step": stretch.train_step,
                 "best_step": self.best["train_step"],
                 "best_loss": best,
                 "train_loss": train_loss,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,13 @@ _INPUTS = ("tanh_input", "sigmoid_input")
 _WEIGHTED = (ModuleKind.LINEAR, ModuleKind.CONVOLUTION)
 #: Integral over its input of the derivative of a function, as a share of the largest derivative.
 _INTEGRALS = {"tanh": 2.0, "sigmoid": 4.0}
+
+
+class _Flat(NamedTuple):
+    """What is wrong with an activation, in words, and the number in them as a ratio."""
+
+    words: str
+    share: float
 
 
 class SaturatedActivation(Rule):
@@ -90,7 +97,7 @@ class SaturatedActivation(Rule):
         times = {name: self.captures.follow(view.mode_step, name in sick, name) for name in now}
         found = [name for name in sick if times[name] >= self.window]
         if found:
-            yield self._finding(view, found, str(sick[found[0]]), len(now))
+            yield self._finding(view, found, sick[found[0]], len(now))
 
     def applicable(self, view: StepView) -> str:
         """Not for models without such activations."""
@@ -101,9 +108,9 @@ class SaturatedActivation(Rule):
             return "no values of a tanh or sigmoid between layers were captured"
         return signals.without_layers(view)
 
-    def _flat(self, view: StepView) -> dict[str, str | None] | None:
+    def _flat(self, view: StepView) -> dict[str, _Flat | None] | None:
         """By activation what is wrong with its mean derivative, None for nothing."""
-        found: dict[str, str | None] = {}
+        found: dict[str, _Flat | None] = {}
         outputs = view.statistics(Role.OUTPUT, module_kinds=_SATURATING)
         tanh = (outputs.min < 0) & (outputs.min >= -1) & (outputs.max <= 1)
         bends = np.array([info.module_kind is ModuleKind.SATURATING for info in outputs.tensors], np.bool_)
@@ -126,7 +133,7 @@ class SaturatedActivation(Rule):
         return found or None
 
     def _judge(
-        self, view: StepView, found: dict[str, str | None], rows: Statistics, steep: npt.NDArray[np.float64],
+        self, view: StepView, found: dict[str, _Flat | None], rows: Statistics, steep: npt.NDArray[np.float64],
         known: npt.NDArray[np.bool_],
     ) -> None:  # fmt: skip
         for row in np.flatnonzero(known & np.isfinite(steep)).tolist():
@@ -134,27 +141,29 @@ class SaturatedActivation(Rule):
             if self._counts(view, info):
                 share = max(float(steep[row]), 0.0)
                 words = f"the mean derivative of {_named(info)} is {100 * share:.2g} % of the largest"
-                found[info.name] = words if share < self.derivative else None
+                found[info.name] = _Flat(words, share) if share < self.derivative else None
 
-    def _beyond(self, view: StepView, flat: list[str]) -> dict[str, str | None]:
+    def _beyond(self, view: StepView, flat: list[str]) -> dict[str, _Flat | None]:
         """The same by units whose inputs lie beyond the limits, of other activations than those that are found flat."""
-        found: dict[str, str | None] = {}
+        found: dict[str, _Flat | None] = {}
         known = {info.module for info in map(view.catalog.by_name, flat) if info is not None}
         for info, beyond in view.units(UnitKind.SATURATED):
             if len(beyond) and info.module not in known and self._counts(view, info):
                 percent = 100.0 * np.count_nonzero(beyond) / len(beyond)
                 if percent > self.threshold_layer:
-                    found[info.name] = (
+                    words = (
                         f"{in_percent(percent / 100)} of the units that go into {_named(info)} are beyond its limits"
                     )
+                    found[info.name] = _Flat(words, percent / 100)
         return found
 
     def _counts(self, view: StepView, info: TensorInfo) -> bool:
         last = view.catalog.answers.get("SaturatedActivation, last layer", lambda: _last_layer(view))
         return not self.hidden_only or info.layer_index < last
 
-    def _finding(self, view: StepView, names: list[str], what: str, of: int) -> Finding:
-        fallen = signals.progress(self.start, signals.losses(view, 32))
+    def _finding(self, view: StepView, names: list[str], what: _Flat, of: int) -> Finding:
+        latest = signals.losses(view, 32)
+        fallen = signals.progress(self.start, latest)
         more = f", and {len(names) - 1} more of {of} are saturated" if len(names) > 1 else ""
         return self.finding(
             view,
@@ -162,9 +171,14 @@ class SaturatedActivation(Rule):
             subject="activations",
             tensors=names[:16],
             value=float(len(names)),
-            message=f"{what} at step {view.mode_step}{more}{signals.loss_words(self.start, signals.losses(view, 32))}",
+            message=f"{what.words} at step {view.mode_step}{more}{signals.loss_words(self.start, latest)}",
             symptoms=("activations_saturated",),
-            evidence=signals.evidence(view),
+            evidence={
+                **signals.evidence(view),
+                **signals.loss_evidence(self.start, latest),
+                "share": what.share,
+                "activations": of,
+            },
             since=self.captures.since(*names),
         )
 

@@ -131,7 +131,7 @@ class UnchangedTensor(Rule):
             value=float(len(weights)),
             message=f"{whose} changed in {captures} captures up to step {view.mode_step}",
             symptoms=("nothing_moves",),
-            evidence=signals.optimizer_evidence(view),
+            evidence={"captures": captures, **signals.optimizer_evidence(view)},
             since=since,
         )
 
@@ -166,6 +166,7 @@ class UnchangedTensor(Rule):
             f"{', ' if symptom == 'parameter_unchanged' else ': '}{why}"
             f"{'; the learning rate of a parameter group is zero' if idle else ''}",
             symptoms=() if idle else (symptom,),
+            evidence={"captures": captures},
             since=since,
         )
 

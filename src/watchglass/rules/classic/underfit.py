@@ -153,17 +153,17 @@ class Underfit(Rule):
         lookup, alike = self._lookup(), self._alike(view)
         if lookup is not None and best > lookup and small and (flat or (tiny and falls < self.slow * start)):
             words = f", and the most similar sample of the same batch would give {lookup:.3g}"
-            yield self._finding(view, now.value, lookup, words, widest, narrowest)
+            yield self._finding(view, now.value, lookup, words, widest, narrowest, similar=lookup)
             return
         left = best > _TRAINED * now.value and best > _UNSOLVED * start
         slows = left and small and falls < self.slow * start
         if alike is not None and slows:
             words = f", and the errors of samples with similar inputs are still alike ({rounded(alike, 2)} of 1)"
-            yield self._finding(view, now.value, (1 - alike**2) * now.value, words, widest, narrowest)
+            yield self._finding(view, now.value, (1 - alike**2) * now.value, words, widest, narrowest, alike=alike)
             return
         if lookup is not None and best > _FAR * lookup and slows:
             words = f", and the most similar sample of the same batch would give {lookup:.3g}"
-            yield self._finding(view, now.value, _FAR * lookup, words, widest, narrowest)
+            yield self._finding(view, now.value, _FAR * lookup, words, widest, narrowest, similar=lookup)
             return
         units = min(widest, narrowest)
         if not learns or not 0 < units <= _NO_MORE:
@@ -173,7 +173,7 @@ class Underfit(Rule):
         if (slowly or end_of(start, half.value, now.value) > high) and self._more_than_fits(view, units):
             words = f", after {start:.3g} at the start"
             goes = "stays near" if slowly else "falls more and more slowly, to"
-            yield self._finding(view, now.value, high, words, widest, narrowest, goes)
+            yield self._finding(view, now.value, high, words, widest, narrowest, goes, first_loss=start)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without layers."""
@@ -225,7 +225,7 @@ class Underfit(Rule):
 
     def _finding(
         self, view: StepView, loss: float, limit: float, words: str, widest: float, narrowest: float,
-        goes: str = "stays near",
+        goes: str = "stays near", **measured: float,
     ) -> Finding:  # fmt: skip
         fact = view.latest_fact("model")
         parameters = fact.data.get("parameters") if fact is not None else None
@@ -244,6 +244,7 @@ class Underfit(Rule):
             message=f"the training loss {goes} {losses} in the second half of the run{words}; {about}",
             symptoms=("plateau_without_gap", "few_units"),
             evidence={
+                **measured,
                 **({"widest": width} if width else {}),
                 **({"parameters": parameters} if isinstance(parameters, int) else {}),
             },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -112,7 +112,7 @@ class WeightUpdateRatio(Rule):
             message = f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}"
             yield self._finding(
                 view, Severity.WARNING, "extreme", named(ratios), reached, self.extreme, message,
-                "update_ratio_extreme", *rate,
+                "update_ratio_extreme", *rate, measured={},
             )  # fmt: skip
         elif larges >= self.window:
             found = course.windows(self.course)
@@ -124,7 +124,16 @@ class WeightUpdateRatio(Rule):
                 f"{self.large:.3g} in each of the last {count(larges, 'capture')}"
             )
             yield self._finding(
-                view, severity, "large", named(ratios), reached, self.large, message, "update_ratio_large", *rate
+                view,
+                severity,
+                "large",
+                named(ratios),
+                reached,
+                self.large,
+                message,
+                "update_ratio_large",
+                *rate,
+                measured={"captures": larges},
             )
         self.usual = [*self.usual[-15:], usual]
         self.smallest = named(-ratios)
@@ -158,7 +167,8 @@ class WeightUpdateRatio(Rule):
             if usual > 0
             else f"updates change most weights not at all in the median up to step {view.mode_step}"
         )
-        message = size + signals.loss_words(self.start, signals.losses(view, 32))
+        latest = signals.losses(view, 32)
+        message = size + signals.loss_words(self.start, latest)
         yield self._finding(
             view,
             Severity.WARNING,
@@ -169,16 +179,17 @@ class WeightUpdateRatio(Rule):
             message,
             "update_ratio_small",
             *symptoms,
+            measured={"moved": usual * self.seen, "updates": self.seen, **signals.loss_evidence(self.start, latest)},
         )
 
     def _finding(
         self, view: StepView, severity: Severity, subject: str, worst: list[str], usual: float, limit: float,
-        message: str, *symptoms: str,
+        message: str, *symptoms: str, measured: Mapping[str, float],
     ) -> Finding:  # fmt: skip
         # All updates of a short run together are small from the first one on.
         since = self.sizes.since(subject) if subject in self.sizes or subject != "small" else self.sizes.since("any")
         return self.finding(
             view, severity=severity, subject=subject, tensors=worst, value=usual, limit=limit, message=message,
             symptoms=symptoms, since=since,
-            evidence={**signals.evidence(view), "update_ratio": usual},
+            evidence={**signals.evidence(view), "update_ratio": usual, **measured},
         )  # fmt: skip

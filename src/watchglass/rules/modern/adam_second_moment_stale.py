@@ -109,9 +109,10 @@ class AdamSecondMomentStale(Rule):
             f"the gradient of {found['names'][0]} was {found['value']:.3g} times the root of its second moment at step "
             f"{found['mode_step']}; the loss then jumped to {loss:.3g} at step {view.mode_step}, after "
             f"{median(self.recent):.3g} in the median of the {len(self.recent)} losses before",
+            stale_step=found["mode_step"], loss=loss, usual=median(self.recent), losses_before=len(self.recent),
         )  # fmt: skip
 
-    def _finding(self, view: StepView, severity: Severity, symptom: str, message: str) -> Finding:
+    def _finding(self, view: StepView, severity: Severity, symptom: str, message: str, **measured: float) -> Finding:
         return self.finding(
             view,
             severity=severity,
@@ -121,5 +122,5 @@ class AdamSecondMomentStale(Rule):
             limit=self.limit,
             message=message,
             symptoms=(symptom,) if symptom else (),
-            evidence=signals.evidence(view),
+            evidence={**signals.evidence(view), **measured},
         )

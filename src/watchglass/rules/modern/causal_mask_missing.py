@@ -64,6 +64,7 @@ class CausalMaskMissing(Rule):
             message=f"each label is the token at the next position ({judged} compared), and attention sees that "
             f"position in {f'all {calls} calls' if calls > 1 else 'its only call'}",
             symptoms=("next_token_visible",),
+            evidence={"compared": judged, "calls": calls},
             since=self.looks.since(),
         )
 

@@ -195,6 +195,7 @@ class DataNotShuffled(Rule):
                 f"not within them, in {known['sketches']} sketched batches{how}"
             ),
             symptoms=("batches_sorted",),
+            evidence={"rows": rows, "batches": known["sketches"]},
         )
 
 

@@ -137,7 +137,7 @@ class DeadExpert(Rule):
             message=f"{len(dead)} of {experts} experts of {module} got no tokens in {self.window} captures up to step "
             f"{view.mode_step} (number {which})",
             symptoms=("experts_without_tokens",) if serious else (),
-            evidence={"module": module, "experts": experts},
+            evidence={"module": module, "experts": experts, "numbers": dead},
             since=since,
         )
 

@@ -67,7 +67,7 @@ class EmbeddingNormGrowth(Rule):
                     message=f"the values of {name} have grown {rms / first:.3g}-fold, to a root mean square of "
                     f"{rms:.3g} at step {view.mode_step}, and {rms / half:.3g}-fold since half of the run so far",
                     symptoms=("embedding_grows",),
-                    evidence=signals.evidence(view),
+                    evidence={"growth": rms / first, "growth_since_half": rms / half, **signals.evidence(view)},
                 )
 
     def applicable(self, view: StepView) -> str:

@@ -131,7 +131,7 @@ class Fp8Range(Rule):
             yield self._finding(
                 view, name, Severity.WARNING, "eight_bits_underflow", under, self.underflow,
                 f"{100 * zero:.3g} % of {name} are zero, and {100 * under:.3g} % of the others are below the smallest "
-                f"number of full precision of {dtype} at step {view.mode_step}",
+                f"number of full precision of {dtype} at step {view.mode_step}", zero=zero,
             )  # fmt: skip
 
     def _cast(self, view: StepView, name: str, share: float, cast: re.Match[str]) -> Iterable[Finding]:
@@ -157,13 +157,14 @@ class Fp8Range(Rule):
         )  # fmt: skip
 
     def _finding(
-        self, view: StepView, name: str, severity: Severity, symptom: str, value: float, limit: float, message: str
-    ) -> Finding:
+        self, view: StepView, name: str, severity: Severity, symptom: str, value: float, limit: float, message: str,
+        **measured: float,
+    ) -> Finding:  # fmt: skip
         over = symptom == "eight_bits_overflow"
         since = self.over.since(name) if over else self.under.since(name)
         return self.finding(
             view, severity=severity, subject=f"{symptom} {name}", tensors=[name], value=value, limit=limit,
-            message=message, symptoms=(symptom,), evidence=signals.evidence(view), since=since,
+            message=message, symptoms=(symptom,), evidence={**signals.evidence(view), **measured}, since=since,
         )  # fmt: skip
 
 

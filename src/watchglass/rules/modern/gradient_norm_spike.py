@@ -90,7 +90,8 @@ class GradientNormSpike(Rule):
         large = int(np.count_nonzero(logs > median(logs.tolist()) + self.deviations * spread))
         serious = large >= self.often and view.latest_fact("clip") is None
         words = f"the norm of the gradient jumped to {norm:.3g} at step {view.mode_step}, "
-        words += f"{rounded((norm - self.mean) / self._spread(), 1)} standard deviations above its mean of "
+        deviations = (norm - self.mean) / self._spread()
+        words += f"{rounded(deviations, 1)} standard deviations above its mean of "
         words += f"{self.mean:.3g}"
         if serious:
             words += f"; {large} of the last {len(logs)} norms were such spikes, and nothing clips them"
@@ -104,5 +105,11 @@ class GradientNormSpike(Rule):
             limit=limit,
             message=words,
             symptoms=("gradient_spikes",) if serious else (),
-            evidence={"gradient_norm": self.mean, **signals.evidence(view)},
+            evidence={
+                "gradient_norm": self.mean,
+                "standard_deviations": deviations,
+                "spikes": large,
+                "norms": len(logs),
+                **signals.evidence(view),
+            },
         )

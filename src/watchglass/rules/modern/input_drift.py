@@ -150,7 +150,7 @@ class InputDrift(Rule):
                 f"{drift.before[1]:.3g} (population stability index {drift.psi:.2g})"
             ),
             symptoms=() if augmented else ("inputs_drifted",),
-            evidence=signals.evidence(view),
+            evidence={"now": [*drift.now], "before": [*drift.before], **signals.evidence(view)},
         )
 
 

@@ -122,31 +122,39 @@ class InputNormalization(Rule):
         walks = len(before) != len(mean) + 1 or bool(np.median(np.abs(mean - before[1:])[varies] / std[varies]) > 1)
         again = _divided_twice(quantiles) or (_of_images(low, high, data, black=black) if pixels else "")
         if again:
-            yield self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std)
+            yield self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std, (low, high))
         elif max(abs(low), abs(high)) < self.tiny and not _is_small_sample(shape):
             what = f"{about}: they are as small as if they had been divided twice"
-            yield self._finding(view, "inputs_tiny", what, max(abs(low), abs(high)), self.tiny, mean, std)
+            yield self._finding(view, "inputs_tiny", what, max(abs(low), abs(high)), self.tiny, mean, std, (low, high))
         elif rms[worst] > self.large:
             what = f"{about}, with a root mean square of {rms[worst]:.3g} ({where})"
-            yield self._finding(view, "inputs_off_scale", what, float(rms[worst]), self.large, mean, std)
+            yield self._finding(view, "inputs_off_scale", what, float(rms[worst]), self.large, mean, std, (low, high))
         elif spread > self.ratio and rms[worst] > self.uneven:
             what = f"{about}, and the scales of their channels differ {spread:.3g}-fold, {where} being the largest"
-            yield self._finding(view, "inputs_off_scale", what, spread, self.ratio, mean, std)
+            yield self._finding(view, "inputs_off_scale", what, spread, self.ratio, mean, std, (low, high))
         elif not walks and common > self.offset and float(np.median(np.abs(mean[varies]))) > _SHIFTED:
             again = _of_table(mean, std) if not pixels else ""
             what = f"{about}: they lie {common:.3g} standard deviations from zero{again}"
             twice = float(np.max(np.abs(mean))) < 5 and float(std.max()) < 0.05
             symptom = "inputs_rescaled_twice" if again else "inputs_tiny" if twice else "inputs_off_scale"
-            yield self._finding(view, symptom, what, common, self.offset, mean, std)
+            yield self._finding(view, symptom, what, common, self.offset, mean, std, (low, high))
         elif not pixels and high > 0 and (again := _of_table(mean, std)):
             # Logarithms look so too.
             yield replace(
-                self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std),
+                self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std, (low, high)),
                 severity=Severity.INFO,
             )
 
     def _finding(
-        self, view: StepView, symptom: str, what: str, value: float, limit: float, mean: Any, std: Any
+        self,
+        view: StepView,
+        symptom: str,
+        what: str,
+        value: float,
+        limit: float,
+        mean: Any,
+        std: Any,
+        ends: tuple[float, float],
     ) -> Finding:
         return self.finding(
             view,
@@ -159,6 +167,8 @@ class InputNormalization(Rule):
             evidence={
                 "input_mean": float(mean.mean()),
                 "input_std": float(std.mean()),
+                "range": [*ends],
+                "channel": int(np.argmax(np.hypot(mean, std))),
                 "means": mean.tolist(),
                 "stds": std.tolist(),
             },

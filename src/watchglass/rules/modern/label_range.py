@@ -84,7 +84,7 @@ class LabelRange(Rule):
                 yield self._finding(view, Severity.ERROR, "outside", "label_out_of_range", data["outside"], (
                     f"labels go from {data['min']} to {data['max']}, but the output has classes 0 to "
                     f"{data['columns'] - 1}: {data['outside']} of {data['rows']} labels have another one"
-                ))  # fmt: skip
+                ), least=data["min"], most=data["max"], last=data["columns"] - 1, labels=data["rows"])  # fmt: skip
             yield from self._one_class(view, pool)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
@@ -97,7 +97,9 @@ class LabelRange(Rule):
             if enough and len(missing) == 1 and missing <= {0, classes - 1}:
                 label = missing.pop()
                 what = f"class {label} of {classes} does not occur in {pool['rows']} labels"
-                yield self._finding(view, Severity.INFO, f"class {label}", "", label, what)
+                yield self._finding(
+                    view, Severity.INFO, f"class {label}", "", label, what, classes=classes, labels=pool["rows"]
+                )
 
     def _one_class(self, view: StepView, pool: dict[str, Any]) -> Iterable[Finding]:
         of_layer = self.operations.get(pool["function"]) == "weighted_sum"
@@ -106,7 +108,7 @@ class LabelRange(Rule):
             what = f"all of {pool['rows']} labels are {label}, and the output has {pool['columns']} classes"
             # The first logit of a contrastive loss is that of the pair that belongs together.
             severity, symptom = (Severity.INFO, "") if label == "0" else (Severity.WARNING, "labels_constant")
-            yield self._finding(view, severity, "one class", symptom, pool["rows"], what)
+            yield self._finding(view, severity, "one class", symptom, pool["rows"], what, **{"class": int(label)})
 
     def _all_one(self, view: StepView, data: Any) -> Iterable[Finding]:
         counts = self.binary.setdefault(data["function"], [0, 0])
@@ -146,12 +148,21 @@ class LabelRange(Rule):
         if low < -_BEYOND or high > 1 + _BEYOND:
             what = f"{data['function']} expects targets of 0 to 1, and they go from {low:.3g} to {high:.3g}"
             beyond = low if low < -_BEYOND else high
-            yield self._finding(view, Severity.WARNING, "shares", "targets_no_probabilities", beyond, what)
+            yield self._finding(
+                view, Severity.WARNING, "shares", "targets_no_probabilities", beyond, what, least=low, most=high
+            )
 
     def _finding(
-        self, view: StepView, severity: Severity, subject: str, symptom: str, value: float, message: str
-    ) -> Finding:
+        self, view: StepView, severity: Severity, subject: str, symptom: str, value: float, message: str,
+        **measured: float,
+    ) -> Finding:  # fmt: skip
         symptoms = (symptom,) if symptom else ()
         return self.finding(
-            view, severity=severity, subject=subject, value=float(value), message=message, symptoms=symptoms
+            view,
+            severity=severity,
+            subject=subject,
+            value=float(value),
+            message=message,
+            symptoms=symptoms,
+            evidence=measured,
         )

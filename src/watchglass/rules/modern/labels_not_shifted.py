@@ -102,9 +102,10 @@ class LabelsNotShifted(Rule):
 
     def _copied(self, view: StepView, right: float) -> Iterable[Finding]:
         if self.looks.times("same") >= self.patience:
-            yield self._found(view, "same", f", and {in_percent(right)} of the predictions are right")
+            words = f", and {in_percent(right)} of the predictions are right"
+            yield self._found(view, "same", words, right=right)
 
-    def _found(self, view: StepView, place: str, copies: str = "") -> Finding:
+    def _found(self, view: StepView, place: str, copies: str = "", **measured: float) -> Finding:
         return self.finding(
             view,
             severity=Severity.WARNING,
@@ -113,6 +114,7 @@ class LabelsNotShifted(Rule):
             limit=1.0,
             message=f"{_SENTENCES[place]} ({self.judged} compared){copies}",
             symptoms=(_SYMPTOMS[place],),
+            evidence=measured,
             since=self.looks.since(place),
         )
 

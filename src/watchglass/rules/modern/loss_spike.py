@@ -91,12 +91,13 @@ class LossSpike(Rule):
         usual = median(self.recent)
         lasts = len(self.spike) > self.in_a_row
         repeated = len(self.began) >= self.often
+        lasted, within = (view.model_step - self.began[at] + 1 if self.began else 0 for at in (-1, 0))
         words = f"the loss jumped to {loss:.3g} at step {view.mode_step}, after {usual:.3g} in the median of the "
         words += f"{len(self.recent)} losses before"
         if lasts:
-            words += f"; it has stayed there for {view.model_step - self.began[-1] + 1} steps"
+            words += f"; it has stayed there for {lasted} steps"
         elif repeated:
-            words += f"; {len(self.began)} such spikes began within {view.model_step - self.began[0] + 1} steps"
+            words += f"; {len(self.began)} such spikes began within {within} steps"
         words += batch_words(view, self.batches, self.loader)
         serious = (lasts or repeated) and not view.in_turns
         return self.finding(
@@ -108,5 +109,11 @@ class LossSpike(Rule):
             limit=limit,
             message=words,
             symptoms=("loss_spikes",) if serious else (),
-            evidence={"usual": usual, "spikes": len(self.began), **signals.evidence(view)},
+            evidence={
+                "usual": usual,
+                "spikes": len(self.began),
+                "lasted": lasted,
+                "within": within,
+                **signals.evidence(view),
+            },
         )

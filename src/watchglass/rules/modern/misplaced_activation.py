@@ -76,6 +76,7 @@ class MisplacedActivation(Rule):
                     f"{first.outputs} positive values that add up to one",
                     first.module,
                     "softmax_between_layers",
+                    outputs=first.outputs,
                 )
 
     def _before_loss(self, view: StepView, operations: list[dict[str, object]]) -> Iterable[Finding]:
@@ -95,7 +96,9 @@ class MisplacedActivation(Rule):
                 )
                 yield self._finding(view, [layer], message, layer.rpartition(".")[0], "rectified_logits")
 
-    def _finding(self, view: StepView, tensors: list[str], message: str, layer: str, symptom: str) -> Finding:
+    def _finding(
+        self, view: StepView, tensors: list[str], message: str, layer: str, symptom: str, **more: int
+    ) -> Finding:
         return self.finding(
             view,
             severity=Severity.WARNING,
@@ -103,7 +106,7 @@ class MisplacedActivation(Rule):
             tensors=tensors,
             message=message,
             symptoms=(symptom,),
-            evidence={"layer": layer},
+            evidence={"layer": layer, **more},
         )
 
 

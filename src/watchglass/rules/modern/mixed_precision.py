@@ -110,12 +110,13 @@ class MixedPrecision(Rule):
 
     def _underflow(self, view: StepView, gradients: Statistics, row: int) -> Finding:
         name, zeros = gradients.names[row], float(gradients.zero_ratio[row])
+        others = float(gradients.nonzero_abs_mean[row])
         scaler = "" if self.scaled else ", and no gradient scaler is used"
         return self._finding(
             view, "gradients", [name], zeros, self.zeros, "gradients_underflow",
-            f"{in_percent(zeros)} of {name} are zero, and the others, {gradients.nonzero_abs_mean[row]:.2g} in the "
+            f"{in_percent(zeros)} of {name} are zero, and the others, {others:.2g} in the "
             f"mean, are near the smallest number of float16 at step {view.mode_step}{scaler}",
-            self.vanishing.since(name),
+            self.vanishing.since(name), mean_of_others=others,
         )  # fmt: skip
 
     def _large(self, view: StepView, name: str, share: float) -> Finding:
@@ -127,11 +128,11 @@ class MixedPrecision(Rule):
 
     def _finding(
         self, view: StepView, subject: str, tensors: list[str], value: float, limit: float, symptom: str, message: str,
-        since: int | None = None,
+        since: int | None = None, **measured: float,
     ) -> Finding:  # fmt: skip
         return self.finding(
             view, severity=Severity.WARNING, subject=subject, tensors=tensors, value=value, limit=limit,
-            message=message, symptoms=(symptom,), evidence=signals.evidence(view), since=since,
+            message=message, symptoms=(symptom,), evidence={**signals.evidence(view), **measured}, since=since,
         )  # fmt: skip
 
 

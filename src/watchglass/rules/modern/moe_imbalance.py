@@ -95,5 +95,5 @@ class MoEImbalance(Rule):
             f"of the last "
             f"{self.window} captures up to step {view.mode_step}; a fair share is {100 / experts:.2g} %",
             symptoms=("experts_unbalanced",) if severe else (),
-            evidence={"module": module, "experts": experts},
+            evidence={"module": module, "experts": experts, "share": share / 100, "fair_share": 1 / experts},
         )

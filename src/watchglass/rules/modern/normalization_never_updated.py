@@ -86,12 +86,14 @@ class NormalizationNeverUpdated(Rule):
         if not late or not self.whole or self.reported:
             return
         first = late[0]
+        followed = _followed(first, self.steps)
         yield self._finding(
             view, [each["module"] for each in late], float(first["mean_off"] or 0.0),
             f"the running statistics of {first['module']} ({first['type']}) lag behind the data after {self.steps} "
             f"training steps: with momentum {first['momentum']:g} they have gone "
-            f"{100 * _followed(first, self.steps):.2g} % of the way, and are off by {first['mean_off']:.3g} standard "
+            f"{100 * followed:.2g} % of the way, and are off by {first['mean_off']:.3g} standard "
             f"deviations (variance: {first['variance_ratio']:.3g} times)",
+            momentum=first["momentum"], followed=followed, variance_ratio=first["variance_ratio"],
         )  # fmt: skip
 
     def _lags(self, module: dict[str, Any]) -> bool:
@@ -101,10 +103,11 @@ class NormalizationNeverUpdated(Rule):
         far = off > 1 or not 1 / self.factor < ratio < self.factor
         return far and _followed(module, self.steps) < 0.5
 
-    def _finding(self, view: StepView, names: list[str], value: float, message: str) -> Finding:
+    def _finding(self, view: StepView, names: list[str], value: float, message: str, **measured: float) -> Finding:
         return self.finding(
             view, severity=Severity.WARNING, subject="running statistics", tensors=names[:16], value=value,
             limit=0.0, message=message, symptoms=("running_statistics_stay",),
+            evidence={"steps": self.steps, **measured},
         )  # fmt: skip
 
 

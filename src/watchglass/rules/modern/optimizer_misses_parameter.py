@@ -145,6 +145,7 @@ class OptimizerMissesParameter(Rule):
             f"gradients of {'them' if total > 1 else 'it'}: the same values in {first['looks']} readings of the graph "
             f"up to step {view.mode_step}",
             symptoms=("parameter_without_optimizer",),
+            evidence={"shape": first["shape"], "readings": first["looks"]},
         )
 
     def _take(self, left_out: Any) -> None:

@@ -126,7 +126,7 @@ class OptimizerNeverSteps(Rule):
                 f"another optimizer has: backward computes gradients of {what} of shape {first['shape']}, which it "
                 "holds and which has not changed",
                 symptoms=("one_never_stepped",),
-                evidence={"optimizer": first.get("optimizer_type"), "optimizer_name": name},
+                evidence={"optimizer": first.get("optimizer_type"), "optimizer_name": name, "shape": first["shape"]},
             )
 
     def _stopped(self, view: StepView, found: UnsteppedBackwards, kind: Any) -> Finding:

@@ -33,6 +33,7 @@ class _Found(NamedTuple):
     message: str
     value: float | None = None
     limit: float | None = None
+    targets: tuple[float, ...] = ()
 
 
 class OutputActivationMismatch(Rule):
@@ -139,7 +140,7 @@ class OutputActivationMismatch(Rule):
                 f"model, a {_name(call.operation)}, gives {_words(low, high)}"
             )
             at = (least, low) if below else (most, high)
-            return _Found(Severity.WARNING, "targets_beyond_output", message, *at)
+            return _Found(Severity.WARNING, "targets_beyond_output", message, *at, (least, most))
         one_hot = call.operation == "softmax" and (least, most) == (0.0, 1.0) and _one_in(mean, call.over)
         if one_hot and call.function == "mse_loss":
             message = "a softmax is compared with one-hot targets by mse_loss: its gradient vanishes at wrong answers"
@@ -155,7 +156,11 @@ class OutputActivationMismatch(Rule):
             limit=found.limit,
             message=found.message,
             symptoms=(found.symptom,) if found.symptom and found.severity is not Severity.INFO else (),
-            evidence={"function": call.function, "operation": _name(call.operation)},
+            evidence={
+                "function": call.function,
+                "operation": _name(call.operation),
+                **({"targets": [*found.targets]} if found.targets else {}),
+            },
             since=since,
         )
 

@@ -72,5 +72,5 @@ class OutputLogitDrift(Rule):
             message=f"log Z of the output softmax is {now:.3g} in the median of the last {self.window} captures up to "
             f"step {view.mode_step}, after {start:.3g} at the start, and still drifts",
             symptoms=("logits_drift",) if far else (),
-            evidence=signals.evidence(view),
+            evidence={"at_start": start, **signals.evidence(view)},
         )

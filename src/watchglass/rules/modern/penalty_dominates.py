@@ -138,7 +138,12 @@ class PenaltyDominates(Rule):
             f"step {view.mode_step}, and {what} is {np.median(self.recent):.3g} after {np.median(self.start):.3g} at "
             "the start",
             symptoms=("weights_pulled_to_zero", *(("decay_outweighs_gradient",) if outweighs else ())),
-            evidence={**signals.evidence(view), "weight_decay": self.factor},
+            evidence={
+                **signals.evidence(view),
+                "weight_decay": self.factor,
+                "loss": float(np.median(self.recent)),
+                "first_loss": float(np.median(self.start)),
+            },
         )
 
     def _penalized(self, view: StepView) -> bool:

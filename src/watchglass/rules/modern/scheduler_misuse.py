@@ -151,7 +151,14 @@ class SchedulerMisuse(Rule):
             f"{self.highest:.3g} below {self.low:.3g} of that by step {since}, and the run has {total:,} steps"
         )
         yield self._misused(
-            view, "over", message, symptoms=("schedule_over_early",), value=since / total, limit=self.early
+            view,
+            "over",
+            message,
+            symptoms=("schedule_over_early",),
+            value=since / total,
+            limit=self.early,
+            low=self.low,
+            total=total,
         )
 
     def _cosine(self, view: StepView) -> Iterable[Finding]:
@@ -175,9 +182,17 @@ class SchedulerMisuse(Rule):
     def _misused(
         self, view: StepView, subject: str, message: str, symptoms: tuple[str, ...],
         severity: Severity = Severity.WARNING, value: float | None = None, limit: float | None = None,
+        **measured: float,
     ) -> Finding:  # fmt: skip
         return self.finding(
-            view, severity=severity, subject=subject, message=message, symptoms=symptoms, value=value, limit=limit
+            view,
+            severity=severity,
+            subject=subject,
+            message=message,
+            symptoms=symptoms,
+            value=value,
+            limit=limit,
+            evidence=measured,
         )
 
 

@@ -102,7 +102,7 @@ class TargetsOutOfScale(Rule):
                 f"at step {self.step} the squared error is {error / constant:.3g} times that of a constant"
             ),
             symptoms=("targets_off_scale",),
-            evidence={"target_scale": size, "output_scale": given},
+            evidence={"target_scale": size, "output_scale": given, "error_over_constant": error / constant},
         )
 
 

@@ -117,5 +117,10 @@ class TooSlow(Rule):
             message=f"{lead}: an update is {self.ratio:.2g} times the weight, and {max(total, self.steps):,} steps "
             f"change it by {100 * whole:.2g} %" + signals.loss_words(self.start, latest),
             symptoms=("updates_get_nowhere",),
-            evidence={**signals.evidence(view), "update_ratio": self.ratio},
+            evidence={
+                **signals.evidence(view),
+                **signals.loss_evidence(self.start, latest),
+                "update_ratio": self.ratio,
+                "steps": max(total, self.steps),
+            },
         )

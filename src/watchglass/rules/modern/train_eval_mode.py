@@ -104,7 +104,7 @@ class TrainEvalMode(Rule):
             message=f"the model is evaluated in training mode after training step {view.train_step}: {modules} compute "
             "something else in evaluation mode",
             symptoms=("training_mode_in_evaluation",),
-            evidence={"sensitive": modules},
+            evidence={"sensitive": modules, "train_step": view.train_step},
         )
 
     def _training(self, view: StepView) -> Iterable[Finding]:

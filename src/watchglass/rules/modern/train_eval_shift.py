@@ -126,5 +126,5 @@ class TrainEvalShift(Rule):
                 f"{evaluation[0]:.3g} and {evaluation[1]:.3g} in evaluations{words}"
             ),
             symptoms=(symptom,),
-            evidence=signals.evidence(view),
+            evidence={"training": [*train], "evaluation": [*evaluation], **signals.evidence(view)},
         )

@@ -90,7 +90,7 @@ class UpdateBelowPrecision(Rule):
             "message": f"{in_percent(unchanged)} of the elements of a weight do not change with an update{steps}, "
             f"although they have a gradient: at step {view.mode_step} the update is {ratio:.2g} times the weight, "
             f"below the precision of {dtype}",
-            "dtype": dtype, "update_ratio": ratio,
+            "dtype": dtype, "update_ratio": ratio, **({"unmoved": unmoved, "steps": sample.since} if known else {}),
         }  # fmt: skip
         settled = signals.decayed(view) or signals.resumed(view)
         learned = self.arrived and signals.progress(self.start, signals.losses(view, 32)) >= 0.5
@@ -107,7 +107,8 @@ class UpdateBelowPrecision(Rule):
 
     def _lost(self, view: StepView) -> Finding:
         last = self.last
-        evidence = {name: last[name] for name in ("update_ratio", "dtype")}
+        stated = ("update_ratio", "dtype", "unmoved", "steps")
+        evidence: dict[str, Any] = {name: last[name] for name in stated if name in last}
         return self.finding(
             view,
             severity=Severity.WARNING,

@@ -76,6 +76,7 @@ class BatchSize(Rule):
             f"{rounded(gpu)} %, and "
             f"{rounded(memory)} % of their memory was enough",
             symptoms=("batch_leaves_room",),
+            evidence={"percentile": 95, "cpu_percent": cpu, "gpu_percent": gpu, "gpu_memory_percent": memory},
         )
 
     def applicable(self, step: Any) -> str:

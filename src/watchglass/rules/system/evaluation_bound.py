@@ -119,7 +119,15 @@ class EvaluationBound(Rule):
             "times",
             symptoms=("evaluations_take_most",) if evaluates else (),
             of_model=False,
-            evidence={"gain": whole / training_s, "evaluations": evaluations, "seconds": evaluations_s},
+            evidence={
+                "gain": whole / training_s,
+                "gain_of_half": whole / (training_s + evaluations_s / 2),
+                "evaluations": evaluations,
+                "seconds": evaluations_s,
+                "seconds_each": each_s,
+                "training_steps_between": steps / evaluations,
+                "training_seconds_between": training_s / evaluations,
+            },
         )
 
 

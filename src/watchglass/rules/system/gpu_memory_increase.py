@@ -76,4 +76,5 @@ class GPUMemoryIncrease(Rule):
             message=f"the used memory of {place} rose from {rounded(before)} to {in_percent(mean / 100)} on average of "
             f"{self.window} samples each",
             symptoms=("gpu_memory_rises",),
+            evidence={"before_percent": before, "now_percent": mean},
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count, rounded
+from watchglass.records import Finding, Mode, Severity, count, in_percent, rounded
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -144,7 +144,8 @@ class GradientNoise(Rule):
         yield self._finding(
             view, scale, figure, self.limit, "gradient_mostly_noise",
             f"is mostly noise: its noise scale is {self._size(bound, figure)}; up to about that size a larger batch "
-            f"needs nearly proportionally fewer updates, twice the batch {most} {_updates(figure / samples)} % of them",
+            f"needs nearly proportionally fewer updates, twice the batch {most} "
+            f"{in_percent(_updates(figure / samples))} of them",
         )  # fmt: skip
 
     def _little(self, view: StepView) -> Iterable[Finding]:
@@ -154,7 +155,7 @@ class GradientNoise(Rule):
         yield self._finding(
             view, scale, scale.high, 1.0, "gradient_mostly_signal",
             f"has little noise: its noise scale is {self._size('at most', scale.high)}, so a larger batch needs almost "
-            f"as many updates, twice the batch at least {_updates(scale.high / samples)} % of them",
+            f"as many updates, twice the batch at least {in_percent(_updates(scale.high / samples))} of them",
         )  # fmt: skip
 
     def _finding(
@@ -174,6 +175,8 @@ class GradientNoise(Rule):
             evidence={
                 "noise_scale_between": [None if math.isinf(end) else end for end in (scale.low, scale.high)],
                 "batch_size": samples, "sampled_steps": len(self.rows),
+                "sampled_between": [self.rows[0][0], self.rows[-1][0]],
+                "updates_at_twice": _updates(figure / samples),
                 # A scale below the batch is nothing to raise the batch to.
                 **({"noise_scale": _round(figure)} if noisy else {}),
             },
@@ -193,6 +196,6 @@ def _round(samples: float) -> int:
     return max(1, int(float(f"{samples:.2g}")))
 
 
-def _updates(scale: float) -> str:
-    """What twice the batch needs of the updates, in percent, by the noise scale over the batch."""
-    return f"{rounded(100 * (1 + scale / 2) / (1 + scale))}"
+def _updates(scale: float) -> float:
+    """What twice the batch needs of the updates, as a ratio, by the noise scale over the batch."""
+    return (1 + scale / 2) / (1 + scale)

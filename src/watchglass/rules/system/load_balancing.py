@@ -71,6 +71,7 @@ class LoadBalancing(Rule):
             f"{in_percent(means[1] / 100)}, and their use "
             f"differs by {rounded(distance, 2)} of at most 1",
             symptoms=("gpus_differ",),
+            evidence={"used_percent": means, "gpus": [one, other]},
         )
 
     def applicable(self, step: Any) -> str:

@@ -80,4 +80,5 @@ class LowGPUUtilization(Rule):
             limit=self.threshold_p95 if little else self.threshold_p5,
             message=f"{place} {what}",
             symptoms=("gpu_little_used" if little else "gpu_use_changes",),
+            evidence={"percentiles": [5, 95], "used_percent": [low, high]},
         )

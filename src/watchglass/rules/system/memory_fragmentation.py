@@ -67,5 +67,10 @@ class MemoryFragmentation(Rule):
             f"had to give all of them back and wait over the last {self.window} captured steps",
             symptoms=("gpu_memory_in_pieces",),
             of_model=False,
-            evidence={"unused_bytes": reserved - allocated, "retries": more},
+            evidence={
+                "reserved_bytes": reserved,
+                "allocated_bytes": allocated,
+                "unused_bytes": reserved - allocated,
+                "retries": more,
+            },
         )

@@ -174,7 +174,7 @@ class StepOutlier(Rule):
             symptoms=(symptom,),
             evidence={
                 "gain": gain, "phase": phase, "steps": self.steps, "after_evaluation": self.evaluated,
-                "paused_s": self.paused,
+                "paused_s": self.paused, "usual_s": self.usual[-1], "distance": _distance(self.steps),
             },
         )  # fmt: skip
 
@@ -205,7 +205,12 @@ class StepOutlier(Rule):
                 f"s, {in_percent(percent / 100)} of the time, so without that steps are at most {rounded(gain, 1)} "
                 f"times as fast",
                 symptoms=(_SYMPTOMS_OF_PAUSES[pause],),
-                evidence={"gain": gain, "steps": steps, "paused_s": {pause.name: cost_s}},
+                evidence={
+                    "gain": gain,
+                    "steps": steps,
+                    "paused_s": {pause.name: cost_s},
+                    "distance": _distance(steps),
+                },
             )
 
     def _enough(self, number: int, lost: float) -> bool:
@@ -233,7 +238,7 @@ class StepOutlier(Rule):
             message=f"training steps take {whole / before:.2g} times as long since step {since}: "
             f"{1000 * whole:.3g} ms in place of {1000 * before:.3g} ms, mostly {_WHERE[phase]}{searched}",
             symptoms=("steps_slower_for_good",),
-            evidence={"phase": phase, "modules_examined": ours},
+            evidence={"phase": phase, "modules_examined": ours, "before_s": before, "now_s": whole},
             since=since,
         )
 
@@ -252,8 +257,11 @@ class StepOutlier(Rule):
 
 def _rhythm(steps: list[int]) -> str:
     """At which equal distances steps come; "" where they do not."""
+    distance = _distance(steps)
+    return "" if distance is None else f", every {distance} steps" if distance > 1 else ", one after the other"
+
+
+def _distance(steps: list[int]) -> int | None:
+    """The equal distance of steps; None where it differs, or there are fewer than three."""
     distances = set(np.diff(steps).tolist())
-    if len(distances) != 1 or len(steps) < 3:
-        return ""
-    (distance,) = distances
-    return f", every {distance} steps" if distance > 1 else ", one after the other"
+    return int(distances.pop()) if len(distances) == 1 and len(steps) >= 3 else None

@@ -116,5 +116,14 @@ class SynchronousCopy(Rule):
             limit=self.percent,
             message=message,
             symptoms=("reads_one_by_one",) if device == "cpu" else ("script_waits_for_device",),
-            evidence={"gain": gain, "at": at, "call": call, "device": device, "phase": phase, "reads": reads},
+            evidence={
+                "gain": gain,
+                "at": at,
+                "call": call,
+                "device": device,
+                "phase": phase,
+                "reads": reads,
+                "waited_s": waited / max(looks, 1),
+                "step_s": whole / max(looks, 1),
+            },
         )

@@ -117,5 +117,11 @@ class UpdateBound(Rule):
                 "Accumulate the gradients of several batches for one update",
                 "Try fused=True of the optimizer, which goes over the weights once",
             ),
-            evidence={"gain": 1 / (1 - share), "batch_size": self.samples},
+            evidence={
+                "gain": 1 / (1 - share),
+                "batch_size": self.samples,
+                "step_s": ms / 1000,
+                "time_of_sample_at_twice": 1 - share / 2,
+                "least_time_of_sample": 1 - share,
+            },
         )
