@@ -97,12 +97,16 @@ class _Diagnosing:
         self._survived = survived
         self._part = part
         self._known_support: dict[tuple[str, ...], dict[str, float]] = {}
+        #: Causes that one model in one attempt cannot have, by what the script does.
+        self._ruled_out: dict[tuple[Hashable, ...], frozenset[str]] = {}
 
     def diagnose(self, findings: Iterable[Finding]) -> tuple[Diagnosis, ...]:
         ordered = sorted(findings, key=_order)
         parts: dict[Hashable, list[Finding]] = {}
         for finding in ordered:
             parts.setdefault(self._part(finding), []).append(finding)
+            if out := self._knowledge.ruled_out(_already(finding)):
+                self._ruled_out[self._model_of(finding)] = self._cannot_be(finding) | out
         joined: dict[Hashable, tuple[list[Finding], list[Finding]]] = {}
         for own in parts.values():
             times: Counter[Hashable] = Counter()
@@ -171,7 +175,12 @@ class _Diagnosing:
         symptoms = finding.symptoms
         if symptoms not in self._known_support:
             self._known_support[symptoms] = self._knowledge.support(symptoms)
-        return self._known_support[symptoms] or self._knowledge.named(finding.causes)
+        support = self._known_support[symptoms] or self._knowledge.named(finding.causes)
+        out = self._cannot_be(finding)
+        return {cause: odds for cause, odds in support.items() if cause not in out} if out else support
+
+    def _cannot_be(self, finding: Finding) -> frozenset[str]:
+        return self._ruled_out.get(self._model_of(finding), frozenset())
 
     def _support(self, findings: Sequence[Finding]) -> dict[str, float]:
         """The same for all findings together: each symptom counts once, and so do the causes that one rule names."""
@@ -184,7 +193,10 @@ class _Diagnosing:
         for _, causes in sorted(named):
             for cause, odds in self._knowledge.named(causes).items():
                 support[cause] = support.get(cause, 0.0) + odds
-        return support
+        if not self._ruled_out:
+            return support
+        supporting = [self._support_of(finding) for finding in findings]
+        return {cause: odds for cause, odds in support.items() if any(cause in each for each in supporting)}
 
     def _best_cause(self, rest: Sequence[Finding]) -> str:
         """The cause that all findings support most, among those supported by a finding above info; "" for none."""
@@ -347,8 +359,7 @@ class _Diagnosing:
 
     def _advice(self, cause: str, group: Sequence[Finding], key: Finding) -> tuple[str, ...]:
         """Sentences with numbers if these are known, then the general ones, then those of custom rules."""
-        stated = [finding.evidence.get("already") for finding in group]
-        already = {name for names in stated if isinstance(names, list) for name in names if isinstance(name, str)}
+        already = {name for finding in group for name in _already(finding)}
         sentences = list(self._knowledge.advise(cause, self._known(cause, group, key), already))
         for finding in group:
             usual = self._knowledge.cause(finding.causes[0]).what_to_try if finding.causes else ()
@@ -385,7 +396,10 @@ class _Diagnosing:
 
     def _alike(self, finding: Finding, other: Finding) -> bool:
         """Whether two findings are about one model in one attempt."""
-        return (*_trained(finding), self._part(finding)) == (*_trained(other), self._part(other))
+        return self._model_of(finding) == self._model_of(other)
+
+    def _model_of(self, finding: Finding) -> tuple[Hashable, ...]:
+        return (*_trained(finding), self._part(finding))
 
 
 def _unproven(diagnosis: Diagnosis, proven: frozenset[str]) -> bool:
@@ -414,6 +428,12 @@ def _after(
 
 def _trained(finding: Finding) -> _Trained:
     return (finding.attempt, finding.model)
+
+
+def _already(finding: Finding) -> list[str]:
+    """What the script does already, as a finding states."""
+    stated = finding.evidence.get("already")
+    return [name for name in stated if isinstance(name, str)] if isinstance(stated, list) else []
 
 
 def _when(finding: Finding) -> _Moment:

@@ -73,10 +73,10 @@ class Rule(Plugin):
             show; None for none: then no stream is read.
         compares: Parameters that hold the location of another run, whose steps come with every view, see
             :meth:`StepView.reference`; "" for none.
-        starts_with: ``"stage"`` or ``"task"`` for a rule that compares a loss with earlier ones: each stage of the
-            training (:attr:`StepView.stage`), or each whose loss does not go on from that of the stage before
-            (:attr:`StepView.task`), gets a new instance, and at its end :meth:`finish` is called. "" for a rule with
-            one instance for all of them.
+        starts_with: ``"stage"`` or ``"task"`` for a rule that compares losses, gradients or updates with earlier ones:
+            each stage of the training (:attr:`StepView.stage`), or each whose loss does not go on from that of the
+            stage before (:attr:`StepView.task`), gets a new instance, and at its end :meth:`finish` is called. "" for
+            a rule with one instance for all of them.
         default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` states what it
             needs.
         state_version: Raise it when the meaning of a state field changes; older state is then refused.
@@ -180,8 +180,8 @@ class Rule(Plugin):
             # At the end of a run each model has its last step, and that of the process is the last of all.
             first = max((each for each in at.views if each.worker == at.first.worker), key=lambda each: each.order)
         knowledge = built_in_knowledge(trees=_is_of_trees(first))
-        ranked = tuple(causes) or knowledge.likely(symptoms)
-        done = already(first) if of_model and first is not None and ranked else []
+        done = already(first) if of_model and first is not None and (causes or symptoms) else []
+        ranked = tuple(causes) or knowledge.likely(symptoms, done)
         advice = tuple(what_to_try) or (knowledge.advise(ranked[0], {}, done) if ranked else ())
         from_start = _from_start(first, symptoms) if of_model and first is not None else None
         since = min((each for each in (since, from_start) if each is not None), default=None)

@@ -742,3 +742,16 @@ def test_a_silent_rule_does_not_weaken_what_is_measured() -> None:
     (unmeasured,) = diagnose([finding("WeightUpdateRatio", 300, ("update_ratio_small",))], knowledge)
     assert unmeasured.causes[0].against == ("TooSlow has found nothing",)
     assert unmeasured.causes[0].score < 0.5
+
+
+def test_a_script_that_warms_up_does_not_lack_a_warmup() -> None:
+    symptoms = ("loss_rises_from_start", "rate_above_usual", "full_rate_at_once")
+    first = finding("LossIncreasing", 5, symptoms, severity=Severity.ERROR)
+    warmed = finding("WeightUpdateRatio", 30, ("update_ratio_extreme",), evidence={"already": ["warms_up"]})
+    (without,) = diagnose([first, replace(warmed, evidence={"symptoms": ["update_ratio_extreme"]})])
+    assert "warmup_missing" in {each.cause.id for each in without.causes}
+    (diagnosis,) = diagnose([first, warmed])
+    assert "warmup_missing" not in {each.cause.id for each in diagnosis.causes}
+    other = replace(warmed, model=1)
+    apart = diagnose([first, other], part=lambda each: each.model)
+    assert "warmup_missing" in {ranked.cause.id for each in apart for ranked in each.causes}

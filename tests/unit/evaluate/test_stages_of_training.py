@@ -1,14 +1,17 @@
-"""A rule about losses that starts with each stage, or each task, of a training run."""
+"""A rule that starts with each stage, or each task, of a training run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from synthetic_steps import MODULES, training
+import pytest
+
+from synthetic_steps import GRADIENT, MODULES, RATIO, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Finding
+from watchglass.rules import find_rule
 from watchglass.testing import Step, build_run
 
 RULES = '''
@@ -87,3 +90,43 @@ def test_a_loss_that_rises_in_a_second_stage_is_found(run_path: Path) -> None:
 
 def test_a_loss_that_jumps_and_stays_without_a_new_stage_is_found(run_path: Path) -> None:
     assert _increasing(run_path, training(600, loss=lambda n: 2.3 * 0.98**n if n < 300 else 1.5))
+
+
+def _other_scale(*, staged: bool) -> list[Step]:
+    """A second stage whose loss and gradients are on another scale, and steady."""
+    facts = {160: {"stage": {"begins_with": "optimizer", "trained": 4}}} if staged else None
+    return training(
+        320, noise=0.02, facts=facts,
+        loss=lambda n: 0.2 if n < 160 else 9.0,
+        gradient=lambda n, i: GRADIENT(n, i) * (1 if n < 160 else 300),
+    )  # fmt: skip
+
+
+def test_gradients_of_a_new_stage_are_not_compared_with_those_before(run_path: Path) -> None:
+    whole = build_run(run_path, _other_scale(staged=False), modules=MODULES)
+    assert replay(whole, [RuleSpec("ExplodingGradient")]).findings, "without a new stage such gradients are a finding"
+    staged = build_run(run_path.with_name("staged"), _other_scale(staged=True), modules=MODULES)
+    assert not replay(staged, [RuleSpec("ExplodingGradient")]).findings
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "AdamSecondMomentStale", "AlwaysClipping", "ExplodingGradient", "GradientNormSpike", "OutputLogitDrift",
+        "PenaltyDominates", "SaturatedActivation", "VanishingGradient", "WeightUpdateRatio",
+    ],
+)  # fmt: skip
+def test_rules_that_compare_with_the_start_begin_again_with_a_stage(rule: str) -> None:
+    assert find_rule(rule).starts_with == "stage"
+
+
+def test_a_first_loss_of_an_earlier_stage_is_not_the_start(run_path: Path) -> None:
+    """Half of the updates are tiny in the second stage, whose loss stands still: the first one had fallen."""
+    steps = training(
+        700, noise=0.0, facts={300: {"stage": {"begins_with": "parameters", "trained": 2}}},
+        loss=lambda n: 5.0 * 0.98**n if n < 300 else 0.7, ratio=lambda n, i: RATIO(n, i) if n < 300 else 1e-8,
+        due=lambda n: True,
+    )  # fmt: skip
+    (finding,) = replay(build_run(run_path, steps, modules=MODULES), [RuleSpec("WeightUpdateRatio")]).findings
+    assert finding.since >= 300
+    assert "after 0.7 at the start" in finding.message

@@ -64,8 +64,12 @@ def test_a_first_sentence_that_is_superfluous_goes_with_its_numbers() -> None:
     every = known.advise("gradient_underflow", {})
     assert every[0].startswith("Use torch.amp.GradScaler")
     assert known.advise("gradient_underflow", {}, ["scales_loss"]) == every[1:]
-    warm = known.advise("warmup_missing", {"learning_rate": 0.1}, ["warms_up"])
-    assert warm[0].startswith("Lower the learning rate")
+
+
+def test_a_cause_that_the_script_rules_out_is_none() -> None:
+    known = load_knowledge()
+    assert known.likely(["full_rate_at_once"]) == ("warmup_missing",)
+    assert known.likely(["full_rate_at_once"], ["warms_up"]) == ()
 
 
 def test_a_custom_cause_names_what_makes_a_sentence_superfluous(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class ExplodingGradient(Rule):
     """
 
     default = True
+    starts_with = "stage"
     state_version = 2
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to follow the norm of the gradient"),

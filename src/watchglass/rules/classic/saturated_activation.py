@@ -53,6 +53,7 @@ class SaturatedActivation(Rule):
     """
 
     default = True
+    starts_with = "stage"
     state_version = 2
     needs = (
         Needs(

@@ -76,6 +76,7 @@ class VanishingGradient(Rule):
     """
 
     default = True
+    starts_with = "stage"
     state_version = 2
     needs = (
         Needs(role=Role.GRADIENT, statistics=("nonfinite", "nonzero_abs_mean"), why="to compare gradients of layers"),

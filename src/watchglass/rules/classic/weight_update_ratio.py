@@ -45,6 +45,7 @@ class WeightUpdateRatio(Rule):
     """
 
     default = True
+    starts_with = "stage"
     state_version = 2
     needs = (
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), why="to measure each update"),

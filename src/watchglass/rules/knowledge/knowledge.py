@@ -74,6 +74,7 @@ class Knowledge:
         unless: By cause and sentence of what to try, what of :data:`ALREADY` makes that sentence superfluous.
         placeholders: Placeholders of templates, by name.
         ruled_out_by: By cause, rules; if one of them does not apply to the run, the cause is ruled out.
+        ruled_out_if: By cause, what of :data:`ALREADY` rules it out where the script does so.
         seen_by: By cause, rules that look for it.
         of_trees: Causes of boosted trees alone.
         also_of_trees: Causes of any model; all others are causes of networks alone.
@@ -90,6 +91,7 @@ class Knowledge:
     unless: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     placeholders: Mapping[str, Placeholder] = field(default_factory=dict)
     ruled_out_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    ruled_out_if: Mapping[str, str] = field(default_factory=dict)
     seen_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
     of_trees: frozenset[str] = frozenset()
     also_of_trees: frozenset[str] = frozenset()
@@ -166,13 +168,22 @@ class Knowledge:
         """The evidence for causes that a rule names, most likely first; only the first few count."""
         return {cause: -math.log1p(-weight) for cause, weight in zip(causes, self.named_causes, strict=False)}
 
-    def likely(self, symptoms: Iterable[str]) -> tuple[str, ...]:
+    def ruled_out(self, already: Collection[str]) -> frozenset[str]:
+        """The causes that a script cannot have that does this of :data:`ALREADY`."""
+        return frozenset(cause for cause, does in self.ruled_out_if.items() if does in already)
+
+    def likely(self, symptoms: Iterable[str], already: Collection[str] = ()) -> tuple[str, ...]:
         """Identifiers of up to three causes that these symptoms suggest, most likely first.
 
         Symptoms that join only count beside others, so alone they suggest none.
+
+        Args:
+            symptoms: The symptoms.
+            already: What of :data:`ALREADY` the script does.
         """
+        out = self.ruled_out(already)
         support = self.support(each for each in symptoms if each in self.symptoms and not self.symptoms[each].joins)
-        return tuple(sorted(support, key=lambda cause: -support[cause])[:3])
+        return tuple(sorted((each for each in support if each not in out), key=lambda cause: -support[cause])[:3])
 
     def proven(self, symptoms: Iterable[str]) -> frozenset[str]:
         """Causes that these symptoms prove: of each exact symptom the likeliest one."""

@@ -91,6 +91,7 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
             unless={**before.unless, **unless},
             placeholders=placeholders,
             ruled_out_by={**before.ruled_out_by, **_named_rules(found, "ruled_out_by")},
+            ruled_out_if={**before.ruled_out_if, **_ruled_out_if(found)},
             seen_by={**before.seen_by, **_named_rules(found, "seen_by")},
             of_trees=before.of_trees | _of(found, "trees", own=own),
             also_of_trees=before.also_of_trees | _of(found, "any", own=own),
@@ -155,6 +156,10 @@ def _of(causes: Mapping[str, Mapping[str, Any]], models: str, *, own: bool) -> f
 def _named_rules(causes: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, frozenset[str]]:
     """By cause, the rules that a key names. A rule may be custom, so any name is valid."""
     return {name: frozenset(row.get(key, ())) for name, row in causes.items()}
+
+
+def _ruled_out_if(causes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {name: row["ruled_out_if"] for name, row in causes.items() if "ruled_out_if" in row}
 
 
 def _links(
@@ -250,11 +255,15 @@ def _tries(key: str, value: Any) -> dict[str, str]:
         at = f"{key}[{position}]"
         row = entry if isinstance(entry, dict) else {"try": entry}
         _check_keys(at, row, ("try", "unless"))
-        name = _text(f"{at}.unless", row["unless"]) if "unless" in row else ""
-        if name:
-            _check_known(f"{at}.unless", name, ALREADY, "thing that a script does")
+        name = _already(f"{at}.unless", row["unless"]) if "unless" in row else ""
         found[_text(f"{at}.try" if row is entry else at, row.get("try"))] = name
     return found or _refused(key, "must have at least one sentence")
+
+
+def _already(key: str, value: Any) -> str:
+    name = _text(key, value)
+    _check_known(key, name, ALREADY, "thing that a script does")
+    return name
 
 
 def _flag(key: str, value: Any) -> bool:
@@ -321,7 +330,8 @@ _KEYS: dict[str, tuple[_Readers, _Readers]] = {
     "causes": (
         {"what_to_try": _tries, "title": _text, "explanation": _text},
         {
-            "advice": _texts, "leads_to": _texts, "models": _models, "ruled_out_by": _texts, "seen_by": _texts,
+            "advice": _texts, "leads_to": _texts, "models": _models, "ruled_out_by": _texts, "ruled_out_if": _already,
+            "seen_by": _texts,
             "source": _text,
         },
     ),

@@ -40,6 +40,7 @@ class AdamSecondMomentStale(Rule):
         house: `limit` of 2.3, `jump`.
     """
 
+    starts_with = "stage"
     needs = (
         Needs(facts=("update_sample",), why="to compare gradients with second moments"),
         Needs(scalars=("loss",), optional=True, why="to see whether the loss jumps"),

@@ -56,6 +56,7 @@ class AlwaysClipping(Rule):
     """
 
     default = True
+    starts_with = "stage"
     state_version = 2
     needs = (
         Needs(facts=("clip",), optional=True, why="to see how often gradients are clipped"),

@@ -39,6 +39,7 @@ class GradientNormSpike(Rule):
     Source: z of 2.5 at alpha 0.97: ZClip (2504.02507); 8 deviations: a public run monitor; house: `often`, `within`.
     """
 
+    starts_with = "stage"
     needs = (
         Needs(scalars=("gradient_norm",), why="to follow the norm of the gradient"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to know the norm before clipping"),

@@ -29,6 +29,7 @@ class OutputLogitDrift(Rule):
     Source: z-loss: PaLM (2204.02311), 5; OLMo 2 (2501.00656); house: `drift`, `window`.
     """
 
+    starts_with = "stage"
     needs = (
         Needs(collection="logsumexp", statistics=("mean",), optional=True, why="to see the normaliser of the softmax"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),

@@ -38,6 +38,7 @@ class PenaltyDominates(Rule):
     """
 
     default = True
+    starts_with = "stage"
     needs = (
         Needs(facts=("update_sample",), why="to compare updates with weights"),
         Needs(scalars=("loss",), why="to see whether the run learns"),
