@@ -88,5 +88,5 @@ class Confusion(Rule):
                 yield self.finding(
                     view, severity=severity, subject=f"axis {axis}", value=float(right[worst]), limit=self.min_diag,
                     message=message, symptoms=("classes_confused",) if severity is Severity.WARNING else (),
-                    evidence={"confused": float(off.max())},
+                    evidence={"confused": float(off.max()), "classes": [worst, *most]},
                 )  # fmt: skip

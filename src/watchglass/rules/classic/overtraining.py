@@ -70,5 +70,6 @@ class Overtraining(Rule):
                 value=float(self.without), limit=float(self.patience),
                 message=f"neither training nor validation loss has improved by {100 * self.delta:g} % in "
                 f"{count(self.without, 'evaluation')}, since training step {self.last_step}",
+                since=self.last_step if view.mode is Mode.TRAIN else None,
                 what_to_try=["Stop at the best evaluation, or lower the learning rate on a plateau"],
             )  # fmt: skip

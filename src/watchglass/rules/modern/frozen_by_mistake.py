@@ -18,6 +18,9 @@ from watchglass.tables import Statistics, StepView
 _TRAINED: list[Any] = [[], -1, "", 0]
 #: Captures with the same values that are enough where a run ends.
 _FEWEST = 2
+#: Share of the layers up to which frozen first ones that no optimizer holds are taken for a choice (house); the first
+#: layer of a vision transformer is frozen so in MoCo v3 (Chen, Xie and He, ICCV 2021).
+_FEW = 0.25
 
 
 class FrozenByMistake(Rule):
@@ -35,6 +38,8 @@ class FrozenByMistake(Rule):
         loaded in any way is not reported. Pretrained backbones that are frozen, copies of trained weights (targets
         of self-supervised learning; not layers of one stack), fixed tables of positions, and weights that are unfrozen
         later are not reported.
+        Random first layers may be frozen on purpose: where no optimizer holds them, and they are a quarter of the
+        layers or fewer, the finding is an info.
     Usual causes: a loop over parameters that freezes too much, a learning rate of zero for one group, a backbone whose
         pretrained weights were not loaded.
     What to try: set requires_grad=True for these layers, and give them to the optimizer with a learning rate above
@@ -167,9 +172,10 @@ class FrozenByMistake(Rule):
         what = f"{verb} frozen since the start, with weights that look"
         if zero_rate:
             what = f"{verb} in a group whose learning rate is zero since the start, and look{'' if others else 's'}"
+        chosen = not zero_rate and not {*names} & {*self.held} and self._are_first_few(view, names)
         return self.finding(
             view,
-            severity=Severity.WARNING,
+            severity=Severity.INFO if chosen else Severity.WARNING,
             subject="zero rate" if zero_rate else "frozen",
             tensors=names[:16],
             value=float(len(names)),
@@ -177,6 +183,15 @@ class FrozenByMistake(Rule):
             message=f"{names[0]}{others} {what} like a fresh initialisation ({fits}), up to step {step}",
             symptoms=("group_rate_is_zero",) if zero_rate else ("frozen_at_random_weights",),
         )
+
+    def _are_first_few(self, view: StepView, names: list[str]) -> bool:
+        """Whether weights are those of the first layers, before all trained ones, and few."""
+        places = [
+            [info.layer_index for info in map(view.catalog.by_name, some) if info is not None]
+            for some in (names, [name for name, row in self.fresh.items() if row[1] < 0])
+        ]
+        frozen, trained = places
+        return bool(frozen and trained) and max(frozen) < min(trained) and len(frozen) <= _FEW * sum(map(len, places))
 
     def _fits(self, view: StepView, info: TensorInfo, least: float, most: float, std: float) -> str:
         """The initialisation that the values of a weight look like; "" for none."""

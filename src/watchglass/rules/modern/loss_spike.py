@@ -12,6 +12,7 @@ from watchglass.rules import levels, signals
 from watchglass.rules.modern.spike_batches import batch_words, follow_loader
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -53,6 +54,7 @@ class LossSpike(Rule):
     lowest: float = state(lambda: math.inf)
     #: Losses of the present spike: they join the recent ones when it ends, or when they have become the level.
     spike: list[float] = state(list)
+    high: Streaks = state(Streaks)
     #: Steps at which spikes began.
     began: list[int] = state(list)
     #: Steps of the latest spikes, by the hash of their batch.
@@ -68,7 +70,7 @@ class LossSpike(Rule):
             return
         self.lowest = min(self.lowest, loss)
         limit = self._limit()
-        if loss > limit:
+        if self.high.follow(view.mode_step, loss > limit, covers=view.covers):
             if not self.spike:
                 self.began = [step for step in self.began if step > view.model_step - self.within]
                 self.began.append(view.model_step)
@@ -89,9 +91,9 @@ class LossSpike(Rule):
 
     def _finding(self, view: StepView, loss: float, limit: float) -> Finding:
         usual = median(self.recent)
-        lasts = len(self.spike) > self.in_a_row
+        lasts = self.high.times() > self.in_a_row
         repeated = len(self.began) >= self.often
-        lasted, within = (view.model_step - self.began[at] + 1 if self.began else 0 for at in (-1, 0))
+        lasted, within = self.high.times(), view.model_step - self.began[0] + 1
         words = f"the loss jumped to {loss:.3g} at step {view.mode_step}, after {usual:.3g} in the median of the "
         words += f"{len(self.recent)} losses before"
         if lasts:
@@ -116,4 +118,5 @@ class LossSpike(Rule):
                 "within": within,
                 **signals.evidence(view),
             },
+            since=self.high.since(),
         )

@@ -90,7 +90,7 @@ class NoDataGradient(Rule):
                 view, gradients.names[:8], zero, self.zero.since(),
                 f"all {len(gradients)} captured gradients are exactly zero in {zero} captures in a row up to step "
                 f"{view.mode_step}, although the backward reaches the weights: a small change of them changes no loss",
-                symptoms=("zero_gradients_everywhere",),
+                symptoms=("zero_gradients_everywhere",), layers=len(gradients),
             )  # fmt: skip
 
     def _penalty(self, view: StepView, sample: SampledUpdates) -> Iterable[Finding]:
@@ -123,12 +123,15 @@ class NoDataGradient(Rule):
                 f"{times} samples in a row up to step {view.mode_step}: only a penalty gives them, "
                 + ("and those of the data are zero" if zero else "no data"),
                 symptoms=("zero_gradients_everywhere" if zero else "no_gradient_from_data",),
+                layers=len(order), of_penalty=len(first),
             )  # fmt: skip
 
     def _finding(
-        self, view: StepView, names: list[str], times: int, since: int | None, message: str, symptoms: tuple[str, ...]
-    ) -> Finding:
+        self, view: StepView, names: list[str], times: int, since: int | None, message: str,
+        symptoms: tuple[str, ...], **measured: int,
+    ) -> Finding:  # fmt: skip
         return self.finding(
             view, severity=Severity.WARNING, subject="gradient", tensors=names, value=float(times),
             limit=float(self.patience), message=message, symptoms=symptoms, since=since,
+            evidence=measured,
         )  # fmt: skip

@@ -61,18 +61,20 @@ class PaddingNotMasked(Rule):
             gradient = padding.get("gradient")
             if gradient is not None and gradient > _NO_GRADIENT:
                 words = f"its embedding gets {gradient:.2g} times the gradient of a usual token"
-                yield from self._leak(view, padding, "inputs", words)
+                yield from self._leak(view, padding, "inputs", words, gradient)
             for target in view.facts("target_sketch"):
                 of_tokens = 2 * math.prod(target.data.get("shape", ())) > math.prod(fact.data.get("shape", ()))
                 if of_tokens and (counted := _counted(target.data, padding)) > 0.8 * padding["share"]:
                     words = f"{in_percent(counted)} of the labels that the loss counts are that token"
-                    yield from self._leak(view, padding, "labels", words)
+                    yield from self._leak(view, padding, "labels", words, counted)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without sequences of tokens."""
         return "" if self.sequences else "no input is a batch of sequences of tokens"
 
-    def _leak(self, view: StepView, padding: dict[str, Any], subject: str, words: str) -> Iterable[Finding]:
+    def _leak(
+        self, view: StepView, padding: dict[str, Any], subject: str, words: str, leak: float
+    ) -> Iterable[Finding]:
         severe = padding["share"] >= self.share
         key = f"{subject}{severe}"
         self.leaks[key] = self.leaks.get(key, 0) + 1
@@ -87,6 +89,7 @@ class PaddingNotMasked(Rule):
             message=f"{in_percent(padding['share'])} of the inputs are token {padding['token']} at ends of rows, and "
             f"{words}",
             symptoms=("padding_leaks",) if severe else (),
+            evidence={"token": padding["token"], "leak": leak},
         )
 
 

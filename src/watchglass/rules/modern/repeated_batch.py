@@ -11,6 +11,7 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -79,7 +80,7 @@ class RepeatedBatch(Rule):
     evaluation: float | None = state(lambda: None)
     #: The latest targets, and sketches with these in a row.
     targets: str = state(str)
-    alike: int = state(int)
+    alike: Streaks = state(Streaks)
     #: Whether few other batches have such targets.
     distinct: bool = state(bool)
 
@@ -177,21 +178,24 @@ class RepeatedBatch(Rule):
         batches = min((each.get("batches") or 0 for each in loaders.values()), default=0)
         for fact in view.facts("target_sketch")[:1]:
             targets = repr([fact.data.get(name) for name in ("shape", "counts", "mean", "variance", "units")])
-            self.alike = self.alike + 1 if targets == self.targets else 1
+            if targets != self.targets:
+                self.alike.clear()
+            self.alike.follow(view.mode_step, True)
             self.targets, self.distinct = targets, _are_distinct(fact.data.get("counts"))
-        how = self._one_batch(view, data, loaders) if self.alike >= self.min_captures and batches > 1 else ""
+        how = self._one_batch(view, data, loaders) if self.alike.times() >= self.min_captures and batches > 1 else ""
         if not how:
             return
         yield self.finding(
             view,
             severity=Severity.ERROR,
             subject="first batch",
-            value=float(self.alike),
+            value=float(self.alike.times()),
             limit=float(self.min_captures),
-            message=f"{how} {batches} batches; {self.alike} sketched steps had the same targets, up to step "
+            message=f"{how} {batches} batches; {self.alike.times()} sketched steps had the same targets, up to step "
             f"{view.mode_step}",
             symptoms=("same_batch",),
-            evidence={"captures": self.captures, "steps": self.alike, "batches": batches},
+            evidence={"captures": self.captures, "steps": self.alike.times(), "batches": batches},
+            since=self.alike.since(),
         )
 
     def _one_batch(self, view: StepView, data: Any, loaders: dict[str, dict[str, Any]]) -> str:
@@ -246,7 +250,7 @@ class RepeatedBatch(Rule):
             message=f"the inputs of step {view.mode_step} were those of a step {distance} before, in one epoch of "
             f"{min(lengths)} batches; this happened at {self.again} of {self.captures} captured steps",
             symptoms=("same_batch",),
-            evidence={"captures": self.captures, "steps": self.again, "batches": min(lengths)},
+            evidence={"captures": self.captures, "steps": self.again, "batches": min(lengths), "distance": distance},
         )
 
 

@@ -9,6 +9,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity, count
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
+from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
 
@@ -45,7 +46,8 @@ class TrainEvalMode(Rule):
     flags: dict[str, dict[str, Any]] = state(dict)
     #: Whether the model was in training mode at a training step so far.
     trained: bool = state(bool)
-    since: int = state(int)
+    #: Training steps in a row in evaluation mode.
+    evaluating: Streaks = state(Streaks)
     #: Training steps since the last evaluation, and whether the steps of the current one had losses.
     steps: int = state(int)
     losses: int = state(int)
@@ -61,7 +63,6 @@ class TrainEvalMode(Rule):
             if isinstance(fact.data.get("sensitive"), dict) and not helps:
                 self.flags[view.mode.name] = {key: fact.data.get(key) for key in _KEYS}
                 if view.mode is Mode.TRAIN:
-                    self.since = view.model_step
                     self.trained = self.trained or fact.data["training"] is True
         if view.mode is Mode.TRAIN:
             if self.losses:
@@ -109,12 +110,14 @@ class TrainEvalMode(Rule):
 
     def _training(self, view: StepView) -> Iterable[Finding]:
         flags = self.flags.get("TRAIN")
-        if flags is None or flags["training"] or view.model_step - self.since < self.min_steps - 1:
+        evaluating = flags is not None and not flags["training"]
+        times = self.evaluating.follow(view.mode_step, evaluating, covers=view.covers)
+        if flags is None or times < self.min_steps:
             return
         if not _all(flags["sensitive"], 1) or (flags["frozen_parameters"] and not self.trained):
             return
         modules = _named(flags["sensitive"])
-        start = f"since step {self.since}" if self.trained else "from the start"
+        start = f"since step {self.evaluating.since()}" if self.trained else "from the start"
         yield self.finding(
             view,
             severity=Severity.WARNING,
@@ -125,6 +128,7 @@ class TrainEvalMode(Rule):
             "something else in training mode",
             symptoms=("evaluation_mode_in_training",),
             evidence={"sensitive": modules},
+            since=self.evaluating.since(),
         )
 
 

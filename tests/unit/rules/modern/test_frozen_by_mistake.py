@@ -323,3 +323,16 @@ def test_layers_of_a_group_whose_rate_is_zero_are_reported_unless_they_are_pretr
     assert [(each.tensors, each.symptoms) for each in serious] == (
         [] if pretrained else [(("0.weight", "2.weight"), ("group_rate_is_zero",))]
     )
+
+
+@pytest.mark.parametrize(("frozen", "filtered"), [(0, True), (0, False), (2, True)])
+def test_a_first_layer_that_the_script_leaves_out_is_an_info(run_path: Path, frozen: int, *, filtered: bool) -> None:
+    with watched_process(run_path):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 16), *[nn.Linear(16, 16) for _ in range(4)], nn.Linear(16, 4))
+        model[frozen].requires_grad_(False)
+        optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad or not filtered])
+        for _ in range(40):
+            update(model, optimizer, *batch())
+    (finding,) = replay(run_path, [RuleSpec("FrozenByMistake")]).findings
+    assert finding.severity is (Severity.INFO if filtered and frozen == 0 else Severity.WARNING)
