@@ -2,8 +2,10 @@
 
 The budget is an allowance for captures plus a share of the run's time. Costs are processor time (of callbacks at
 captured steps, of the recorder's thread) and the time of devices, and the run's time is divided by the *load* of the
-machine: how much longer our callbacks took than the processor time that they used. So two equal runs capture the same
-steps on machines of any load, as long as captures use the same processor time. Two spacings of captures follow:
+machine: how much longer our callbacks took than the processor time that they used. A capture that used more than twice
+the processor time of the cheapest of the last eight was disturbed (cold caches, a garbage collection): the rest is not
+charged, up to as much as the allowance in all. So two equal runs capture the same steps on machines of different load,
+as long as most captures use about the same processor time. Two spacings of captures follow:
 
 * *The interval*, which the share alone pays for: the smallest power of two at which the extra cost of a captured step,
   spread over the interval, stays within the share. Changes are rare (one octave of hysteresis).
@@ -43,6 +45,8 @@ _WARMUP_CAPTURES = 4
 #: Steps and captures that the measured costs are means or medians of.
 _WINDOW, _CAPTURE_WINDOW = 32, 8
 _MIN_CAPTURES = 4
+#: A capture is charged at most this many times the least of the last ones.
+_DEAREST = 2
 #: A step counts for at most this many times the median in their mean: a checkpoint is no reason for more captures.
 _LONG_STEP = 8
 #: Of steps that are not captured the first few are examined, and then one in this number.
@@ -112,6 +116,8 @@ class Budget:
         self._without_purse = _Purse(0.0, started=True)
         self._idle_ns: deque[int] = deque(maxlen=_WINDOW)
         self._due_ns: deque[int] = deque(maxlen=_CAPTURE_WINDOW)
+        # How much more of what disturbed captures cost is not charged: captures of varying cost must not double it.
+        self._pardon_ns = float(allowance_ns)
         # Unplanned captures accompany a planned one and share its price.
         self._planned: deque[bool] = deque(maxlen=_CAPTURE_WINDOW)
         self._step_ns: deque[int] = deque(maxlen=_WINDOW)
@@ -269,6 +275,7 @@ class Budget:
         self.cost_ns, self.start_ns, self.train_ns = before.cost_ns, before.start_ns, before.train_ns
         self.captures, self.begins_at, self.allowance_ns = before.captures, before.begins_at, before.allowance_ns
         self._common_ns, self._purses, self._without_purse = before._common_ns, before._purses, before._without_purse
+        self._pardon_ns = before._pardon_ns
         self._shared_ns, self._unshared_ns = before._shared_ns, before._unshared_ns
         self._bookkeeping_ns = before._bookkeeping_ns
         self._loads, self._load = before._loads, before._load
@@ -302,11 +309,14 @@ class Budget:
     def _pay(self, purse: _Purse, cost_ns: int, took_ns: int, beside_ns: float) -> None:
         extra_ns = max(0.0, cost_ns - self._idle()) + beside_ns
         if purse.started:
+            pardoned_ns = min(self._pardon_ns, max(0.0, extra_ns - _DEAREST * self._price_ns(purse, extra_ns)))
             purse.prices.append(extra_ns)
             self._each_ns.append(extra_ns)
             self._loads.append((took_ns, cost_ns))
             took, used = map(sum, zip(*self._loads, strict=True))
             self._load = max(1.0, took / used) if used else 1.0
+            self._pardon_ns -= pardoned_ns
+            extra_ns -= pardoned_ns
         else:
             # What it cost more than others belongs to the start.
             purse.started = True
@@ -317,9 +327,9 @@ class Budget:
         purse.left_ns -= own_ns
         self._common_ns -= extra_ns - own_ns
 
-    def _price_ns(self, purse: _Purse) -> float:
+    def _price_ns(self, purse: _Purse, unknown_ns: float = 0.0) -> float:
         """Cost of a capture: the least of few, since disturbances only add to it; of other models while unknown."""
-        return min(purse.prices or self._each_ns, default=0.0)
+        return min(purse.prices or self._each_ns, default=unknown_ns)
 
     def _thin(self, purse: _Purse) -> bool:
         """How many captures of a doubling are a quarter of what is left; returns whether that changed."""

@@ -375,6 +375,20 @@ def test_equal_runs_capture_the_same_steps_on_an_idle_and_on_a_busy_machine(
     assert run(15).captured == run(1).captured
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_captures_that_are_disturbed_by_other_programs_do_not_change_the_plan(seed: int) -> None:
+    calm = Training(Budget(0.01), capture_ns=constant(4 * MS)).run(1500)
+    noise = random.Random(seed)
+    disturbed = [noise.uniform(3, 7) if noise.random() < 0.4 else 1 for _ in range(200)]
+    busy = Training(Budget(0.01), capture_ns=lambda capture: 4 * MS * disturbed[capture]).run(1500)
+    assert busy.captured == calm.captured
+
+
+def test_captures_of_varying_cost_do_not_cost_much_more_than_twice_the_allowance() -> None:
+    training = Training(Budget(0.01), capture_ns=lambda capture: (1 if capture % 4 else 80) * MS).run(2000)
+    assert training.spent_ns < 2.6 * ALLOWANCE_NS + 0.01 * training.bare_ns
+
+
 def test_a_long_run_has_captures_in_each_of_its_thirds_however_dear_they_are() -> None:
     for capture_ms in (1, 5, 20):
         for steps in (100, 500, 1350, 10_000):
