@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -260,6 +261,63 @@ def test_frozen_weights_that_are_as_an_initializer_drew_them(run_path: Path, dty
             optimizer.step()
     found = membership(run_path)
     assert (found["drawn"], found["written_once"]) == (["0.weight"], [])
+
+
+def _by_data(weight: Tensor) -> None:
+    weight.data.normal_(0, 0.02)
+
+
+def _cut_off(weight: Tensor) -> None:
+    """As timm does."""
+    with torch.no_grad():
+        weight.uniform_(-0.95, 0.95).erfinv_().mul_(0.02 * 2**0.5).add_(0.001).clamp_(-0.04, 0.04)
+
+
+def _scaled(weight: Tensor) -> None:
+    with torch.no_grad():
+        weight.copy_(torch.empty(weight.shape).normal_() / 16)
+
+
+def _loaded(weight: Tensor) -> None:
+    """The same values as those of another random generator."""
+    values = np.random.default_rng(1).normal(0, 0.02, weight.shape)
+    weight.data.copy_(torch.as_tensor(values))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("draw", "drawn"), [(_by_data, True), (_cut_off, True), (_scaled, True), (_loaded, False), (nn.init.zeros_, False)]
+)
+def test_frozen_weights_that_were_drawn_by_methods_of_tensors(
+    run_path: Path, draw: Callable[[Tensor], object], drawn: bool, dtype: torch.dtype
+) -> None:
+    before = torch.Tensor.normal_, torch.Tensor.uniform_
+    with Hook(run_path, save_interval=1) as hook:
+        attach(hook, framework("torch"))
+        model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+        draw(model[0].weight)
+        model[0].requires_grad_(False)
+        model = model.to(dtype)
+        optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(8, 16, dtype=dtype)).square().mean().backward()
+            optimizer.step()
+            assert (torch.Tensor.normal_, torch.Tensor.uniform_) == before, "the noise of steps is not observed"
+    assert (membership(run_path)["drawn"] == ["0.weight"]) is drawn
+
+
+def test_drawn_weights_are_not_read_while_they_are_drawn(monkeypatch: pytest.MonkeyPatch, run_path: Path) -> None:
+    """On a device reading a value waits for all that it has to do."""
+    with Hook(run_path, save_interval=1) as hook:
+        attach(hook, framework("torch"))
+        nn.Linear(4, 4)  # the first module attaches the adapter
+        for name in ("tolist", "item", "cpu", "numpy"):
+            monkeypatch.setattr(torch.Tensor, name, lambda *args: pytest.fail("waits for a device"))
+        monkeypatch.setattr(torch.Tensor, "is_cpu", False, raising=False)
+        nn.init.normal_(torch.empty(16, 16))
+        torch.empty(16, 16).normal_()
+        monkeypatch.undo()
 
 
 def test_of_a_model_made_before_it_is_watched_the_writes_are_counted(run_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Each is wrapped when its first listener comes and restored when its last one leaves; signatures are kept. Wrapped:
 ``torch.autograd.backward`` (which ``Tensor.backward`` calls), the loss functions of ``torch.nn.functional``, the
-functions of ``torch.nn.init`` that draw random values, ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and
+functions of ``torch.nn.init`` that draw random values, until the first captured forward ``normal_`` and ``uniform_`` of
+``Tensor``, ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and
 ``step`` of the schedulers of ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of
 ``torch.amp.GradScaler``, ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``,
 ``DataLoader.__iter__``, where phases of steps are recorded ``__next__`` of the iterators that it returns,
@@ -366,7 +367,11 @@ EVERY_BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), inner=True)
 BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), active=FACTS)
 MODULE_MADE = PublicCall(lambda: ((nn.Module, "__init__"),))
 #: Whatever draws the values of a weight; a script may call some from several threads.
-INITIALIZED = PublicCall(lambda: ((nn.init, name) for name in INITIALIZERS), NestOfThread())
+_DRAWS = NestOfThread()
+INITIALIZED = PublicCall(lambda: ((nn.init, name) for name in INITIALIZERS), _DRAWS)
+#: What scripts and packages draw weights with beside these. Not ``torch.randn`` and the like: PyTorch keeps tables of
+#: its functions, for default devices and for compiled code, which must not hold a wrapper.
+DRAWN = PublicCall(lambda: ((torch.Tensor, name) for name in ("normal_", "uniform_")), _DRAWS)
 #: As an optimizer is made, and later.
 OPTIMIZER_GIVEN = PublicCall(lambda: ((Optimizer, "add_param_group"),))
 OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), active=FACTS)

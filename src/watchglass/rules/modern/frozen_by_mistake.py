@@ -33,8 +33,9 @@ class FrozenByMistake(Rule):
         ends, other weights are trained, and the values of this weight fill the range of a uniform initialisation
         (PyTorch's default, Xavier, Kaiming) to its edges with the spread of a uniform distribution. Pretrained weights
         do not look like this. For two or more weights, the spread and range of a normal distribution are enough.
-        The looks are not enough: a function of `torch.nn.init` must have drawn these values, or, in a model that was
-        made before `watch(model)`, the weight must have been written just once, and be uniform. So what a script has
+        The looks are not enough: a function of `torch.nn.init`, or `normal_` or `uniform_` of a tensor, must have drawn
+        these values, or others in the same order (initializers scale and cut off), or, in a model that was made before
+        `watch(model)`, the weight must have been written just once, and be uniform. So what a script has
         loaded in any way is not reported. Pretrained backbones that are frozen, copies of trained weights (targets
         of self-supervised learning; not layers of one stack), fixed tables of positions, and weights that are unfrozen
         later are not reported.

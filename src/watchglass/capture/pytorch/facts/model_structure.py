@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall, Update
@@ -32,6 +33,10 @@ _MOST_CHANGES = 64
 _STRANGE_STEPS = 8
 _MOST_STRANGE = 4096
 _MOST_KEPT = 1024
+
+
+#: Name of a weight, and whether it is as it was drawn, or written once; see :meth:`DrawnWeights.drawn`.
+_Compared = tuple[str, Callable[[], bool] | None, Callable[[], bool] | None]
 
 
 class _Modules:
@@ -117,6 +122,17 @@ def _is_sensitive(module: nn.Module) -> bool:
     return "BatchNorm" in kind or isinstance(module, nn.RReLU)
 
 
+def _as_drawn(compared: Sequence[_Compared]) -> dict[str, list[str]]:
+    """Names of weights that are as they were drawn."""
+    found: dict[str, list[str]] = {"drawn": [], "written_once": []}
+    for name, drawn, written_once in compared:
+        if drawn is not None and drawn():
+            found["drawn"].append(name)
+        elif written_once is not None and written_once():
+            found["written_once"].append(name)
+    return found
+
+
 class Membership:
     """Compares the parameters of the optimizers with those of the models."""
 
@@ -131,6 +147,10 @@ class Membership:
         self._reported: dict[str, Any] = {}
         # Steps of optimizers, by id, that have had no parameter of any model so far; None once one had.
         self._strange: dict[int, int | None] = {}
+
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward is about to run."""
+        self._drawn.begin_training()
 
     def update_ended(self, update: Update) -> None:
         """A captured step's update is over, and gradients still show which parameters it used."""
@@ -164,7 +184,8 @@ class Membership:
         data = self._data(optimizers, stepped)
         if data != self._reported:
             self._reported = data
-            records.facts.append(("membership", "update", data))
+            compared = self._compared_with_draws(optimizers)
+            records.facts.append(("membership", "update", DeferredFact(lambda: {**data, **_as_drawn(compared)})))
 
     def _data(self, optimizers: list[Optimizer], stepped: Optimizer) -> dict[str, Any]:
         models = list(self._trainable())
@@ -196,28 +217,22 @@ class Membership:
             "left_out_beside": _named(left_out_beside),
             "without_gradient": _named(place.name for p, place in used if place is not None and p.grad is None),
             "twice": _named(twice),
-            **self._kept_as_drawn(optimizers),
         }
 
-    def _kept_as_drawn(self, optimizers: list[Optimizer]) -> dict[str, list[str]]:
-        """Names of weights with two or more axes that nothing trains, and that are as they were drawn."""
+    def _compared_with_draws(self, optimizers: list[Optimizer]) -> list[_Compared]:
+        """Weights with two or more axes that nothing trains, with the comparisons that show how they were drawn."""
         groups = itertools.chain.from_iterable(optimizer.param_groups for optimizer in optimizers)
         idle = {id(parameter) for group in groups if group.get("lr") == 0 for parameter in group["params"]}
-        found: dict[str, list[str]] = {"drawn": [], "written_once": []}
         parameters = itertools.chain.from_iterable(
             tree.owner.parameters() for tree in self._models if tree.owner is not None
         )
         kept = (each for each in parameters if each.dim() > 1 and (not each.requires_grad or id(each) in idle))
-        for parameter in itertools.islice(kept, _MOST_KEPT):
-            place = self._models.parameter(parameter)
-            kind = (
-                "drawn" if parameter in self._drawn.drawn
-                else "written_once" if parameter in self._drawn.written_once
-                else ""
-            )  # fmt: skip
-            if place is not None and kind:
-                found[kind].append(place.name)
-        return found
+        placed = ((each, self._models.parameter(each)) for each in itertools.islice(kept, _MOST_KEPT))
+        return [
+            (place.name, self._drawn.drawn.comparison(each), self._drawn.written_once.comparison(each))
+            for each, place in placed
+            if place is not None
+        ]
 
     def _of(self, optimizer: Optimizer, parameters: list[Tensor]) -> dict[str, Any]:
         placed = [(parameter, self._models.parameter(parameter)) for parameter in parameters]
