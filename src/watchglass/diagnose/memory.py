@@ -11,7 +11,8 @@ from watchglass.run import Run
 
 #: Time until the limit that is stated without a rule.
 _SOON_S = 3600.0
-#: Growth for so long is more than the start of a run, which loads its data and fills its caches.
+#: Growth for so long is more than the start of a run, which loads its data and fills its caches. Shorter growth is
+#: stated if a run of twice the length would reach the limit.
 _LEAST_S = 60.0
 
 
@@ -26,16 +27,15 @@ def growing_memory(run: Run) -> dict[str, float] | None:
     if not len(steps):
         return None
     first_ns, last_ns = worker.ends(steps[[0, -1]])["end_ns"].tolist()
-    if last_ns - first_ns < _LEAST_S * 1e9:
-        return None
     start_ns = max(first_ns, int(last_ns - MEMORY_COURSE_S * 1e9))
-    soonest = [found for stream in run.streams if (found := _growing(run, stream, start_ns)) is not None]
+    # A process that ends frees its memory.
+    soonest = [found for stream in run.streams if (found := _growing(run, stream, start_ns, last_ns)) is not None]
     return min(soonest, key=lambda each: each["left_s"], default=None)
 
 
-def _growing(run: Run, stream: str, start_ns: int) -> dict[str, float] | None:
+def _growing(run: Run, stream: str, start_ns: int, stop_ns: int) -> dict[str, float] | None:
     try:
-        memory, limits = (run.samples(name, stream=stream, start=start_ns) for name in _METRICS)
+        memory, limits = (run.samples(name, stream=stream, start=start_ns, stop=stop_ns) for name in _METRICS)
     except UnknownNameError:  # the machine has no such samples
         return None
     known = np.isfinite(memory.values)
@@ -47,8 +47,9 @@ def _growing(run: Run, stream: str, start_ns: int) -> dict[str, float] | None:
         return None
     limit = float(limits.values[-1])
     left_s = (limit - found.reached) * found.seconds / found.bytes
+    soon_s = _SOON_S if found.seconds >= _LEAST_S else (stop_ns - start_ns) / 1e9
     # What the run has survived before leads to no limit.
-    if found.seconds < _LEAST_S or not 0 < left_s <= _SOON_S or found.highest_before > found.reached:
+    if not 0 < left_s <= soon_s or found.highest_before > found.reached:
         return None
     return {"bytes": found.bytes, "seconds": found.seconds, "limit_bytes": limit, "left_s": left_s}
 

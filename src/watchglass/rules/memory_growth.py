@@ -67,8 +67,14 @@ def growth_at_the_end(seconds: Any, values: Any) -> MemoryGrowth | None:
         seconds: Times of the samples, float64[n], ascending, from the first training step on.
         values: The memory at these times in bytes, float64[n], finite.
     """
-    course = _windows(seconds, values, WINDOW_S)
-    when, least = course if len(course[0]) > PARTS else _windows(seconds, values, WINDOW_S / FINE)
+    if not len(seconds):
+        return None
+    # At the beginning of a run windows of a part of its time, with a sample or more in each.
+    shortest_s = max(1.0, float(seconds[-1] - seconds[0]) / (2 * PARTS + 3))
+    when, least = [], []
+    for length_s in (WINDOW_S, WINDOW_S / FINE, shortest_s):
+        if len(when) <= PARTS:
+            when, least = _windows(seconds, values, length_s)
     longest = [found for size in PART_SIZES if (found := steady_growth(least, size)) is not None]
     if not longest:
         return None

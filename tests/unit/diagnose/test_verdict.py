@@ -377,11 +377,26 @@ def test_memory_that_reaches_its_limit_soon_is_told_without_a_rule_for_it(run_pa
         assert verdict_text(found).splitlines()[-1].endswith("--rules system")
 
 
+@pytest.mark.parametrize(("each", "seconds"), [(2e8, 45), (2e8, 60), (2e8, 70), (5e8, 18), (1.2e9, 12)])
+def test_memory_that_would_be_full_in_a_run_of_twice_the_length_is_told_however_short_it_is(
+    run_path: Path, each: float, seconds: int
+) -> None:
+    path = build_run(run_path, sampled([1e9 + each * n for n in range(seconds)]))
+    text = headline(verdict(open_run(path), replay(path, [RuleSpec("ExplodingTensor")])))
+    assert text.startswith("memory grew by ")
+    assert text.endswith("; otherwise no issues found")
+    assert "it reaches the limit of 16.0 GB in " in text
+
+
 @pytest.mark.parametrize(
     ("memory", "limit"),
     [
         ([1e9 + 1e8 * min(n, 55) for n in range(58)], 16e9),  # data is read, and the run ends
         ([1e9 + 1e8 * min(n, 55) for n in range(150)], 16e9),  # the first minute
+        ([1e9 + 4e8 * min(n, 10) for n in range(20)], 16e9),
+        ([1e9 + 1e8 * n for n in range(20)], 16e9),
+        ([1e9 + 8e8 * n for n in range(5)], 16e9),  # too few samples
+        ([1e9 + 3e8 * (n % 10) for n in range(40)], 5e9),  # each epoch
         ([1e9 + 1e8 * min(n, 55) for n in range(900)], 16e9),
         ([1e9 + 2e7 * n for n in range(150)], 16e12),  # for weeks
         ([1e9 + 2e7 * (n % 200) for n in range(595)], 8e9),  # each epoch
