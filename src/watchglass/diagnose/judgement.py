@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from watchglass.diagnose.crash import with_crash
 from watchglass.diagnose.diagnosis import diagnose, importance
-from watchglass.diagnose.hardly_examined import with_hardly_examined
 from watchglass.diagnose.memory import growing_memory
 from watchglass.diagnose.parts_of_run import PartsOfRun
 from watchglass.diagnose.unjudged import why_unjudged
@@ -75,7 +74,10 @@ def verdict(
     models = run.models
     ending = ending_of(run)
     bypassed = _bypassed(run)
-    unjudged = why_unjudged(run, statuses, bypassed)
+    capture = _capture(run)
+    # What the user has fixed is not the budget's choice.
+    chosen = () if capture.get("fixed_interval") is True else models
+    unjudged = why_unjudged(run, statuses, bypassed, chosen)
     completed = ending.over and ending.failure is None and not stopped
     survived = frozenset(each.id for each in findings if completed or _went_on(run, each))
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None
@@ -88,7 +90,7 @@ def verdict(
             steps,
         ),
         findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, importance([f], knowledge, survived)))),
-        statuses=with_hardly_examined(statuses, models),
+        statuses=statuses,
         metrics=_metrics(models[0]) if len(models) == 1 else {},
         models=judged(models, findings) if len(models) > 1 else (),
         train_steps=steps,
@@ -98,7 +100,7 @@ def verdict(
         seconds_saved=saved,
         price_per_hour=price_per_hour,
         cost_saved=saved / 3600 * price_per_hour if saved is not None and price_per_hour is not None else None,
-        capture=_capture(run),
+        capture=capture,
         problems=problems,
         records_missing=missing,
         script=_script(run),

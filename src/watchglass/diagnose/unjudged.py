@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchglass.capture import FRAMEWORKS
-from watchglass.records import BypassedUpdates, Mode, RuleStatus, Sighting, Status, UnsteppedBackwards
+from watchglass.records import (
+    FEWEST_EXAMINED,
+    MOST_MODELS,
+    BypassedUpdates,
+    Mode,
+    ModelSummary,
+    RuleStatus,
+    Sighting,
+    Status,
+    UnsteppedBackwards,
+    count,
+)
 from watchglass.rules import BUILT_IN, Needs, find_rule
 from watchglass.run import Run, count_steps_of, leaders_of, sighting_of
 
@@ -17,17 +28,24 @@ _FEWEST_STEPS = 2
 _BYPASSED_SHARE = 0.25
 
 
-def why_unjudged(run: Run, statuses: Sequence[RuleStatus], bypassed: Sequence[BypassedUpdates] = ()) -> str:
+def why_unjudged(
+    run: Run,
+    statuses: Sequence[RuleStatus],
+    bypassed: Sequence[BypassedUpdates] = (),
+    models: Sequence[ModelSummary] = (),
+) -> str:
     """Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough was judged.
 
     Rules that do not apply to the run do not count, and neither do built-in rules that check a single observation of
     the script: without it they have no data, but the loss and the tensors are judged. A run whose training loss was
-    never recorded is not known to be healthy, even if rules judged other data.
+    never recorded is not known to be healthy, even if rules judged other data. Nor is one with a model whose tensors
+    were examined at too few steps, whatever rules found of its other models.
 
     Args:
         run: The run, as far as it was read.
         statuses: Statuses of its rules.
         bypassed: Optimizer steps of its workers that bypassed hooks.
+        models: Its models, of whose steps the overhead budget chose those that are examined.
     """
     steps = max(count_steps_of(run.worker(name), Mode.TRAIN) for name in leaders_of(run))
     unstepped = _unstepped(run)
@@ -43,10 +61,27 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus], bypassed: Sequence[By
             return f"no hook of PyTorch reported {past.steps:,} of {total:,} updates: {past.reason}"
     applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE and _counts(each.rule)]
     starved = [each for each in applicable if each.status is Status.STARVED]
+    few = _hardly_examined(models) if any(_looks_at_tensors(each.rule) for each in starved) else ""
+    if few:
+        return few
     lossless = any(_follows_the_loss(each.rule) for each in starved)
     if starved and (lossless or len(starved) >= _STARVED_SHARE * len(applicable)):
         return f"{_of(len(starved), len(applicable))} had no data: {_why(starved)}"
     return ""
+
+
+def _hardly_examined(models: Sequence[ModelSummary]) -> str:
+    """The models that rules about tensors could not judge; none where the run has no tensors at all."""
+    few = [each for each in models if each.hardly_examined or each.model >= MOST_MODELS]
+    if not few or not any(each.examined_steps for each in models):
+        return ""
+    first = few[0]
+    seen = f"at {first.examined_steps or 0:,} of {first.train_steps:,} training steps"
+    if len(models) == 1:
+        return f"tensors were examined {seen}, fewer than {FEWEST_EXAMINED}"
+    also = f", and {len(few) - 1:,} more" if len(few) > 1 else ""
+    many = f"{len(few):,} of {count(len(models), 'model')} could not be judged"
+    return f"{many}: {first.name} was examined {seen}{also}"
 
 
 def _counts(rule: str) -> bool:
@@ -59,6 +94,10 @@ def _follows_the_loss(rule: str) -> bool:
     """Whether a built-in rule needs nothing but the training loss: a run without any cannot be called healthy."""
     needs = _required(rule)
     return bool(needs) and all(need.scalars == ("loss",) and need.modes == (Mode.TRAIN,) for need in needs)
+
+
+def _looks_at_tensors(rule: str) -> bool:
+    return any(need.of_tensors for need in _required(rule))
 
 
 def _required(rule: str) -> list[Needs]:

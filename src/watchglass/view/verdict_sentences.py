@@ -65,9 +65,6 @@ def headline(verdict: Verdict) -> str:
         words[-1] += f" ({'all' if earlier == len(verdict.findings) else earlier} of them in earlier attempts)"
     failed = sum(status.status is Status.ERROR for status in verdict.statuses)
     words += [f"{count(failed, 'rule')} failed"] if failed else []
-    few = sum(each.hardly_examined for each in verdict.models)
-    if few and verdict.capture.get("fixed_interval") is not True:
-        words.append(f"{few:,} of {count(len(verdict.models), 'model')} hardly examined")
     begin = verdict.status
     if limits := reservations(verdict):
         begin = f"{'; '.join(limits.values())}; otherwise {begin}"

@@ -349,5 +349,5 @@ def test_a_rule_on_modules_that_the_model_lacks_does_not_apply(
     need = NeedSeen(Needs(units=(UnitKind.INACTIVE,)))
     for view in views_of(build_run(run_path, [first, *steps(3, None)])):
         need.look(view)
-    found = Tally().status("Rule", [need.met], ended=True, silent=lambda: "")
+    found = Tally().status("Rule", [need.met], ended=True, silent=lambda: "", unexamined=lambda: "")
     assert (found.status, found.reason.partition(" (")[0]) == (status, reason)

@@ -10,10 +10,10 @@ import pytest
 
 from synthetic_steps import in_turns, modules, of_model, training
 from watchglass.cli import main
+from watchglass.config import EvaluatorConfig
 from watchglass.diagnose import verdict
-from watchglass.diagnose.hardly_examined import with_hardly_examined
-from watchglass.evaluate import replay
-from watchglass.records import ModelSummary, RuleStatus, Severity, Status, Verdict
+from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
+from watchglass.records import ModelSummary, Severity, Status, Verdict
 from watchglass.rules import default_rules
 from watchglass.run import open_run
 from watchglass.testing import Step, build_run
@@ -121,21 +121,48 @@ def test_show_lists_the_models_of_a_run_that_has_several(run_path: Path, capsys:
     ]  # fmt: skip
 
 
-def test_models_that_were_hardly_examined_are_counted_in_the_headline_and_named_in_statuses(run_path: Path) -> None:
-    found = _verdict(_two(run_path))
-    models = tuple(replace(each, findings=0, worst=None, examined_steps=20 - 18 * each.model) for each in found.models)
-    quiet = replace(found, findings=(), diagnoses=(), status="no issues found", models=models)
-    assert headline(quiet) == "no issues found: 1 of 2 models hardly examined"
-    assert headline(replace(quiet, capture={"fixed_interval": True})) == "no issues found", "as the user has chosen"
-    statuses = [
-        RuleStatus("DeadRelu", Status.NO_ISSUES_FOUND), RuleStatus("LossNotDecreasing", Status.NO_ISSUES_FOUND),
-        RuleStatus("VanishingGradient", Status.ISSUES_FOUND),
-    ]  # fmt: skip
-    named, *others = with_hardly_examined(statuses, models)
-    assert named.status is Status.NO_ISSUES_FOUND
-    assert named.reason == ("says nothing about a model examined at fewer than 8 training steps: model_2 at 2 of 120")
-    assert others == statuses[1:], "neither what looks at every step nor what has found something"
-    assert with_hardly_examined(statuses, models[:1]) == tuple(statuses)
+def _second_hardly_examined(path: Path, captures: int, dead: float = 0.0) -> Path:
+    """A healthy model, and one whose tensors were captured this many times in 120 steps."""
+    few = training(120, due=lambda step: step < captures, dead=lambda step, layer: dead)
+    build_run(path, in_turns(training(120), of_model(few, 1)), modules=modules(2))
+    return path
+
+
+def test_a_model_that_was_hardly_examined_is_not_covered_by_no_issues_found(run_path: Path) -> None:
+    found = _verdict(_second_hardly_examined(run_path, 2, dead=1.0))
+    statuses = {each.rule: each for each in found.statuses}
+    assert statuses["DeadRelu"].status is Status.STARVED
+    assert statuses["DeadRelu"].reason == "tensors were examined at fewer than 8 training steps of model_2 (2 of 120)"
+    assert statuses["LossNotDecreasing"].status is Status.NO_ISSUES_FOUND, "it looks at every step"
+    assert found.status == "not judged"
+    assert headline(found) == (
+        "not judged: 1 of 2 models could not be judged: model_2 was examined at 2 of 120 training steps"
+    )
+
+
+def test_a_model_that_was_examined_often_enough_is_judged(run_path: Path) -> None:
+    healthy = _verdict(_second_hardly_examined(run_path, 8))
+    assert headline(healthy) == "no issues found"
+    assert {each.rule: each.status for each in healthy.statuses}["DeadRelu"] is Status.NO_ISSUES_FOUND
+
+
+def test_what_a_rule_found_in_one_model_counts_though_another_was_hardly_examined(run_path: Path) -> None:
+    sick = training(120, dead=lambda step, layer: 1.0)
+    hardly = of_model(training(120, due=lambda step: step < 2), 1)
+    build_run(run_path, in_turns(sick, hardly), modules=modules(2))
+    found = _verdict(run_path)
+    assert found.status == "issues found"
+    assert {each.rule: each.status for each in found.statuses}["DeadRelu"] is Status.ISSUES_FOUND
+
+
+def test_parts_of_an_evaluation_give_the_same_statuses_of_hardly_examined_models(run_path: Path) -> None:
+    config = EvaluatorConfig(str(_second_hardly_examined(run_path, 2)), None, tuple(default_rules()))
+    half = len(config.rules) // 2
+    parts = [
+        PartialEvaluation.from_json(json.loads(json.dumps(replay_part(run_path, config, rules=numbers).to_json())))
+        for numbers in (range(half), range(half, len(config.rules)))
+    ]
+    assert merge(parts, config.rules).statuses == replay(run_path, config.rules).statuses
 
 
 def test_a_short_model_that_was_examined_at_each_step_was_examined_enough() -> None:

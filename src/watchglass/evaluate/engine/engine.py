@@ -8,9 +8,10 @@ from typing import Any
 
 from watchglass.config import EvaluatorTiming, RuleSpec
 from watchglass.errors import CompactedError, InvalidValueError, StoreError
+from watchglass.evaluate.engine.examined import count_examined
 from watchglass.evaluate.engine.folding import Folded
 from watchglass.evaluate.engine.reference_run import ReferenceRun
-from watchglass.evaluate.engine.rule_status import PartialEvaluation
+from watchglass.evaluate.engine.rule_status import Examined, ExaminedKey, PartialEvaluation
 from watchglass.evaluate.engine.runner import RuleRunner
 from watchglass.evaluate.engine.watchdog import Watchdog, wakeable
 from watchglass.records import Finding, Mode, Observation, RuleStatus
@@ -76,6 +77,7 @@ class Engine:
                 )
         #: TRAIN steps seen, per attempt and worker.
         self.train_steps: dict[tuple[int, str], int] = {}
+        self._examined: dict[ExaminedKey, Examined] = {}
         self._compares = any(runner.compares for runner in self._runners)
         compared = [run for runner in self._runners for run in runner.compares.values() if run]
         self._others = {location: ReferenceRun(location, self.readable) for location in compared}
@@ -155,7 +157,7 @@ class Engine:
 
     def statuses(self) -> tuple[RuleStatus, ...]:
         """The status of each rule, in the order of the rules."""
-        return tuple(runner.status(ended=self._ended) for runner in self._runners)
+        return tuple(runner.status(self._examined, ended=self._ended) for runner in self._runners)
 
     def take_observations(self) -> list[Observation]:
         """Observations for the journal: failures of rules, and the other runs and timeouts that a replay needs."""
@@ -176,11 +178,12 @@ class Engine:
         """
         numbers = range(len(self._runners)) if rules is None else rules
         facts = {number: runner.facts() for number, runner in zip(numbers, self._runners, strict=True)}
-        return PartialEvaluation(run, facts, dict(self.train_steps), self._newest)
+        return PartialEvaluation(run, facts, dict(self.train_steps), self._newest, examined=dict(self._examined))
 
     def _step(self, step: JointStep) -> list[Finding]:
         last = self._last.setdefault((step.attempt, step.worker), {})
         self._newest = max(self._newest, step.attempt)
+        count_examined(self._examined, step)
         for view in step.views:
             place = view.worker, view.model
             if view.mode is Mode.TRAIN or place not in last or last[place].mode is not Mode.TRAIN:

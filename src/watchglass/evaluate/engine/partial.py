@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
-from watchglass.evaluate.engine.rule_status import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
-from watchglass.records import Evaluation, Finding, count
+from watchglass.evaluate.engine.examined import hardly_examined
+from watchglass.evaluate.engine.rule_status import (
+    Examined,
+    ExaminedKey,
+    Met,
+    PartialEvaluation,
+    RuleFacts,
+    WorkerFacts,
+    status_of,
+)
+from watchglass.records import Evaluation, Finding, RuleStatus, count
 from watchglass.store import layout
 
 
@@ -38,12 +47,25 @@ def merge(parts: Sequence[PartialEvaluation], rules: Sequence[RuleSpec]) -> Eval
     newest = max(part.newest for part in parts)
     ended = not any(part.running for part in parts if part.newest == newest)
     chosen = {number: _chosen(facts, newest, ended) for number, facts in by_rule.items()}
-    statuses = tuple(
-        status_of(facts[0].name, chosen[number], _needs(facts), ended=ended, not_applicable=facts[0].not_applicable)
-        for number, facts in by_rule.items()
-    )
+    examined = {key: found for part in parts for key, found in part.examined.items()}
+    statuses = tuple(_status(facts, chosen[number], examined, ended=ended) for number, facts in by_rule.items())
     problems = tuple(dict.fromkeys(problem for part in parts for problem in part.problems))
     return Evaluation(parts[0].run, _ordered(chosen), statuses, most_steps(train_steps), ended, problems)
+
+
+def _status(
+    facts: Sequence[RuleFacts], chosen: Sequence[WorkerFacts], examined: Mapping[ExaminedKey, Examined], *, ended: bool
+) -> RuleStatus:
+    """The status of one rule."""
+    first = facts[0]
+    return status_of(
+        first.name,
+        chosen,
+        _needs(facts),
+        ended=ended,
+        not_applicable=first.not_applicable,
+        unexamined=lambda: hardly_examined(examined, chosen) if first.of_tensors else "",
+    )
 
 
 def _chosen(facts: Sequence[RuleFacts], newest: int, ended: bool) -> list[WorkerFacts]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchglass.records import (
+    FEWEST_EXAMINED,
     Finding,
     RuleStatus,
     Severity,
@@ -24,6 +25,8 @@ from watchglass.store import layout
 Order = tuple[int, int, int]
 #: Attempt, worker and model of one instance of a rule.
 SeatKey = tuple[int, str, int]
+#: Workers that train together (``""``, or the one that trains separately), worker and model.
+ExaminedKey = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class RuleFacts:
         at_end: The same after the end of the run or attempt, for instances that have seen it.
         needs: Per worker and model, one for each need; under ("", 0) the needs where no worker was seen.
         not_applicable: Why the rule was never called, "" where it was.
+        of_tensors: Whether it needs tensors of TRAIN steps.
     """
 
     name: str
@@ -97,6 +101,25 @@ class RuleFacts:
     at_end: tuple[WorkerFacts, ...] = ()
     needs: Mapping[tuple[str, int], tuple[Met, ...]] = field(default_factory=dict)
     not_applicable: str = ""
+    of_tensors: bool = False
+
+
+@dataclass(frozen=True)
+class Examined:
+    """TRAIN steps of a model on a worker, over all attempts.
+
+    Attributes:
+        steps: Their number.
+        captured: At how many of them tensors were examined.
+    """
+
+    steps: int = 0
+    captured: int = 0
+
+    @property
+    def hardly(self) -> bool:
+        """Whether these are too few for the absence of findings to say something."""
+        return self.captured < min(FEWEST_EXAMINED, self.steps)
 
 
 @dataclass(frozen=True)
@@ -110,6 +133,7 @@ class PartialEvaluation:
         newest: Newest attempt that was seen; -1 for none.
         running: Workers of that attempt that may still write.
         problems: The unreadable parts of the run, one line each.
+        examined: TRAIN steps of each model.
     """
 
     run: str
@@ -118,6 +142,7 @@ class PartialEvaluation:
     newest: int = -1
     running: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    examined: Mapping[ExaminedKey, Examined] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """This part as plain JSON types."""
@@ -150,7 +175,9 @@ class Tally:
         if self._fault is None or first < self._fault[0]:
             self._fault = first, fault.text
 
-    def status(self, name: str, needs: Iterable[Met], *, ended: bool, silent: Callable[[], str]) -> RuleStatus:
+    def status(
+        self, name: str, needs: Iterable[Met], *, ended: bool, silent: Callable[[], str], unexamined: Callable[[], str]
+    ) -> RuleStatus:
         """The status of a rule that was called.
 
         Args:
@@ -158,6 +185,7 @@ class Tally:
             needs: The state of each need over all workers, see :func:`best`.
             ended: Whether the run has ended.
             silent: Returns why the rule does not apply to the run, see :func:`silence`.
+            unexamined: Returns which models it could not judge, see :func:`hardly_examined`.
         """
         if self._fault is not None:
             return RuleStatus(name, Status.ERROR, self._fault[1])
@@ -173,7 +201,10 @@ class Tally:
             if unmet is not None:
                 status = Status.NOT_APPLICABLE if unmet.absent else Status.STARVED
                 return RuleStatus(name, status, unmet.reason)
-        return RuleStatus(name, Status.NO_ISSUES_FOUND if ended else Status.IN_PROGRESS)
+        if not ended:
+            return RuleStatus(name, Status.IN_PROGRESS)
+        few = unexamined()
+        return RuleStatus(name, Status.STARVED if few else Status.NO_ISSUES_FOUND, few)
 
 
 def status_of(
@@ -183,6 +214,7 @@ def status_of(
     *,
     ended: bool,
     not_applicable: str = "",
+    unexamined: Callable[[], str],
 ) -> RuleStatus:
     """The status of a rule.
 
@@ -192,6 +224,7 @@ def status_of(
         needs: As :attr:`RuleFacts.needs`.
         ended: Whether the run has ended.
         not_applicable: Why the rule was never called, "" where it was.
+        unexamined: As of :meth:`Tally.status`.
     """
     if not_applicable:
         return RuleStatus(name, Status.NOT_APPLICABLE, not_applicable)
@@ -202,7 +235,7 @@ def status_of(
             tally.fail(worker.attempt, worker.worker, worker.model, worker.fault)
     seen = sorted((key for key in needs if key[0]), key=need_order) or list(needs)
     columns = zip(*(needs[key] for key in seen), strict=True)
-    return tally.status(name, map(best, columns), ended=ended, silent=lambda: silence(facts))
+    return tally.status(name, map(best, columns), ended=ended, silent=lambda: silence(facts), unexamined=unexamined)
 
 
 def best(column: Iterable[Met]) -> Met:

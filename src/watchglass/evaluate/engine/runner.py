@@ -14,10 +14,21 @@ from typing import Any, NamedTuple, TypeVar
 
 from watchglass.config import RuleSpec, values
 from watchglass.errors import CompactedError, PluginFileError, WatchglassError
+from watchglass.evaluate.engine.examined import hardly_examined
 from watchglass.evaluate.engine.folding import Folded, Folding
 from watchglass.evaluate.engine.observing import SHOWN, tick_of
 from watchglass.evaluate.engine.rule_needs import RuleNeeds
-from watchglass.evaluate.engine.rule_status import Fault, RuleFacts, SeatKey, Tally, WorkerFacts, in_order, silence
+from watchglass.evaluate.engine.rule_status import (
+    Examined,
+    ExaminedKey,
+    Fault,
+    RuleFacts,
+    SeatKey,
+    Tally,
+    WorkerFacts,
+    in_order,
+    silence,
+)
 from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog
 from watchglass.evaluate.engine.windowing import Cutting
 from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
@@ -146,6 +157,9 @@ class RuleRunner:
         if not cls.__module__.startswith("watchglass."):
             self._fingerprint()
         self._needs = RuleNeeds(prototype.needs, self.cutting)
+        self._of_tensors = any(
+            need.of_tensors and not need.optional and Mode.TRAIN in need.modes for need in prototype.needs
+        )
         self._raw_bytes = MOST_RAW_BYTES if any(need.raw for need in prototype.needs) else 0
         self._tally = Tally()
         self._kept: list[Kept] = []
@@ -306,14 +320,26 @@ class RuleRunner:
         at_end = [worker for worker in facts if self._seats[worker.attempt, worker.worker, worker.model].ended]
         so_far = self._so_far or [w for w in facts if not self._seats[w.attempt, w.worker, w.model].ended]
         return RuleFacts(
-            self.name, tuple(in_order(so_far)), tuple(in_order(at_end)), self._needs.met(), self.not_applicable
-        )
+            self.name, tuple(in_order(so_far)), tuple(in_order(at_end)), self._needs.met(), self.not_applicable,
+            self._of_tensors,
+        )  # fmt: skip
 
-    def status(self, *, ended: bool) -> RuleStatus:
-        """The status of the rule; ``ended`` is true once the run has ended."""
+    def status(self, examined: Mapping[ExaminedKey, Examined], *, ended: bool) -> RuleStatus:
+        """The status of the rule.
+
+        Args:
+            examined: The steps of each model.
+            ended: Whether the run has ended.
+        """
         if self.not_applicable:
             return RuleStatus(self.name, Status.NOT_APPLICABLE, self.not_applicable)
-        return self._tally.status(self.name, self._needs.over_all(), ended=ended, silent=lambda: silence(self._facts()))
+        return self._tally.status(
+            self.name,
+            self._needs.over_all(),
+            ended=ended,
+            silent=lambda: silence(self._facts()),
+            unexamined=lambda: hardly_examined(examined, self._facts()) if self._of_tensors else "",
+        )
 
     def timed_out(self, when: str, seat: _Seat, about: About, place: str) -> Observation:
         """The observation of a call that took too long.
