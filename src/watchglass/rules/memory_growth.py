@@ -71,7 +71,7 @@ def growth_at_the_end(seconds: Any, values: Any) -> MemoryGrowth | None:
         return None
     # At the beginning of a run windows of a part of its time, with a sample or more in each.
     shortest_s = max(1.0, float(seconds[-1] - seconds[0]) / (2 * PARTS + 3))
-    when, least = [], []
+    when, least = list[float](), list[float]()
     for length_s in (WINDOW_S, WINDOW_S / FINE, shortest_s):
         if len(when) <= PARTS:
             when, least = _windows(seconds, values, length_s)
