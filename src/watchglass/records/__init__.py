@@ -41,6 +41,7 @@ from watchglass.records.module_times import (
     UntimedModules as UntimedModules,
 )
 from watchglass.records.operations import (
+    COMPILED_MODEL as COMPILED_MODEL,
     FAULT_KINDS as FAULT_KINDS,
     FaultKind as FaultKind,
     OperationFault as OperationFault,

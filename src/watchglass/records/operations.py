@@ -20,6 +20,9 @@ class FaultKind(NamedTuple):
     harmless: bool = False
 
 
+#: Why a search for the first bad module is refused where compiled code hides the operations (``refused``).
+COMPILED_MODEL = "the model is compiled"
+
 #: By kind; each is also the name of a symptom, whose cause has the cure.
 FAULT_KINDS: Mapping[str, FaultKind] = {
     "root_at_zero": FaultKind("{operation} was given zero{values}, where its gradient is infinite"),

@@ -26,7 +26,7 @@ def pace(step_ns: float) -> NormInterval:
 def suspects_of(loss: Tensor, step_ns: float = 1e12) -> Suspects:
     graph = Graph(loss.grad_fn, is_parameter)
     found = Suspects(pace(step_ns))
-    found.learn(0, graph, paths_of(graph), Lines())
+    found.learn(0, 0, graph, paths_of(graph), Lines())
     return found
 
 
@@ -89,15 +89,29 @@ def test_looks_are_as_rare_as_the_budget_demands() -> None:
     assert sum(seldom.are_bad_if_affordable(bad) for _ in range(640)) < 20
 
 
-def test_graphs_of_three_steps_are_read_for_each_model() -> None:
+def test_the_first_graphs_of_each_model_are_read_and_one_in_each_doubling_of_its_steps() -> None:
     graph = Graph(outputs().sqrt().sum().grad_fn, is_parameter)
-    suspects = Suspects(pace(1e12))
-    for _ in range(3):
-        assert suspects.wants(0)
-        suspects.learn(0, graph, paths_of(graph), Lines())
-    assert not suspects.wants(0)
-    assert suspects.wants(1)
+    suspects, read = Suspects(pace(1e12)), []
+    for step in range(100):
+        if suspects.wants(0, step):
+            suspects.learn(0, step, graph, paths_of(graph), Lines())
+            read.append(step)
+    assert read == [0, 1, 2, 6, 14, 30, 62]
+    assert suspects.wants(1, 63)
     assert len(suspects.all) == 1
+
+
+@pytest.mark.parametrize("depth", [40, 60, 200])
+def test_an_operation_deep_in_the_graph_is_looked_at(depth: int) -> None:
+    def loss(x: Tensor) -> Tensor:
+        values = x.square().sum(1).sqrt()
+        for _ in range(depth):
+            values = values + 1
+        return values.mean()
+
+    suspects = suspects_of(loss(outputs()))
+    assert [suspect.name for suspect in suspects.all] == ["SqrtBackward0"]
+    assert suspects.are_bad(loss(outputs(0.0)).grad_fn)
 
 
 def test_complex_values_have_no_extremes_and_are_not_looked_at() -> None:

@@ -41,6 +41,14 @@ def test_a_refused_loss_says_no_more_than_that_the_loss_is_bad(run_path: Path) -
     assert known.evidence["where"] == "loss"
 
 
+def test_a_sentence_says_that_compiled_code_hides_the_operation(run_path: Path) -> None:
+    (finding,) = findings(run_path, {5: {"first_bad_module": FLAGS}})
+    assert finding.message.endswith("; the model is compiled, which hides the operation that made it so")
+    other = {**FLAGS, "refused": "an input was changed after the forward"}
+    (silent,) = findings(run_path.with_name("other"), {5: {"first_bad_module": other}})
+    assert "compiled" not in silent.message
+
+
 def test_a_module_that_is_named_late_is_a_finding_of_its_own(run_path: Path) -> None:
     first, second = findings(run_path, {5: {"first_bad_module": FLAGS}, 7: {"first_bad_module": ARMED}})
     assert (first.step, second.step) == (5, 7)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from watchglass.records import FAULT_KINDS, Fact, Role, TensorInfo
+from watchglass.records import COMPILED_MODEL, FAULT_KINDS, Fact, Role, TensorInfo
 from watchglass.rules import signals
 from watchglass.tables import Statistics, StepView
 
@@ -74,7 +74,7 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
     facts.sort(key=lambda fact: (bool(fact.data.get("refused")), fact.data.get("level") == "flags"))
     if facts and facts[0].data.get("where") in _SYMPTOMS:
         return _from_fact(view, facts[0])
-    return (
+    found = (
         _weights(bad)
         or _data(view, bad)
         or _forward(bad)
@@ -82,6 +82,12 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
         or _backward(view, bad)
         or Culprit(symptoms=("nonfinite_loss",) if bad_loss else ())
     )
+    hidden = any(fact.data.get("refused") == COMPILED_MODEL for fact in view.facts("first_bad_module"))
+    if hidden and found.where not in ("weights", "input"):
+        found = replace(
+            found, sentence=f"{found.sentence}; {COMPILED_MODEL}, which hides the operation that made it so"
+        )
+    return found
 
 
 def named_by_capture(view: StepView) -> list[Fact]:

@@ -16,6 +16,7 @@ from watchglass.capture.pytorch.forward_state import PLAIN, ForwardState, versio
 from watchglass.capture.pytorch.module_tree import is_compiled, unwrap
 from watchglass.capture.pytorch.nested_tensors import leaves_in, tensors_in
 from watchglass.capture.pytorch.random_state import restored
+from watchglass.records import COMPILED_MODEL
 
 _REPEATABLE = (Tensor, *PLAIN)
 
@@ -27,7 +28,7 @@ def refusal(state: ForwardState, free_bytes: int) -> str:
     if not all(isinstance(leaf, _REPEATABLE) for _, leaf in leaves_in((state.arguments, state.kwargs))):
         return "the forward takes arguments that cannot be given twice"
     if is_compiled(state.root) or any(isinstance(part, torch.jit.ScriptModule) for part in state.root.modules()):
-        return "the model is compiled"
+        return COMPILED_MODEL
     reason = why_not_alone(state.root)
     if reason:
         return reason

@@ -77,7 +77,7 @@ class FirstBadModule:
         """Whether the graph of a step is to be read."""
         if not call.step.due or self._done or is_compiled(call.root):
             return False
-        return self._suspects.wants(call.forward.model)
+        return self._suspects.wants(call.forward.model, call.step.mode_step)
 
     def finite_loss(self, step: OpenStep, start: Any) -> None:
         """A backward begins from a finite loss: its gradients may not be finite."""
@@ -85,13 +85,14 @@ class FirstBadModule:
         if self._done or self._next_steps.on or start is None:
             return
         model = current.forward.model if current.forward is not None else 0
-        if step.due and self._suspects.wants(model):
+        if step.due and self._suspects.wants(model, step.mode_step):
             graph = Graph(start, is_parameter)
             paths = operations.paths_of(graph)
             self._lines.learn(graph, paths)
-            self._suspects.learn(model, graph, paths, self._lines)
+            self._suspects.learn(model, step.mode_step, graph, paths, self._lines)
             current.looks_at_loss = self._suspects.are_bad_if_affordable if self._suspects.all else None
-        if self._suspects.all and self._suspects.are_bad(start):
+        look = self._suspects.are_bad if step.due else self._suspects.are_bad_if_affordable
+        if self._suspects.all and look(start):
             operation = operations.of_backward(start, self._lines)
             if operation is not None:
                 self._feared = step, operation

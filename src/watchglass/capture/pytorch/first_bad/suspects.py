@@ -21,8 +21,8 @@ from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.operations import is_chosen_from
 
-#: Graphs that are read for each model, operations that are looked at, and steps down to them from the loss.
-_MOST_LOOKS, _MOST_SUSPECTS, _MOST_STEPS = 3, 8, 48
+#: The first graphs that are read for each model, and operations that are looked at.
+_FIRST_LOOKS, _MOST_SUSPECTS = 3, 8
 #: Nodes of a graph in whose forward lines are noted.
 _MOST_NODES = 512
 #: False alarms after which an operation is no longer looked at.
@@ -76,23 +76,28 @@ class Suspects:
         #: All of them.
         self.all: list[Suspect] = []
         self._pace, self._calls = pace, 0
-        self._looks: dict[int, int] = {}
+        #: By model how many graphs were read, and the step from which on the next one is.
+        self._looks: dict[int, tuple[int, int]] = {}
         self._alarms: dict[Suspect, int] = {}
         self._hit: list[Suspect] = []
         #: Whether the lines of some are not known yet: those inside of modules.
         self.wants_lines = False
 
-    def wants(self, model: int) -> bool:
-        """Whether a graph of this model is to be read."""
-        return self._looks.get(model, 0) < _MOST_LOOKS
+    def wants(self, model: int, step: int) -> bool:
+        """Whether the graph of a captured step of this model is to be read.
 
-    def learn(self, model: int, graph: Graph, paths: dict[int, tuple[int, ...]], lines: Lines) -> None:
-        """Find the operations in the graph of a loss."""
-        self._looks[model] = self._looks.get(model, 0) + 1
+        The first ones are, and then one in each doubling of the steps: a term may join the loss later.
+        """
+        return step >= self._looks.get(model, (0, 0))[1]
+
+    def learn(self, model: int, step: int, graph: Graph, paths: dict[int, tuple[int, ...]], lines: Lines) -> None:
+        """Find the operations in the graph of the loss of a step."""
+        looks = self._looks.get(model, (0, 0))[0] + 1
+        self._looks[model] = looks, step + 1 if looks < _FIRST_LOOKS else 2 * (step + 1)
         for at in range(len(graph) - 1, -1, -1):
             limits = _LIMITS.get(graph.bases[at])
             path = paths.get(at)
-            if limits is None or path is None or len(path) > _MOST_STEPS or len(self.all) >= _MOST_SUSPECTS:
+            if limits is None or path is None or len(self.all) >= _MOST_SUSPECTS:
                 continue
             saved, low, high, near, discarded = limits
             if graph.bases[at] == "Pow" and not _is_root(graph, at):
