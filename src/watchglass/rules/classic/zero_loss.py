@@ -32,6 +32,8 @@ class ZeroLoss(Rule):
     threshold: float = parameter(1e-5, help="largest absolute loss that counts as zero", ge=0)
 
     seen: int = state(int)
+    #: The step at which the task began, and the largest loss since.
+    first: int = state(int)
     highest: float = state(float)
 
     def check(self, view: StepView) -> Iterable[Finding]:
@@ -39,6 +41,7 @@ class ZeroLoss(Rule):
         loss = signals.loss(view)
         if view.mode is not Mode.TRAIN or loss is None or self.seen > self.steps:
             return
+        self.first = self.first if self.seen else view.mode_step
         self.seen += 1
         self.highest = max(self.highest, abs(loss)) if math.isfinite(loss) else math.inf
         if self.seen != self.steps or self.highest > self.threshold or signals.resumed(view) or view.several:
@@ -51,6 +54,7 @@ class ZeroLoss(Rule):
             value=self.highest,
             limit=self.threshold,
             message=f"the loss is {'exactly zero' if self.highest == 0 else f'at most {self.highest:.2g}'} in each of "
-            f"the first {self.steps} steps",
+            f"the first {self.steps} steps{f' of another task, from step {self.first} on' if view.task else ''}",
             symptoms=("loss_is_zero",),
+            since=self.first,
         )

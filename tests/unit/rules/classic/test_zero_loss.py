@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import MODULES, training
+from watchglass.config import RuleSpec
+from watchglass.evaluate import replay
 from watchglass.rules import find_rule
-from watchglass.testing import Step
+from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 
 
@@ -43,3 +46,13 @@ class TestZeroLossInRealRuns(RealRuns):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
+
+def test_a_loss_that_is_zero_in_a_second_task_is_not_said_to_be_so_from_the_start(tmp_path: Path) -> None:
+    stage = {30: {"stage": {"begins_with": "optimizer", "trained": 4}}}
+    steps = training(60, noise=0.0, loss=lambda n: 2.3 if n < 30 else 0.0, facts=stage)
+    (finding,) = replay(build_run(tmp_path / "run", steps, modules=MODULES), [RuleSpec("ZeroLoss")]).findings
+    assert finding.message == (
+        "the loss is exactly zero in each of the first 20 steps of another task, from step 30 on"
+    )  # fmt: skip
+    assert finding.since == 30
