@@ -239,7 +239,13 @@ def _is_of_trees(view: StepView | None) -> bool:
 
 def _from_start(view: StepView, symptoms: Sequence[str]) -> int | None:
     """The first training step of a model whose program itself shows a symptom; None where it may have begun later."""
-    if view.mode is not Mode.TRAIN or view.in_turns or not built_in_knowledge().proven_from_start(symptoms):
+    # Another task may have another loss, other labels and other layers.
+    if (
+        view.mode is not Mode.TRAIN
+        or view.in_turns
+        or view.task
+        or not built_in_knowledge().proven_from_start(symptoms)
+    ):
         return None
     before = view.latest_fact("resumed")
     resumed = before.data.get("start_step") if before is not None else None
