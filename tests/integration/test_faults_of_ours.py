@@ -360,3 +360,26 @@ def test_ends_of_processes_take_no_harm() -> None:
     finally:
         for forget in watcher.on_close:
             forget()
+
+
+def test_a_second_interrupt_cuts_the_end_of_a_process_short_without_a_traceback() -> None:
+    registered: list[Callable[[], None]] = []
+
+    class Interrupted:
+        """A watcher whose end the user interrupts."""
+
+        def __init__(self) -> None:
+            self.on_close: list[Callable[[], None]] = []
+            self.active = True
+
+        def __exit__(self, *error: object) -> None:
+            raise KeyboardInterrupt
+
+    watcher: Any = Interrupted()
+    exit_and_fork.close_at_exit(watcher, registered.append)
+    try:
+        registered[0]()
+        assert not watcher.active
+    finally:
+        for forget in watcher.on_close:
+            forget()

@@ -43,6 +43,8 @@ def _end(watcher: Hook) -> None:
     error = uncaught()
     try:
         watcher.__exit__(None, error, getattr(sys, "last_traceback", None))
+    except KeyboardInterrupt:
+        watcher.active = False  # a second Ctrl-C: what is not written yet can be recovered
     finally:
         keep_interrupt(error)
 
