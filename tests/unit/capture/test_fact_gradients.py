@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -323,3 +324,37 @@ def test_a_skipped_update_is_a_fact_that_can_be_switched_off(run_path: Path, fus
             scaler.step(optimizer)
             scaler.update()
     assert list(facts_by_step(run_path, "step_skipped")) == ([2] if chosen is None else [])
+
+
+class Counted(nn.Parameter):
+    """A parameter that counts how often its gradient is read."""
+
+    reads = 0
+
+    @property
+    def grad(self) -> Tensor | None:  # type: ignore[override]
+        Counted.reads += 1
+        return None
+
+
+def test_gradients_that_another_thread_may_be_writing_are_not_read(run_path: Path) -> None:
+    others: list[torch.optim.Optimizer] = []
+
+    def other() -> None:
+        others.append(torch.optim.SGD([Counted(torch.ones(2))], lr=0.1))
+        others[0].zero_grad()
+
+    model = classifier()
+    with watching(model, run_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        Counted.reads = 0
+        for number in range(4):
+            inputs, labels = batch(number)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+        assert Counted.reads == 0
+    assert len(facts(run_path, "leftover_gradients")) == 1

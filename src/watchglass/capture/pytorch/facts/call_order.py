@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from contextlib import ExitStack
+from threading import get_ident
 from typing import Any
 
 from torch.optim import Optimizer
@@ -51,8 +53,19 @@ class CallOrderFact:
         for name, call in calls.CLIPS.items():
             observed[call] = self._noted(name)
         for call, before in observed.items():
-            leave.callback(call.listen(hook.guard, before=before))
-        leave.callback(calls.SCHEDULER_MADE.listen(hook.guard, after=self._scheduler_made))
+            leave.callback(call.listen(hook.guard, before=self._in_training(before)))
+        made = self._in_training(self._scheduler_made)
+        leave.callback(calls.SCHEDULER_MADE.listen(hook.guard, after=made))
+
+    def _in_training(self, listener: Callable[..., None]) -> Callable[..., None]:
+        """``listener`` in the training thread: other threads may be writing gradients of what would get a name."""
+        guard = self._hook.guard
+
+        def run(*arguments: Any) -> None:
+            if get_ident() == guard.thread:
+                listener(*arguments)
+
+        return run
 
     def _noted(self, name: str) -> calls.Before:
         return lambda args, kwargs: self.rounds.note(name)
