@@ -77,6 +77,8 @@ class Rule(Plugin):
             each stage of the training (:attr:`StepView.stage`), or each whose loss does not go on from that of the
             stage before (:attr:`StepView.task`), gets a new instance, and at its end :meth:`finish` is called. "" for
             a rule with one instance for all of them.
+        idle_at_plain_steps: Whether :meth:`check` or :meth:`check_step` neither finds nor remembers anything at a step
+            with scalars alone (:attr:`StepView.is_plain`). Most steps are plain, and an idle rule is not called there.
         default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` states what it
             needs.
         state_version: Raise it when the meaning of a state field changes; older state is then refused.
@@ -87,6 +89,7 @@ class Rule(Plugin):
     streams: ClassVar[Windows | None] = None
     compares: ClassVar[tuple[str, ...]] = ()
     starts_with: ClassVar[Literal["", "stage", "task"]] = ""
+    idle_at_plain_steps: ClassVar[bool] = False
     default: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
 

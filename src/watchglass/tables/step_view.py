@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -234,6 +235,15 @@ class StepView:
         self.records.readable.check("ids")
         return len(self.records.statistics.ids)
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether it has nothing but scalars and times: no tensor, unit, fact, end of an evaluation or observation."""
+        records = self.records
+        return not (
+            len(records.statistics.ids) or records.facts or records.units or records.reductions or records.raw
+            or self.stretches or self.observed or self.streams or self.others
+        )  # fmt: skip
+
     @property
     def has_capture(self) -> bool:
         """Whether tensors were captured at this step, for rules that need none of them: phases have that work too."""
@@ -328,7 +338,8 @@ class StepView:
 
     def facts(self, kind: str | None = None) -> list[Fact]:
         """Facts of this step; facts of the run come with the first step after them."""
-        return [fact for fact in self.records.facts if kind is None or fact.kind == kind]
+        facts = self.records.facts
+        return [fact for fact in facts if kind is None or fact.kind == kind] if facts else []
 
     @property
     def phases(self) -> Mapping[str, float] | None:

@@ -32,7 +32,7 @@ from watchglass.evaluate import Cutting, Follower, journal_of, replay, tick_of
 from watchglass.records import ROW_KINDS, Finding, Mode, ModuleKind, Observation, Severity, Status
 from watchglass.rules import Rule, built_in_knowledge, documentation, readable_statistics, symptoms_of
 from watchglass.store import open_store
-from watchglass.tables import JointStep, Readable, StepView, Written
+from watchglass.tables import JointStep, Readable, StatisticsRows, StepRecords, StepView, Written
 from watchglass.testing import Batch, Silence, Step, build_run
 from watchglass.testing.layers import Modules
 from watchglass.testing.sentence_numbers import unmeasured_numbers
@@ -239,6 +239,11 @@ class RuleSuite(ABC):
         before, after = _stored(type(self), tmp_path.parent)[0].size, _size(rules)
         assert after <= before * 1.5 + 2048
 
+    def test_idle_rules_do_nothing_at_plain_steps(self, tmp_path: Path) -> None:
+        """A rule that declares itself idle finds and remembers nothing where a step has scalars alone."""
+        for run in _stored(type(self), tmp_path.parent) if self.rule.idle_at_plain_steps else ():
+            _check_idle(self.make, run.path)
+
     def test_documentation_is_complete(self) -> None:
         """One line, the sections, and a sentence for every parameter whose default is valid."""
         documented = documentation(self.rule)
@@ -289,6 +294,32 @@ def _stored(suite: type[RuleSuite], folder: Path) -> list[_Run]:
         found, rules = shown(made.make, stored, look=look)
         runs.append(_Run(stored, found, _size(rules), unmeasured))
     return runs
+
+
+def _check_idle(make: Callable[[], Rule], path: Path) -> None:
+    """Shows a rule each step of a run, and after it the same step with nothing but its scalars."""
+    rules: dict[tuple[str, int], Rule] = {}
+    joint = type(make()).check is Rule.check
+    for moment in Follower(open_store(str(path))).read_all():
+        for part in (moment.by_model if joint else moment.views) if isinstance(moment, JointStep) else ():
+            key = ("" if joint else part.worker, part.model)
+            rule = rules.setdefault(key, make())
+            check: Callable[[Any], Any] = rule.check_step if joint else rule.check
+            list(check(part) or ())
+            before = rule.save_state()
+            found = list(check(_plain(part)) or ())
+            assert not found, f"{rule.name} found at a plain step: {found[0].message}"
+            assert rule.save_state() == before, f"{rule.name} remembered something at a plain step, {part}"
+
+
+def _plain(part: StepView | JointStep) -> StepView | JointStep:
+    if isinstance(part, JointStep):
+        return replace(part, views=tuple(view for each in part.views if isinstance(view := _plain(each), StepView)))
+    records = StepRecords(part.records.end, part.records.catalog, part.records.scalars, readable=part.records.readable)
+    none = StatisticsRows.none(part.records.readable.fields or ())
+    plain = replace(part, records=replace(records, statistics=none), stretches=(), observed=(), streams=())
+    assert plain.is_plain
+    return plain
 
 
 def _size(rules: Sequence[Rule]) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -151,6 +151,8 @@ class RuleRunner:
         #: The present call: its method, its instance and its argument.
         self.asking: tuple[str, _Seat, About] | None = None
         self._class: type[Rule] = cls
+        #: Whether it is not called at steps with scalars alone.
+        self._idle = cls.idle_at_plain_steps
         self._parameters = values(prototype)
         # A user may correct a rule while it is evaluated: what is evaluated now is the code before. Those of watchglass
         # stay as they are installed, and to find the code of all takes longer than to evaluate a short run.
@@ -191,17 +193,22 @@ class RuleRunner:
         new: list[Finding] = []
         for key, part in self._parts(step):
             seat = self._seats.get(key) or self._seated(key, "" if self._of_attempt else step.worker, part)
+            views = (part,) if isinstance(part, StepView) else part.views
             if seat.fault is None:
-                for view in part.views if isinstance(part, JointStep) else (part,):
+                for view in views:
                     self._needs.look(view)
             if self._class.starts_with and isinstance(part, StepView):
                 part, ended = self._in_stage(seat, part)
                 new += ended
-            if seat.last is None or _newness(part) >= _newness(seat.last):
+            # Only steps of workers that train separately come in any order.
+            if seat.last is None or not self._of_attempt or _newness(part) >= _newness(seat.last):
                 seat.last = part
-            if seat.rule is not None and (self._steps or not self.joint):
+            if seat.rule is None or (self.joint and not self._steps):
+                continue
+            part = self._with_observed(seat, part)
+            if not (self._idle and not part.observed and all(view.is_plain for view in views)):
                 method = getattr(seat.rule, "check_step" if self._steps else "check")
-                new += self._found(seat, self._with_observed(seat, part), "check", method)
+                new += self._found(seat, part, "check", method)
         return new
 
     def _in_stage(self, seat: _Seat, view: StepView) -> tuple[StepView, list[Finding]]:
@@ -360,12 +367,14 @@ class RuleRunner:
         }  # fmt: skip
         return Observation("rule_timed_out", attempt, about.order, data)
 
-    def _parts(self, step: JointStep) -> Iterator[tuple[SeatKey, StepView | JointStep]]:
+    def _parts(self, step: JointStep) -> Sequence[tuple[SeatKey, StepView | JointStep]]:
         """What the instances of the rule see of a step, by the keys of their seats."""
-        parts: Iterable[StepView | JointStep] = step.by_model if self._steps else (step,) if self.joint else step.views
-        for part in parts:
-            model = part.model if self._steps or not self.joint else 0
-            yield (step.attempt, "" if self._of_attempt else part.worker, model), part
+        attempt = step.attempt
+        if not self.joint:
+            return [((attempt, view.worker, view.model), view) for view in step.views]
+        if self._steps:
+            return [((attempt, part.worker, part.model), part) for part in step.by_model]
+        return [((attempt, "" if self._of_attempt else step.worker, 0), step)]
 
     def _seated(self, key: SeatKey, group: str, about: About) -> _Seat:
         seat = self._seats[key] = _Seat(key, group)
@@ -456,6 +465,8 @@ class RuleRunner:
 
 def _raw_of(about: About) -> list[RawTensors]:
     """The readers of whole tensors in the argument of a call."""
+    if type(about) is StepView and about.records.raw is None:
+        return []
     views = about.views if isinstance(about, JointStep) else () if isinstance(about, Between) else (about,)
     return [view.records.raw for view in views if view.records.raw is not None]
 

@@ -116,8 +116,10 @@ class NeedSeen:
         self._steps = self._captures = self._due = 0
         self._known: tuple[Any, str, bool] = None, "", False
         self._fact: Fact | None = None
+        self._model: Fact | None = None
         self._plan: _Plan | None = None
         self._planned: tuple[_Planned, ...] = ()
+        self._waits_for_captures = needs.of_tensors and not needs.units and not needs.facts
         self._of_layers = needs.role in _OF_LAYERS or bool(needs.units or needs.module_kinds)
         self._no_layers = self._no_modules = ""
         of_units = [_KINDS_OF_UNITS.get(kind) for kind in needs.units]
@@ -137,7 +139,8 @@ class NeedSeen:
             self._fact, self._plan = fact, None if fact is None else _Plan.read(fact)
             self._planned = self._matching(Mode.TRAIN)
             self._due = 0
-        if self._of_layers and not self.satisfied:
+        if self._of_layers and not self.satisfied and (model := view.latest_fact("model")) is not self._model:
+            self._model = model
             self._no_layers, self._no_modules = without_layers(view), without_kinds(view, self._kinds)
         if view.mode not in self.needs.modes:
             return
@@ -148,7 +151,8 @@ class NeedSeen:
             self._steps += 1
             self._captures += view.captured > 0
             # A plan counts the TRAIN steps of a model.
-            self._due += any(p.schedule.holds(view.model_step, view.captured > 0) for p in self._planned)
+            if self._waits_for_captures:
+                self._due += any(p.schedule.holds(view.model_step, view.captured > 0) for p in self._planned)
 
     @property
     def met(self) -> Met:
@@ -203,7 +207,7 @@ class NeedSeen:
 
     def _waited_long(self) -> bool:
         needs = self.needs
-        if needs.units or needs.facts or not needs.of_tensors:
+        if not self._waits_for_captures:
             every_step = not needs.units and not needs.facts and _EVERY_STEP.issuperset(needs.scalars)
             return self._steps >= (_FEW_STEPS if every_step else _MANY_STEPS)
         if self._plan is not None and self._planned:

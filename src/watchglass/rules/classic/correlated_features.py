@@ -32,6 +32,7 @@ class CorrelatedFeatures(Rule):
         house.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (Needs(facts=("input_sketch",), why="to see correlations"),)
 

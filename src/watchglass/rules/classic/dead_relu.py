@@ -40,6 +40,7 @@ class DeadRelu(Rule):
         of activity: SageMaker Debugger documentation; house: the window of batches.
     """
 
+    idle_at_plain_steps = True
     default = True
     state_version = 2
     needs = (

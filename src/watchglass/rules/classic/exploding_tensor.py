@@ -82,7 +82,7 @@ class ExplodingTensor(Rule):
 
     def _bad(self, view: StepView) -> Statistics:
         rows = view.statistics(name_regex=self.name_regex)
-        return rows.where((rows.nan if self.only_nan else rows.nonfinite) > 0)
+        return rows if not len(rows) else rows.where((rows.nan if self.only_nan else rows.nonfinite) > 0)
 
     @staticmethod
     def _weights_bad(bad: Statistics) -> bool:

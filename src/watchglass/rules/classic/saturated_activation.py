@@ -90,6 +90,8 @@ class SaturatedActivation(Rule):
         if view.mode is not Mode.TRAIN:
             return
         signals.remember_start(self.start, signals.loss(view))
+        if view.is_plain:
+            return
         flat = self._flat(view)
         units = self._beyond(view, [name for name, words in (flat or {}).items() if words])
         self.seen |= (flat is not None and self.derivative > 0) or any(True for _ in view.units(UnitKind.SATURATED))

@@ -38,6 +38,7 @@ class UnchangedTensor(Rule):
     Source: allclose over 3 captures: SageMaker Debugger documentation; TrainCheck (OSDI 2025); house: since the start.
     """
 
+    idle_at_plain_steps = True
     default = True
     state_version = 2
     needs = (

@@ -30,6 +30,7 @@ class CausalMaskMissing(Rule):
     Source: exact; Vaswani et al., Attention Is All You Need, 2017, 3.2.3; house: `patience`.
     """
 
+    idle_at_plain_steps = True
     default = True
     state_version = 2
     needs = (Needs(facts=("token_targets",), why="to see labels, tokens and attention"),)

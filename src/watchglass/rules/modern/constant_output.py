@@ -36,6 +36,7 @@ class ConstantOutput(Rule):
     Source: house: logits that differ by 0.001 change a probability by at most 0.1 %.
     """
 
+    idle_at_plain_steps = True
     default = True
     state_version = 2
     needs = (Needs(facts=("output_sketch", "target_sketch"), why="to see how outputs and targets vary"),)

@@ -34,6 +34,7 @@ class DeadExpert(Rule):
     Source: no use at all: NeMo Automodel; half of the experts, windows, `little`: house.
     """
 
+    idle_at_plain_steps = True
     default = True
     state_version = 2
     needs = (

@@ -25,6 +25,7 @@ class DetachedGraph(Rule):
     Source: exact; house: `patience`.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(facts=("loss_graph",), why="to see what the backward can reach"),

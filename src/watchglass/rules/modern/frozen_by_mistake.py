@@ -49,6 +49,7 @@ class FrozenByMistake(Rule):
     Source: defaults of torch.nn.init; exact for uniform initialisations; house: `patience`, `tolerance`.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(role=Role.WEIGHT, statistics=("min", "max", "std", "sum", "l2"), why="to see frozen weights"),

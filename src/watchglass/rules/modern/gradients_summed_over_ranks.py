@@ -30,6 +30,7 @@ class GradientsSummedOverRanks(Rule):
     Source: exact; documentation of torch.distributed.all_reduce; house: `patience`.
     """
 
+    idle_at_plain_steps = True
     default = True
     state_version = 2
     needs = (

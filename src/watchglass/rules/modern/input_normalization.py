@@ -65,6 +65,7 @@ class InputNormalization(Rule):
         and far below data that were divided once.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (Needs(facts=("input_sketch",), why="to see the scale of the inputs"),)
 

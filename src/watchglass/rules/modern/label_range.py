@@ -41,6 +41,7 @@ class LabelRange(Rule):
     Source: exact; house: `rows`.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(facts=("target_sketch",), why="to count classes"),

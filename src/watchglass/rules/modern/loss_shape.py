@@ -25,6 +25,7 @@ class LossShape(Rule):
     Source: exact; the warning of torch.nn.functional.mse_loss about unequal sizes.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (Needs(facts=("loss_call",), why="to compare shapes"),)
 

@@ -31,6 +31,7 @@ class MisplacedActivation(Rule):
     Source: exact.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(facts=("forward_graph",), why="to see what lies between layers"),

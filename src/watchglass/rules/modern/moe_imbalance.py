@@ -30,6 +30,7 @@ class MoEImbalance(Rule):
     Source: 1 and 4 times the mean: house; Fedus et al., Switch Transformers (2101.03961).
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (Needs(collection="router", statistics=("max", "count"), optional=True, why="to see the load of experts"),)
 

@@ -41,6 +41,7 @@ class NoDataGradient(Rule):
     Source: exact; house: `patience`, `samples`.
     """
 
+    idle_at_plain_steps = True
     default = True
     state_version = 2
     needs = (

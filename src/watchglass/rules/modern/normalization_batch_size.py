@@ -25,6 +25,7 @@ class NormalizationBatchSize(Rule):
     Source: exact; Wu and He, Group Normalization, ECCV 2018; house: `patience`.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (Needs(facts=("forward_graph",), why="to see the sizes"),)
 

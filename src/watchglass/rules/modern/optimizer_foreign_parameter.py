@@ -26,6 +26,7 @@ class OptimizerForeignParameter(Rule):
     Source: exact: an update without gradients changes nothing; TrainCheck (OSDI 2025).
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (Needs(facts=("membership",), optional=True, why="to see whose parameters the optimizers hold"),)
 

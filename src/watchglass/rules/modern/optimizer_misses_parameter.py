@@ -36,6 +36,7 @@ class OptimizerMissesParameter(Rule):
     Source: exact; TrainCheck (OSDI 2025); house: `patience`.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(facts=("membership",), why="to see which parameters the optimizers hold"),

@@ -33,6 +33,7 @@ class PaddingNotMasked(Rule):
     Source: exact for the gradient; house: `share`, `some`.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(facts=("input_sketch",), why="to find padding"),

@@ -27,6 +27,7 @@ class RanksRepeatData(Rule):
     Source: exact; documentation of torch.utils.data.distributed.DistributedSampler; house: `patience`, `min_varied`.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(facts=("batch",), why="to compare the batches of ranks"),

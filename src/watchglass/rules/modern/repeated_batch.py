@@ -49,6 +49,7 @@ class RepeatedBatch(Rule):
     Source: exact; house: `min_captures`, `share`, `repeats`, and the batch size below which chance repeats batches.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(facts=("batch",), why="to compare the inputs of steps"),

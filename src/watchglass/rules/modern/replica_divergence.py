@@ -58,6 +58,7 @@ class ReplicaDivergence(Rule):
         et al. (ICLR 2020).
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(role=Role.WEIGHT, statistics=_COLUMNS, why="to compare the weights of ranks"),

@@ -26,6 +26,7 @@ class UnusedParameter(Rule):
     Source: exact; TrainCheck (OSDI 2025); house: `patience`, and the first layers.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (
         Needs(facts=("membership",), why="to see which parameters have no gradient"),

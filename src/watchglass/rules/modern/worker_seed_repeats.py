@@ -29,6 +29,7 @@ class WorkerSeedRepeats(Rule):
     Source: exact; documentation of torch.utils.data, "Randomness in multi-process data loading"; house: `min_varied`.
     """
 
+    idle_at_plain_steps = True
     default = True
     needs = (Needs(facts=("batch",), why="to compare the batches of data workers"),)
 
