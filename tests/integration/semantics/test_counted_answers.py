@@ -88,6 +88,7 @@ OTHER: dict[str, Count] = {
     "broadcast by mistake": lambda outputs, labels: (outputs.argmax(1, keepdim=True) == labels).sum() / 16,
     "not of the output": lambda outputs, labels: (outputs[:, :2].argmax(1) == labels).sum(),
     "a class": lambda outputs, labels: (outputs.argmax(1) == 1).sum(),
+    "ignored labels": lambda outputs, labels: (outputs.argmax(1) == torch.full_like(labels, -100)).sum(),
     "labels alone": lambda outputs, labels: (labels == labels.flip(0)).sum(),
 }
 

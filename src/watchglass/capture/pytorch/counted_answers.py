@@ -6,6 +6,7 @@ integers is observed, from a call of a model in an evaluation up to the next cal
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -152,7 +153,8 @@ class CountedAnswers:
             with torch.no_grad():
                 valid = known >= 0
                 share = losses.number((right & valid).sum() / valid.sum())
-            if share is not None:
+            # Labels that are all ignored say nothing.
+            if share is not None and not (type(share) is float and math.isnan(share)):
                 forward.records.series.append(("accuracy", Role.METRIC, float(right.numel()), share))
             return
 
