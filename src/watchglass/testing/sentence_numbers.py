@@ -15,10 +15,12 @@ from watchglass.rules import Rule
 #: A number that stands alone: not part of a name ("float16", "model_4.3"), a path or a power ("10^-3").
 _NUMBER = re.compile(
     r"(?<![\w^/.])(?P<digits>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?)"
-    r"(?P<unit> (?:%|ms|GB)(?!\w))?(?![\w^]|\.\d)"
+    r"(?P<unit> (?:%|ms|minutes|hours|days|MB|GB)(?!\w))?(?![\w^]|\.\d)"
 )
 #: How many of a unit in sentences are one in records, which may be in the unit of sentences too.
-_PER_UNIT = {" %": 100.0, " ms": 1000.0, " GB": 1e-9}
+_PER_UNIT = {
+    " %": 100.0, " ms": 1000.0, " minutes": 1 / 60, " hours": 1 / 3600, " days": 1 / 86_400, " MB": 1e-6, " GB": 1e-9,
+}  # fmt: skip
 #: Most numbers in a field of the state of a rule that are looked at.
 _MOST_IN_STATE = 16
 

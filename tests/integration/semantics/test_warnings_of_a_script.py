@@ -87,9 +87,9 @@ def test_no_wrapper_counts_as_a_caller(monkeypatch: pytest.MonkeyPatch, in_tmp_p
         return {}
 
     for owner, name in found:
+        model = nn.Linear(4, 1)  # calls functions that are wrapped
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, original)
-            model = nn.Linear(4, 1)
             settings = {"collections": EVERYTHING, "facts": tuple(FACTS)}
             with watchglass.watch(model, run=in_tmp_path / "run", strict=True, **settings):
                 wrapper = getattr(owner, name)

@@ -149,16 +149,21 @@ class MemoryLeak(Rule):
         steps, steps_s = (after - before for before, after in zip(first[1], last[1], strict=True))
         # Steps are known some time after samples, sometimes more and sometimes less, but they have a clock themselves.
         of_step = growth / took_s * steps_s / steps if steps > 0 and steps_s > 0 else 0.0
-        evidence = {"bytes_per_second": growth / took_s, "growth_bytes": growth}
+        evidence = {
+            "bytes_per_second": growth / took_s, "growth_bytes": growth, "seconds": took_s,
+            "bytes_before": first[2], "bytes_after": last[2],
+        }  # fmt: skip
         limit = self.limit.get(key, 0.0)
         left_s = (limit - last[2]) * took_s / growth
         process = _grown(first[3], last[3], growth)
-        symptom, what = self._symptom(process)
+        symptom, what, objects = self._symptom(process)
         early = beginning and symptom != "graphs_held"
         if early and not (ended or 0 < left_s <= (PARTS + 1) * self.window_s):
             return
         if left_s > 0:
-            evidence["ends_in_s"] = left_s
+            evidence |= {"ends_in_s": left_s, "limit_bytes": limit}
+        if objects:
+            evidence["objects_per_step"] = objects
         ends = f"; at this rate the limit of {_bytes(limit)} is reached {_time(left_s)} after step {last[1][0]}"
         until = ends if left_s > 0 else ""
         each = f", {_bytes(of_step)} for each training step" if of_step else ""
@@ -178,21 +183,22 @@ class MemoryLeak(Rule):
             evidence={**evidence, "bytes_per_step": of_step} if of_step else evidence,
         )
 
-    def _symptom(self, process: str) -> tuple[str, str]:
-        """The symptom, and the part of the message that says what grows."""
+    def _symptom(self, process: str) -> tuple[str, str, float]:
+        """The symptom, what the message says of it, and new objects of Python for each step, 0 if unknown."""
         if process and self.graphs and process not in self.graphs:
-            return "memory_grows_beside_training", ""
+            return "memory_grows_beside_training", "", 0.0
         looked, held = self.graphs.get(process, [0, 0])
         if held >= _HELD:
             of = f"all {looked}" if held == looked else f"{held} of {looked}"
-            return "graphs_held", f"; the graphs of {of} earlier steps that were looked at are still held"
+            return "graphs_held", f"; the graphs of {of} earlier steps that were looked at are still held", 0.0
         points = self.blocks.get(process, [])
         rises = [after[1] - before[1] for before, after in pairwise(points)]
         if len(rises) >= _RISES and min(rises) > 0:
             more, steps = points[-1][1] - points[0][1], points[-1][0] - points[0][0]
             if more >= max(_BLOCKS, _BLOCKS_OF_STEP * steps):
-                return "python_objects_grow", f"; Python holds {more / steps:.3g} more objects after each step"
-        return "memory_grows", ""
+                each = more / steps
+                return "python_objects_grow", f"; Python holds {each:.3g} more objects after each step", each
+        return "memory_grows", "", 0.0
 
     def _growth(self, windows: list[list[Any]], size: int) -> tuple[list[Any], list[Any]] | None:
         """The windows with the least memory of the first and the last part, if it grew steadily between them."""
