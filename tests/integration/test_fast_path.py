@@ -500,16 +500,25 @@ def test_updates_without_hooks_are_compared_with_all_short_steps(tmp_path: Path)
     assert "20 of 60 updates" in why_unjudged(open_run(tmp_path / "run"), (), [bypassed])
 
 
-@pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.__name__)
-@pytest.mark.parametrize(
-    "happening",
-    [
-        plain, evaluating, evaluating_inside, evaluating_with_gradients, accumulating,
-        accumulating_and_clearing_at_times, going_back_at_times, stumbling, with_two_losses_at_times, blowing_up,
-        saving, saving_after_the_update, evaluating_and_saving, *SEVERAL,
-    ],
-    ids=lambda happening: happening.__name__,
-)  # fmt: skip
+#: With the other ways to update a step is followed by the same marks: a few of what may happen in it are enough.
+BY_THE_SCRIPT = [
+    *(
+        (happening, in_place)
+        for happening in [
+            plain, evaluating, evaluating_inside, evaluating_with_gradients, accumulating,
+            accumulating_and_clearing_at_times, going_back_at_times, stumbling, with_two_losses_at_times, blowing_up,
+            saving, saving_after_the_update, evaluating_and_saving, *SEVERAL,
+        ]
+    ),
+    *(
+        (happening, update)
+        for happening in [plain, evaluating_inside, accumulating, going_back_at_times]
+        for update in UPDATES[1:]
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("happening", "update"), BY_THE_SCRIPT, ids=lambda value: value.__name__)
 def test_both_paths_record_the_same_of_updates_by_the_script(
     tmp_path: Path, happening: Happening, update: Callable[[nn.Module, str, Tensor], None]
 ) -> None:
@@ -623,9 +632,14 @@ def test_a_second_optimizer_ends_the_fast_path_for_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "update", [None, *UPDATES, partly_by_replacing], ids=lambda update: update.__name__ if update else "optimizer"
+    ("happening", "update"),
+    [
+        *((plain, update) for update in (None, *UPDATES, partly_by_replacing)),
+        *((happening, None) for happening in (accumulating, evaluating_inside, going_back_at_times)),
+        (accumulating, by_replacing),
+    ],
+    ids=lambda value: value.__name__ if value else "optimizer",
 )
-@pytest.mark.parametrize("happening", [plain, accumulating, evaluating_inside, going_back_at_times])
 def test_the_gradient_norm_is_the_same(tmp_path: Path, happening: Happening, update: Any) -> None:
     norms = []
     for name, limits in (("fast", DEFAULT_LIMITS), ("full", NO_FAST_PATH)):
@@ -906,16 +920,21 @@ def teacher_ahead_of_many(it: Distillation, number: int) -> None:
     many(it.loop, number, left=number == 40)
 
 
-@pytest.mark.parametrize("interval", [1000, 13])
 @pytest.mark.parametrize(
-    "between",
+    ("between", "interval"),
     [
-        teacher_inside, teacher_ahead, two_teachers, one_teacher_twice, a_call_too_many, teacher_judged,
-        teacher_judged_at_the_end, only_called_at_the_end, student_evaluated_after_the_teacher,
-        another_called_after_the_teacher, teacher_in_another_mode, teacher_with_gradients, teacher_stumbling,
-        teacher_missing, teacher_updated, saving_after_the_teacher, teacher_ahead_of_many,
+        *(
+            (between, 1000)
+            for between in [
+                teacher_inside, teacher_ahead, two_teachers, one_teacher_twice, a_call_too_many, teacher_judged,
+                teacher_judged_at_the_end, only_called_at_the_end, student_evaluated_after_the_teacher,
+                another_called_after_the_teacher, teacher_in_another_mode, teacher_with_gradients, teacher_stumbling,
+                teacher_missing, teacher_updated, saving_after_the_teacher, teacher_ahead_of_many,
+            ]
+        ),
+        *((between, 13) for between in (teacher_inside, teacher_ahead, teacher_judged, teacher_ahead_of_many)),
     ],
-    ids=lambda between: between.__name__,
+    ids=lambda value: value.__name__ if callable(value) else str(value),
 )  # fmt: skip
 def test_a_teacher_that_is_called_without_gradients_leaves_a_step_on_the_fast_path(
     tmp_path: Path, between: Between, interval: int

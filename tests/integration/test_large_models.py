@@ -22,7 +22,7 @@ from watchglass.capture.pytorch import PyTorchAdapter
 
 pytestmark = pytest.mark.own_process
 
-SMALL, TIMES = 40, 4
+SMALL, TIMES = 20, 4
 STEPS = 14
 
 
