@@ -61,5 +61,5 @@ class StalledTraining(Rule):
             limit=silence.limit_s,
             message=f"{silence.message}{steps}; {unseen if gone else alive}",
             symptoms=("no_step_completed",),
-            evidence={"ends_in_s": 0.0},
+            evidence={"ends_in_s": 0.0, **({"usual_s": silence.usual_s} if silence.usual_s else {})},
         )

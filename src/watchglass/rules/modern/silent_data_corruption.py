@@ -107,7 +107,7 @@ class SilentDataCorruption(Rule):
             message=f"the {what} of {worker} jumped alone {len(self.jumps[worker])} times in {self.within} steps: "
             f"it is {value:.3g} at step {step.mode_step}, and usually {usual:.3g}",
             symptoms=("one_rank_jumps",),
-            evidence={"worker": worker, "steps": self.jumps[worker]},
+            evidence={"worker": worker, "steps": self.jumps[worker], "usual": usual},
         )
 
     def applicable(self, step: JointStep) -> str:

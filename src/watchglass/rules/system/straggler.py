@@ -145,5 +145,5 @@ class Straggler(Rule):
             message=f"{'the other rank waits' if others == 1 else f'{others} other ranks wait'} for {rank}: it takes "
             f"{1000 * later:.3g} ms longer in each training step of {1000 * whole:.3g} ms, mostly {where}; " + bound,
             symptoms=(symptom,),
-            evidence={"gain": gain, "rank": rank, "phase": phase, "seconds": later},
+            evidence={"gain": gain, "rank": rank, "phase": phase, "seconds": later, "step_s": whole},
         )
