@@ -54,12 +54,12 @@ def passed(folder: Path, *tests: str) -> int:
 
 def test_the_test_of_a_new_rule_passes(in_tmp_path: Path) -> None:
     assert main(["rules", "new", "SlowStart"]) == 0
-    assert passed(in_tmp_path, "test_slow_start.py") == 9
+    assert passed(in_tmp_path, "test_slow_start.py") == 10
 
 
 def test_the_test_of_the_page_passes(rule_file: Path) -> None:
     (rule_file.parent / "test_my_rules.py").write_text(TEST)
-    assert passed(rule_file.parent, "test_my_rules.py") == 9
+    assert passed(rule_file.parent, "test_my_rules.py") == 10
 
 
 def test_the_tests_of_the_examples_pass(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_tests_of_the_examples_pass(tmp_path: Path) -> None:
     assert len(files) == len(EXAMPLES) == 10
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert passed(tmp_path, *sorted(name for name in files if name.startswith("test_"))) == 5 * 9
+    assert passed(tmp_path, *sorted(name for name in files if name.startswith("test_"))) == 5 * 10
 
 
 def test_what_a_view_gives_exists() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from watchglass.capture.limits import DEFAULT_LIMITS
+from watchglass.records import COMPILED_MODEL
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "first-bad-module.md").read_text(encoding="utf-8")
@@ -27,7 +28,7 @@ def test_the_example_prints_what_the_page_shows(in_tmp_path: Path, capsys: pytes
 
 def test_every_reason_is_one_of_the_code() -> None:
     assert len(REASONS) > 15
-    joined = re.sub(r'"\s*\n\s*f?"', "", SOURCE)
+    joined = re.sub(r'"\s*\n\s*f?"', "", SOURCE).replace("COMPILED_MODEL", COMPILED_MODEL)
     assert [reason for reason in REASONS if reason not in joined] == []
 
 

@@ -217,7 +217,7 @@ def test_an_evaluation_inside_a_training_step_is_a_step_of_its_own(tmp_path: Pat
 
 
 def test_under_a_built_in_collection_a_tensor_is_what_that_holds(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", 20)
+    run = train(tmp_path / "run", 20, save_interval=2)
     assert {run.tensor(name).info.role for name in run.tensor_names(regex="^gradient/")} == {Role.GRADIENT}
     assert run.tensor("hidden.weight").info.role is Role.WEIGHT
     assert run.tensor("hidden.weight").info.trainable
