@@ -18,6 +18,6 @@ from watchglass.records import Status
 )
 def test_a_rule_is_applicable_where_it_is_anywhere(reasons: list[str], status: Status) -> None:
     facts = [WorkerFacts(0, f"worker_{n}", not_applicable=reason) for n, reason in enumerate(reasons)]
-    assert status_of("Rule", facts, {}, ended=True).status is status
+    assert status_of("Rule", facts, {}, ended=True, unexamined=str).status is status
     facts = [WorkerFacts(n, "worker_0", not_applicable=reason) for n, reason in enumerate(reasons)]
-    assert status_of("Rule", facts, {}, ended=True).status is status
+    assert status_of("Rule", facts, {}, ended=True, unexamined=str).status is status
