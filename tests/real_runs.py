@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -102,6 +103,9 @@ class RealRuns(ABC):
 
     The recordings of a class should take less than a second together.
     """
+
+    #: All of them together take a quarter of the other quick tests, which have made-up runs of each rule.
+    pytestmark = pytest.mark.slow
 
     #: Name of the rule.
     rule: ClassVar[str]
