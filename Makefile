@@ -54,11 +54,13 @@ ON_GPU := tests/devices tests/unit/capture/test_device.py tests/unit/capture/tes
 TESTS ?= tests/unit tests/conformance tests/properties $(FIRST:%=tests/integration/test_%.py)
 # Options of pytest, for make test and make test-all.
 PYTEST ?=
-# Many tests wait for processes and servers, so there are twice as many workers as cores.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? 2 * cores : 8)))
+# Quick tests keep a core busy. Many of the others wait for processes and servers: they get twice as many workers as cores.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+QUICK_WORKERS := $(or $(WORKERS),$(shell echo $$(($(CORES) < 8 ? $(CORES) : 8))))
+ALL_WORKERS := $(or $(WORKERS),$(shell echo $$(($(CORES) < 4 ? 2 * $(CORES) : 8))))
 # Files are taken in their order, in which the many short ones come last (tests/conftest.py). A worker that crashes ends
 # the tests: where another one takes its place, pytest-xdist 3.8 can wait for ever for files that it had finished.
-RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+RUN_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: demo test test-all bare programs lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet rule-pages clean help setup-example setup-dev
 
@@ -72,10 +74,10 @@ demo: setup-example
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/digits/demo.sh $(DEMO)
 
 test: setup-dev
-	$(RUN_TESTS) -m "not slow" $(TESTS) $(PYTEST)
+	$(RUN_TESTS) -n $(QUICK_WORKERS) -m "not slow" $(TESTS) $(PYTEST)
 
 test-all: setup-dev
-	$(RUN_TESTS) $(PYTEST)
+	$(RUN_TESTS) -n $(ALL_WORKERS) $(PYTEST)
 
 bare:
 	$(PYTHON) tools/bare_install.py $(BARE)

@@ -418,6 +418,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.slow
 def test_a_tensor_of_which_a_part_was_changed_in_place_gives_its_gradient(tmp_path: Path) -> None:
     """PyTorch ends the process where such a view gets a hook before its node was asked for."""
     script = tmp_path / "train.py"

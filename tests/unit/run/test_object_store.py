@@ -13,6 +13,8 @@ from watchglass.run import open_run, open_runs
 from watchglass.store import LocalStore, RawTensor, open_store
 from watchglass.testing import Step, build_run
 
+pytestmark = pytest.mark.slow  # for two tests a server would be started
+
 
 def copied(path: str, location: str) -> None:
     source, target = LocalStore(path), open_store(location)
