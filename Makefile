@@ -107,7 +107,7 @@ growth: setup-dev
 	$(BIN)/python benchmarks/growth.py $(GROWTH)
 
 gpu: setup-dev
-	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(RUN_TESTS) $(ON_GPU) $(PYTEST)
+	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(RUN_TESTS) -n $(ALL_WORKERS) $(ON_GPU) $(PYTEST)
 	$(BIN)/python benchmarks/device_statistics.py
 	$(BIN)/python benchmarks/overhead.py --only device-1
 

@@ -85,6 +85,7 @@ def arrivals(draw: st.DrawFn) -> list[tuple[int, int]]:
     return plan
 
 
+@pytest.mark.slow
 @hypothesis_settings(max_examples=_MANY)
 @given(plan=arrivals(), chunk=st.sampled_from([1, 4096, 1 << 20]))
 def test_live_equals_replay(tmp_path_factory, plan: list[tuple[int, int]], chunk: int) -> None:

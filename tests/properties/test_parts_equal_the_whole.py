@@ -8,6 +8,7 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from synthetic_steps import MODULES, training
@@ -136,6 +137,7 @@ def write(path: Path, attempts: list[tuple[int, str | None, list[tuple[int, floa
             builder.close()
 
 
+@pytest.mark.slow
 @hypothesis_settings(max_examples=_MANY)
 @given(attempts=runs(), partition=partitions(), running=st.booleans())
 def test_parts_equal_the_whole(tmp_path_factory, attempts, partition, running: bool) -> None:

@@ -84,6 +84,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_script_may_fork_while_the_recorder_computes() -> None:
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "2")
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
