@@ -309,9 +309,12 @@ def test_frozen_weights_that_were_drawn_by_methods_of_tensors(
 
 def test_drawn_weights_are_not_read_while_they_are_drawn(monkeypatch: pytest.MonkeyPatch, run_path: Path) -> None:
     """On a device reading a value waits for all that it has to do."""
+    unobserved = torch.Tensor.normal_, nn.init.normal_
     with Hook(run_path, save_interval=1) as hook:
         attach(hook, framework("torch"))
         nn.Linear(4, 4)  # the first module attaches the adapter
+        assert torch.Tensor.normal_ is not unobserved[0]
+        assert nn.init.normal_ is not unobserved[1]
         for name in ("tolist", "item", "cpu", "numpy"):
             monkeypatch.setattr(torch.Tensor, name, lambda *args: pytest.fail("waits for a device"))
         monkeypatch.setattr(torch.Tensor, "is_cpu", False, raising=False)

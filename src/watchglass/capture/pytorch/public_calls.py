@@ -366,8 +366,9 @@ _SCHEDULER, _SCALER = Nest(), Nest()
 EVERY_BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), inner=True)
 BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), active=FACTS)
 MODULE_MADE = PublicCall(lambda: ((nn.Module, "__init__"),))
-#: Whatever draws the values of a weight; a script may call some from several threads.
+# Initializers call the methods; a script may call some from several threads.
 _DRAWS = NestOfThread()
+#: Whatever initializes the values of a weight.
 INITIALIZED = PublicCall(lambda: ((nn.init, name) for name in INITIALIZERS), _DRAWS)
 #: What scripts and packages draw weights with beside these. Not ``torch.randn`` and the like: PyTorch keeps tables of
 #: its functions, for default devices and for compiled code, which must not hold a wrapper.
