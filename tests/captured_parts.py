@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from watchglass.capture import Hook
 from watchglass.capture.pytorch.events import Events, ForwardCall, LossCall, ModuleCall, Update
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.saving import Item
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.saving.saved_tensors import Item
 from watchglass.record import CapturedRecords, Forward, OpenStep
 from watchglass.records import Role
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.autograd_graph import Graph, Operand, is_parameter
 from watchglass.capture.pytorch.facts.loss_graphs import described
+from watchglass.capture.pytorch.graph.autograd_graph import Graph, Operand, is_parameter
 from watchglass.rules.loss_terms import LossTerm
 
 

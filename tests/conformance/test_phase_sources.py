@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 from watchglass.capture import Hook, attach, framework
-from watchglass.capture.pytorch.phases import PyTorchPhases
+from watchglass.capture.pytorch.profiling.phases import PyTorchPhases
 from watchglass.records import StepPhase
 from watchglass.testing import PhaseCase, PhaseSuite
 

@@ -16,8 +16,8 @@ from torch import nn
 from leaks import TORCH_PATCHABLE
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.device_copies import CopyMethod
 from watchglass.capture.pytorch.first_use import attach_at_first_use
+from watchglass.capture.pytorch.profiling.device_copies import CopyMethod
 from watchglass.capture.pytorch.public_calls import LOSS_FUNCTIONS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="utf-8")

@@ -23,12 +23,12 @@ from watchglass import Mode, open_run
 from watchglass.capture import attach, framework
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.pytorch import public_calls
-from watchglass.capture.pytorch.backwards import Backwards
-from watchglass.capture.pytorch.exact_updates import Updates
-from watchglass.capture.pytorch.module_capture import ModuleCapture
-from watchglass.capture.pytorch.parameter_reader import ParameterReader
-from watchglass.capture.pytorch.root_calls import RootCalls
-from watchglass.capture.pytorch.update_point import UpdatePoint
+from watchglass.capture.pytorch.saving.exact_updates import Updates
+from watchglass.capture.pytorch.saving.parameter_reader import ParameterReader
+from watchglass.capture.pytorch.step.backwards import Backwards
+from watchglass.capture.pytorch.step.module_capture import ModuleCapture
+from watchglass.capture.pytorch.step.root_calls import RootCalls
+from watchglass.capture.pytorch.step.update_point import UpdatePoint
 from watchglass.errors import StoreError
 from watchglass.store import LocalStore
 

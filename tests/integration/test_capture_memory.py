@@ -18,8 +18,8 @@ import watchglass
 from devices.fake_device import FakeDevice, OnDevice, move
 from train_twice import Watch, trained_twice
 from watchglass import Mode, Run, open_run
-from watchglass.capture.pytorch import reduce
 from watchglass.capture.pytorch.device import torch_statistics
+from watchglass.capture.pytorch.saving import reduce
 from watchglass.stats import of_array
 
 STEPS = 8

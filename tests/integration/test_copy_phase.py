@@ -95,7 +95,8 @@ def test_the_time_of_a_copy_is_in_its_phase_alone(tmp_path: Path, compiled: bool
 
 def test_without_a_device_no_method_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     placed: list[str] = []
-    monkeypatch.setattr("watchglass.capture.pytorch.device_copies.CopyMethod", lambda *of: placed.append(of[0]))
+    method = "watchglass.capture.pytorch.profiling.device_copies.CopyMethod"
+    monkeypatch.setattr(method, lambda *of: placed.append(of[0]))
     phases = trained(tmp_path / "run", Copying(), device="cpu")
     assert placed == []
     assert phases["copy"].max() == 0

@@ -28,7 +28,7 @@ from train_twice import EVERYTHING, bits
 from watchglass.capture import Hook, exit_and_fork, guard, wrappers_importlib_bootstrap
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
-from watchglass.capture.pytorch.module_hooks import unsaved
+from watchglass.capture.pytorch.modules.module_hooks import unsaved
 
 pytestmark = pytest.mark.own_process
 
@@ -297,7 +297,7 @@ def test_a_callable_past_the_guard_is_seen(tmp_path: Path, monkeypatch: pytest.M
     observer = Observer()
     outcome(steadily, tmp_path / "run", observer, save_interval=16)
     past = {seen.split(" ")[0] for seen in observer.unguarded}
-    assert any(seen.startswith("capture/pytorch/fast_path.py:") and seen.endswith("after_update") for seen in past)
+    assert any(seen.startswith("capture/pytorch/fast_path/path.py:") and seen.endswith("after_update") for seen in past)
 
 
 def test_a_closed_strict_hook_raises_into_no_later_run(tmp_path: Path) -> None:

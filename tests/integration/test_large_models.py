@@ -112,7 +112,7 @@ def test_each_step_costs_linearly_more(tmp_path: Path, kind: str, discovered: bo
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_models_of_a_compiled_function_are_found_in_linear_time(kind: str) -> None:
-    from watchglass.capture.pytorch.module_tree import Parents
+    from watchglass.capture.pytorch.modules.module_tree import Parents
 
     found = []
     for size in (SMALL, SMALL * TIMES):

@@ -22,8 +22,8 @@ from timed_layers import BurnsBackward
 from torch_hooks import hooks_on_all_modules
 from watchglass import open_run
 from watchglass.capture import Hook, attach, framework
-from watchglass.capture.pytorch import module_times
 from watchglass.capture.pytorch.device.readback import stopwatch_of
+from watchglass.capture.pytorch.profiling import module_times
 from watchglass.cli.run_contents import head_of
 from watchglass.diagnose import verdict
 from watchglass.records import UntimedModules

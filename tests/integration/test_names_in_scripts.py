@@ -15,7 +15,7 @@ from torch import nn
 
 import watchglass
 from watchglass import open_run
-from watchglass.capture.pytorch.module_tree import variable_of
+from watchglass.capture.pytorch.modules.module_tree import variable_of
 
 
 class Agent:

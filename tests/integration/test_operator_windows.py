@@ -97,7 +97,7 @@ def test_operators_of_whole_steps_come_by_their_time(tmp_path: Path) -> None:
 @pytest.fixture
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests of this process may have compiled something."""
-    monkeypatch.setattr("watchglass.capture.pytorch.operator_windows.compiled_so_far", lambda: False)
+    monkeypatch.setattr("watchglass.capture.pytorch.profiling.operator_windows.compiled_so_far", lambda: False)
 
 
 @pytest.mark.usefixtures("nothing_compiled")
@@ -143,7 +143,7 @@ def test_a_forward_that_fails_leaves_no_module_open(tmp_path: Path) -> None:
 
 def test_modules_of_compiled_code_are_not_observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook would make PyTorch compile it once more."""
-    monkeypatch.setattr("watchglass.capture.pytorch.operator_windows.compiled_so_far", lambda: True)
+    monkeypatch.setattr("watchglass.capture.pytorch.profiling.operator_windows.compiled_so_far", lambda: True)
     hooked: list[int] = []
     train(tmp_path / "run", "5:7", between=lambda step: hooked.append(len(_global_forward_hooks)))
     (window,) = open_run(tmp_path / "run").operators()
@@ -349,7 +349,7 @@ def test_the_training_thread_writes_no_trace_between_two_steps(tmp_path: Path, m
 
 
 def test_traces_are_kept_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchglass.capture.pytorch.kept_traces._MOST_KEPT_BYTES", 100)
+    monkeypatch.setattr("watchglass.capture.pytorch.profiling.kept_traces._MOST_KEPT_BYTES", 100)
     train(tmp_path / "run", "10:12", keep_traces=True)
     run = open_run(tmp_path / "run")
     (window,) = run.operators()

@@ -22,7 +22,7 @@ from calls import uncollected
 from watchglass import ProfilerConfig, open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.python_windows import _of_tree
+from watchglass.capture.pytorch.profiling.python_windows import _of_tree
 from watchglass.errors import InvalidValueError
 from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowRefusal
 from watchglass.run import PythonProfile, Run
@@ -164,7 +164,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal now_ns
         now_ns += int(seconds * 1e9)
 
-    monkeypatch.setattr("watchglass.capture.pytorch.step_windows.monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr("watchglass.capture.pytorch.profiling.step_windows.monotonic_ns", lambda: now_ns)
     return pass_seconds
 
 

@@ -19,8 +19,8 @@ import watchglass
 from devices.fake_device import DEVICE, FakeDevice, move
 from limited import PLENTY, watching_within
 from watchglass import Hook, Mode
-from watchglass.capture.pytorch import update_counters
-from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.updates import update_counters
 from watchglass.errors import InvalidValueError
 from watchglass.run import Worker
 from watchglass.run.numbering.lineage import Lineage, StepRange, trace

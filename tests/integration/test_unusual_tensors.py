@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import watchglass
 from watchglass import open_run
-from watchglass.capture.pytorch import reduce
+from watchglass.capture.pytorch.saving import reduce
 
 EVERYTHING: dict[str, Any] = {"save_interval": 1, "strict": True, "collections": ("all", "model_output", "logsumexp")}
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import watchglass
 from train_twice import ALL, Stack, Watch, batch, trained_twice
 from watchglass import Mode, Run, open_run
-from watchglass.capture.pytorch import loss_operations
+from watchglass.capture.pytorch.graph import loss_operations
 
 EVERY, SIZES = 6, (16, 16, 5)
 #: Of one evaluation of a batch: the model's outputs and labels.

@@ -18,7 +18,7 @@ from torch.optim import SGD, Adam
 from train_twice import batch
 from watchglass import Hook, Mode, Run, open_run
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.module_tree import ModuleTree
+from watchglass.capture.pytorch.modules.module_tree import ModuleTree
 
 pytestmark = pytest.mark.own_process
 

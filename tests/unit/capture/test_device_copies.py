@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from watchglass.capture.guard import Guard
-from watchglass.capture.pytorch.device_copies import COPIES
+from watchglass.capture.pytorch.profiling.device_copies import COPIES
 from watchglass.capture.pytorch.public_calls import READS
 from watchglass.capture.step_phases import COPY, OTHER, PREPARE, StepPhases
 

@@ -19,7 +19,7 @@ from watchglass.capture import Hook
 from watchglass.capture.pytorch.device import readback, torch_statistics
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES
-from watchglass.capture.pytorch.saving import Saving
+from watchglass.capture.pytorch.saving.saved_tensors import Saving
 
 
 @pytest.mark.parametrize("scale", [None, 2.0, torch.tensor(2.0)])

@@ -15,7 +15,7 @@ import watchglass
 from devices.device_cases import DTYPES, values
 from devices.fake_device import FakeDevice, OnDevice, move
 from watchglass import open_run
-from watchglass.capture.pytorch import reduce
+from watchglass.capture.pytorch.saving import reduce
 from watchglass.records import Reduction
 from watchglass.stats import DTYPE_CODES, exact_reduction, numbers
 

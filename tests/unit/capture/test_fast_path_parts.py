@@ -12,11 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.calls_ahead import CallAhead, CallsAhead
-from watchglass.capture.pytorch.objective import Loss, Objective
-from watchglass.capture.pytorch.several_forwards import SeveralForwards
-from watchglass.capture.pytorch.step_pattern import StepPattern
-from watchglass.capture.pytorch.step_progress import (
+from watchglass.capture.pytorch.fast_path.calls_ahead import CallAhead, CallsAhead
+from watchglass.capture.pytorch.fast_path.several_forwards import SeveralForwards
+from watchglass.capture.pytorch.fast_path.step_pattern import StepPattern
+from watchglass.capture.pytorch.fast_path.step_progress import (
     BETWEEN,
     IN_BACKWARD,
     IN_FORWARD,
@@ -25,6 +24,7 @@ from watchglass.capture.pytorch.step_progress import (
     SEVERAL_FOR_ONE,
     StepProgress,
 )  # fmt: skip
+from watchglass.capture.pytorch.losses.objective import Loss, Objective
 from watchglass.record import Forward, OpenStep
 from watchglass.records import Mode
 

@@ -18,7 +18,7 @@ from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.extremes import bring_back, look_at
 from watchglass.capture.pytorch.first_bad.trace import Trace
-from watchglass.capture.pytorch.module_tree import ModuleTree
+from watchglass.capture.pytorch.modules.module_tree import ModuleTree
 
 
 def _raise(error: Exception, where: str) -> None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.norm_interval import NormInterval
-from watchglass.capture.pytorch.autograd_graph import Graph, is_parameter
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.operations import paths_of
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
+from watchglass.capture.pytorch.graph.autograd_graph import Graph, is_parameter
 
 
 def pace(step_ns: float) -> NormInterval:

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 import watchglass
 from train_twice import train
 from watchglass import ModuleKind, open_run
-from watchglass.capture.pytorch.module_tree import kind_of
+from watchglass.capture.pytorch.modules.module_tree import kind_of
 
 
 class Sine(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from watchglass.capture.pytorch.nested_tensors import leaves_in, tensors_in
+from watchglass.capture.pytorch.modules.nested_tensors import leaves_in, tensors_in
 
 ONE, TWO, THREE = torch.ones(1), torch.ones(2), torch.ones(3)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.objective import Objectives
+from watchglass.capture.pytorch.losses.objective import Objectives
 
 
 class Loop:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from watchglass.capture.initialization import initialization
 from watchglass.capture.planned_steps import planned_steps
-from watchglass.capture.pytorch.reduce import symmetry_of
+from watchglass.capture.pytorch.saving.reduce import symmetry_of
 
 
 class Refusing(dict[str, Any]):

@@ -19,7 +19,7 @@ SOURCE = Path(watchglass.__file__).parent
 #: What a training process imports.
 PACKAGES = ("capture", "record", "stats", "store", "records", "control", "config", "session")
 #: Tensors of PyTorch, in the thread that trains, and a vector in the same thread.
-OTHERS = {"capture/pytorch/tensors/attention_rows.py", "capture/pytorch/parameter_reader.py"}
+OTHERS = {"capture/pytorch/tensors/attention_rows.py", "capture/pytorch/saving/parameter_reader.py"}
 #: Functions of NumPy that call BLAS or LAPACK.
 OF_BLAS = {
     "convolve", "corrcoef", "correlate", "cov", "dot", "inner", "linalg", "matmul", "matvec", "polyfit", "tensordot",

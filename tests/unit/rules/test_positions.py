@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.autograd_graph import Graph, is_parameter
 from watchglass.capture.pytorch.facts.forward_graphs import ForwardReading
+from watchglass.capture.pytorch.graph.autograd_graph import Graph, is_parameter
 from watchglass.rules.forward_graph import ForwardGraph
 
 TOKENS = torch.arange(12).view(2, 6)

@@ -17,36 +17,36 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
-from watchglass.capture.pytorch.backwards import Backwards
 from watchglass.capture.pytorch.compiled.calls import Compilations
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
 from watchglass.capture.pytorch.compiled.hidden_forwards import HiddenForwards
 from watchglass.capture.pytorch.compiled.scripting import script_unwatched
 from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
 from watchglass.capture.pytorch.facts import Facts
-from watchglass.capture.pytorch.fast_path import FastPath, FullPath
+from watchglass.capture.pytorch.fast_path.path import FastPath, FullPath
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
-from watchglass.capture.pytorch.handwritten_updates import HandwrittenUpdates
-from watchglass.capture.pytorch.model_discovery import Discovery
-from watchglass.capture.pytorch.module_capture import ModuleCapture
-from watchglass.capture.pytorch.module_hooks import Exchange, Switch
-from watchglass.capture.pytorch.module_times import ModuleTiming
-from watchglass.capture.pytorch.module_tree import ModuleTree
-from watchglass.capture.pytorch.operator_windows import OperatorProfiler
-from watchglass.capture.pytorch.parameter_reader import ParameterReader
-from watchglass.capture.pytorch.phases import PyTorchPhases
-from watchglass.capture.pytorch.python_windows import CProfile, Pyinstrument
-from watchglass.capture.pytorch.root_calls import RootCalls, describe_training
-from watchglass.capture.pytorch.saving import Saving
-from watchglass.capture.pytorch.stages import TrainingStages
-from watchglass.capture.pytorch.step_windows import StepWindows
-from watchglass.capture.pytorch.tensor_reads import TensorReads
+from watchglass.capture.pytorch.modules.model_discovery import Discovery
+from watchglass.capture.pytorch.modules.module_hooks import Exchange, Switch
+from watchglass.capture.pytorch.modules.module_tree import ModuleTree
+from watchglass.capture.pytorch.modules.unwatched_models import UnwatchedModels
+from watchglass.capture.pytorch.profiling.module_times import ModuleTiming
+from watchglass.capture.pytorch.profiling.operator_windows import OperatorProfiler
+from watchglass.capture.pytorch.profiling.phases import PyTorchPhases
+from watchglass.capture.pytorch.profiling.python_windows import CProfile, Pyinstrument
+from watchglass.capture.pytorch.profiling.step_windows import StepWindows
+from watchglass.capture.pytorch.profiling.tensor_reads import TensorReads
+from watchglass.capture.pytorch.saving.parameter_reader import ParameterReader
+from watchglass.capture.pytorch.saving.saved_tensors import Saving
+from watchglass.capture.pytorch.saving.unoptimized_weights import UnoptimizedWeights
+from watchglass.capture.pytorch.step.backwards import Backwards
+from watchglass.capture.pytorch.step.module_capture import ModuleCapture
+from watchglass.capture.pytorch.step.root_calls import RootCalls, describe_training
+from watchglass.capture.pytorch.step.stages import TrainingStages
+from watchglass.capture.pytorch.step.update_point import UpdatePoint
 from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.capture.pytorch.unoptimized_weights import UnoptimizedWeights
-from watchglass.capture.pytorch.unwatched_models import UnwatchedModels
-from watchglass.capture.pytorch.update_point import UpdatePoint
-from watchglass.capture.pytorch.watched_optimizers import WatchedOptimizers
+from watchglass.capture.pytorch.updates.handwritten_updates import HandwrittenUpdates
+from watchglass.capture.pytorch.updates.watched_optimizers import WatchedOptimizers
 from watchglass.record import OpenStep
 from watchglass.records import UnsteppedBackwards
 

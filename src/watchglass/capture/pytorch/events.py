@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace, Place
-from watchglass.capture.pytorch.out_of_memory import is_out_of_memory, report_exhaustion
+from watchglass.capture.pytorch.saving.out_of_memory import is_out_of_memory, report_exhaustion
 from watchglass.record import CapturedRecords, Forward, OpenStep, Readback
 
 if TYPE_CHECKING:
-    from watchglass.capture.pytorch.parameter_reader import LateGradients
+    from watchglass.capture.pytorch.saving.parameter_reader import LateGradients
 
 _Told = TypeVar("_Told")
 

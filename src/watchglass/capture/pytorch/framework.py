@@ -13,11 +13,11 @@ from watchglass.capture.frameworks import Framework, Numbers
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.adapter import PyTorchAdapter
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
-from watchglass.capture.pytorch.crashed_modules import module_and_figures
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.early_backwards import count_early_backwards
 from watchglass.capture.pytorch.first_use import attach_at_first_use
-from watchglass.capture.pytorch.reduce import for_numpy, plain
+from watchglass.capture.pytorch.modules.crashed_modules import module_and_figures
+from watchglass.capture.pytorch.saving.reduce import for_numpy, plain
 from watchglass.config import environment
 
 

@@ -44,7 +44,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.compiled.modules import hand_over_attention
-from watchglass.capture.pytorch.device_copies import COPIES, CopyMethod
+from watchglass.capture.pytorch.profiling.device_copies import COPIES, CopyMethod
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events
-from watchglass.capture.pytorch.loss_outputs import LossOutputs
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import is_compiled
-from watchglass.capture.pytorch.objective import Objectives
+from watchglass.capture.pytorch.losses.loss_outputs import LossOutputs
+from watchglass.capture.pytorch.losses.objective import Objectives
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.step_phases import StepPhases
 from watchglass.record import Forward, OpenStep
 

@@ -15,8 +15,8 @@ import watchglass
 from loss_terms import terms_of
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import training
-from watchglass.capture.pytorch.autograd_graph import Graph, Operand, is_parameter
 from watchglass.capture.pytorch.facts.loss_graphs import described
+from watchglass.capture.pytorch.graph.autograd_graph import Graph, Operand, is_parameter
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity

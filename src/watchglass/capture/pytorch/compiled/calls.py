@@ -16,16 +16,16 @@ from torch import nn
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.compiled.graphs import compiling
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import unwrap
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import unwrap
 from watchglass.capture.pytorch.public_calls import Nest, PublicCall
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 if TYPE_CHECKING:
     from watchglass.capture.pytorch.compiled.hidden_forwards import HiddenForwards
-    from watchglass.capture.pytorch.model_discovery import Discovery
-    from watchglass.capture.pytorch.module_capture import ModuleCapture
-    from watchglass.capture.pytorch.root_calls import RootCalls
+    from watchglass.capture.pytorch.modules.model_discovery import Discovery
+    from watchglass.capture.pytorch.step.module_capture import ModuleCapture
+    from watchglass.capture.pytorch.step.root_calls import RootCalls
 
 #: Module.compile calls torch.compile: shared, so that only the outer call is reported.
 _COMPILING = Nest()

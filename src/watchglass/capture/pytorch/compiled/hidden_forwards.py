@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from watchglass.capture.pytorch.module_capture import ModuleCapture, first_tensor
+from watchglass.capture.pytorch.step.module_capture import ModuleCapture, first_tensor
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import CapturedRecords, Forward, OpenStep
 

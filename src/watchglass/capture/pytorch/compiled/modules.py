@@ -20,9 +20,15 @@ from torch import Tensor, nn
 
 from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.pytorch.compiled.graphs import captured, compiling
-from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
-from watchglass.capture.pytorch.module_tree import compiled_parts, is_wrapper, runs_compiled, unwrap, wraps_compiled
-from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.modules.module_hooks import Unsaved, unsaved
+from watchglass.capture.pytorch.modules.module_tree import (
+    compiled_parts,
+    is_wrapper,
+    runs_compiled,
+    unwrap,
+    wraps_compiled,
+)
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 
 #: Whether compiled code is to hand over outputs of modules. The compiler guards on it: a plain global.
 _capturing = False

@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn import functional
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch import loss_operations
-from watchglass.capture.pytorch.module_hooks import taken_off
+from watchglass.capture.pytorch.graph import loss_operations
+from watchglass.capture.pytorch.modules.module_hooks import taken_off
 from watchglass.capture.wrappers_importlib_bootstrap import around
 
 #: Active hooks, each with its thread.

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from watchglass.capture.guard import harmless
 from watchglass.capture.pytorch.compiled.graphs import captured
-from watchglass.capture.pytorch.module_tree import parameters_of
+from watchglass.capture.pytorch.modules.module_tree import parameters_of
 
 _numbers = itertools.count()
 _all: weakref.WeakValueDictionary[int, CompiledUpdates] = weakref.WeakValueDictionary()

@@ -26,7 +26,7 @@ from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.device.readback import DeviceTime
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes, Size
 from watchglass.capture.pytorch.device.tensor_batches import batches, joined_histograms, joined_rows
-from watchglass.capture.pytorch.out_of_memory import is_out_of_memory
+from watchglass.capture.pytorch.saving.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from watchglass.capture.pytorch.device.triton_statistics import Gathering, ReadPlan, ReadPlans
@@ -89,7 +89,7 @@ class DeviceStatistics:
     ) -> tuple[Any, Any]:  # fmt: skip
         """Readbacks of rows of statistics and of histograms (or None) of tensors on one device.
 
-        Arguments are those of :func:`watchglass.capture.pytorch.reduce.summaries`.
+        Arguments are those of :func:`watchglass.capture.pytorch.saving.reduce.summaries`.
         """
         parts: list[tuple[Any, Any]] = []
         owners: list[int] = []

@@ -29,7 +29,7 @@ from watchglass.capture.pytorch.facts.seen_rows import SeenRowsFact
 from watchglass.capture.pytorch.facts.token_targets import TokenTargets
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.facts.update_samples import UpdateSampleFact
-from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules.models import Models
 from watchglass.config import chosen_facts
 from watchglass.records import SEEN_ROWS
 

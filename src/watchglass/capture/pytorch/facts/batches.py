@@ -27,10 +27,10 @@ from watchglass.capture.pytorch.events import ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts.input_samples import sample, table_sample
 from watchglass.capture.pytorch.facts.judged_rows import about_model
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
-from watchglass.capture.pytorch.module_tree import is_compiled
-from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_hooks import Unsaved, unsaved
+from watchglass.capture.pytorch.modules.module_tree import is_compiled
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.sketch_pace import SketchPace
 from watchglass.record import Forward
 from watchglass.records import Mode, ModuleKind

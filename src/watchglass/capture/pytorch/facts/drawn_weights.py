@@ -16,8 +16,8 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.reduce import version_of
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.saving.reduce import version_of
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 #: Rows of a weight that are compared, and values of each. Of an embedding, training changes the rows that it uses.

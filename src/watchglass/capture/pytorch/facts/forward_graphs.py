@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from watchglass.capture.pytorch import autograd_graph as graphs
-from watchglass.capture.pytorch.autograd_graph import CONSTANT, Graph, Operand
+from watchglass.capture.pytorch.graph import autograd_graph as graphs
+from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand
 
 #: Operations with weights, and pairs of them, that are recorded at most.
 _MOST_LAYERS, _MOST_PAIRS = 256, 512

@@ -17,8 +17,8 @@ from watchglass.capture.noise_samples import INPUTS, LAYERS, OUTPUTS, ROWS, Samp
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
 from watchglass.capture.pytorch.facts.rank_gradients import processes
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.tensor_hooks import observe_gradient
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
 from watchglass.record import OpenStep
 from watchglass.records import Mode
 

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace
-from watchglass.capture.pytorch import autograd_graph as graphs
-from watchglass.capture.pytorch.autograd_graph import Graph, Operand
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts import forward_graphs, loss_graphs
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
-from watchglass.capture.pytorch.loss_outputs import output_path
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.graph import autograd_graph as graphs
+from watchglass.capture.pytorch.graph.autograd_graph import Graph, Operand
+from watchglass.capture.pytorch.losses.loss_outputs import output_path
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.record import OpenStep
 
 _log = logging.getLogger("watchglass")

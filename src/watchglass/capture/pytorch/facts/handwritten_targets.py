@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from watchglass.capture.pytorch.autograd_graph import axis_of, saved_tensor, saved_tensors, shape_of
-from watchglass.capture.pytorch.loss_operations import ARRANGING
-from watchglass.capture.pytorch.loss_outputs import output_path
+from watchglass.capture.pytorch.graph.autograd_graph import axis_of, saved_tensor, saved_tensors, shape_of
+from watchglass.capture.pytorch.graph.loss_operations import ARRANGING
+from watchglass.capture.pytorch.losses.loss_outputs import output_path
 
 #: Nodes that are examined from the start of a backward on.
 _MOST_NODES = 48

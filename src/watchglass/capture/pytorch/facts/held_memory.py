@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 from watchglass.capture.pytorch.events import ForwardCall, Update
-from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.records import Mode
 
 #: Captured steps whose graphs are looked for, and tensors of an output among which one has a graph.

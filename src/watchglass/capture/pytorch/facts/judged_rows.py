@@ -14,13 +14,13 @@ from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.input_sketches import rows_of
 from watchglass.capture.judged_sketches import Cut, LossRows, SampleInputs
 from watchglass.capture.neighbours import LEAST_ROWS, MOST_COLUMNS
-from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall
 from watchglass.capture.pytorch.facts.handwritten_targets import Difference, Labels, found_behind
 from watchglass.capture.pytorch.facts.input_samples import elements
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.losses import functions as losses
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.capture.sketch_pace import SketchPace
 from watchglass.record import Forward

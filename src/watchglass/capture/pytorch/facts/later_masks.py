@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from watchglass.capture.pytorch import autograd_graph as graphs
+from watchglass.capture.pytorch.graph import autograd_graph as graphs
 
 #: Nodes of the graph that are read, and operations between a softmax and the product of weights and values.
 _MOST_NODES, _MOST_HOPS = 4096, 16

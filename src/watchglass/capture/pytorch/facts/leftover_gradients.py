@@ -21,8 +21,8 @@ from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
-from watchglass.capture.pytorch.module_tree import parameters_of
-from watchglass.capture.pytorch.reduce import plain
+from watchglass.capture.pytorch.modules.module_tree import parameters_of
+from watchglass.capture.pytorch.saving.reduce import plain
 from watchglass.record import OpenStep
 
 #: Parameters of an optimizer that are read, and elements of each of their gradients.

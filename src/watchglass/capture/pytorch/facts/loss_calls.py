@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.pytorch import autograd_graph as graphs
 from watchglass.capture.pytorch.events import LossCall
-from watchglass.capture.pytorch.losses import ELEMENTWISE
+from watchglass.capture.pytorch.graph import autograd_graph as graphs
+from watchglass.capture.pytorch.losses.functions import ELEMENTWISE
 
 #: Most different calls that are kept; with more, shapes vary too much for a rule.
 _MOST_CALLS = 32

@@ -8,8 +8,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from watchglass.capture.pytorch import autograd_graph as graphs
-from watchglass.capture.pytorch.autograd_graph import CONSTANT, Graph, Operand, axis_of
+from watchglass.capture.pytorch.graph import autograd_graph as graphs
+from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand, axis_of
 
 #: Terms of a sum, and operations of a term, that are recorded at most.
 _MOST_TERMS, _MOST_OPERATIONS = 12, 64

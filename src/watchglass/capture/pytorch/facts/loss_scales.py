@@ -11,7 +11,7 @@ import torch
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.module_tree import parameters_of
+from watchglass.capture.pytorch.modules.module_tree import parameters_of
 from watchglass.records import Role
 
 

@@ -18,8 +18,8 @@ from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.facts.drawn_weights import DrawnWeights
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import parameters_of, unwrap
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import parameters_of, unwrap
 from watchglass.record import CapturedRecords
 from watchglass.records import Mode
 

@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from watchglass.capture.guard import harmless
-from watchglass.capture.pytorch.module_tree import parameters_of
+from watchglass.capture.pytorch.modules.module_tree import parameters_of
 from watchglass.capture.pytorch.public_calls import is_wrapped
-from watchglass.capture.pytorch.update_counters import living_optimizers
+from watchglass.capture.pytorch.updates.update_counters import living_optimizers
 
 #: Objects of a kind that get their own number; the rest share one name (an optimizer per parameter).
 _MOST_NUMBERED = 8

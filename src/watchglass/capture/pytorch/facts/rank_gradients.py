@@ -18,9 +18,9 @@ from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.facts.copies import Copies, some
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import inside, is_compiled, is_wrapper, type_name
-from watchglass.capture.pytorch.tensor_hooks import observe_accumulated
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import inside, is_compiled, is_wrapper, type_name
+from watchglass.capture.pytorch.step.tensor_hooks import observe_accumulated
 from watchglass.records import Mode
 
 #: Elements of each of the two samples, and the least that a parameter has to have.

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import type_name
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import type_name
 from watchglass.record import CapturedRecords
 from watchglass.records import Mode
 

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.pytorch import autograd_graph as graphs
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import LossCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
+from watchglass.capture.pytorch.graph import autograd_graph as graphs
 from watchglass.capture.pytorch.public_calls import argument_of
 
 #: Tokens that are copied, embedded tensors and losses that are noted.

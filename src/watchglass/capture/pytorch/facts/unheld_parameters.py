@@ -21,8 +21,8 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import kind_of, parameters_of, type_name
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import kind_of, parameters_of, type_name
 from watchglass.capture.update_samples import ELEMENTS
 from watchglass.record import CapturedRecords
 from watchglass.records import ModuleKind

@@ -10,7 +10,7 @@ from torch import Tensor
 from watchglass.capture.first_bad_analysis import Look
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.reduce import plain
+from watchglass.capture.pytorch.saving.reduce import plain
 
 
 def look_at(tensor: Tensor) -> Look | None:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.pytorch.first_bad.collectives import alone, why_not_alone
-from watchglass.capture.pytorch.forward_state import PLAIN, ForwardState, versions
-from watchglass.capture.pytorch.module_tree import is_compiled, unwrap
-from watchglass.capture.pytorch.nested_tensors import leaves_in, tensors_in
-from watchglass.capture.pytorch.random_state import restored
+from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
+from watchglass.capture.pytorch.modules.nested_tensors import leaves_in, tensors_in
+from watchglass.capture.pytorch.step.forward_state import PLAIN, ForwardState, versions
+from watchglass.capture.pytorch.step.random_state import restored
 from watchglass.records import COMPILED_MODEL
 
 _REPEATABLE = (Tensor, *PLAIN)

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from watchglass.capture.pytorch.autograd_graph import Graph
 from watchglass.capture.pytorch.events import Events, ForwardCall
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 
 #: Under which PyTorch keeps the stack.
 _STACK = "traceback_"

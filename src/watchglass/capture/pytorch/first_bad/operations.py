@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.first_bad_analysis import Look
-from watchglass.capture.pytorch.autograd_graph import (
+from watchglass.capture.pytorch.first_bad.extremes import look_at
+from watchglass.capture.pytorch.first_bad.lines import Lines
+from watchglass.capture.pytorch.graph.autograd_graph import (
     ARRANGES,
     CONSTANT,
     Graph,
@@ -25,8 +27,6 @@ from watchglass.capture.pytorch.autograd_graph import (
     saved_tensor,
     signed,
 )
-from watchglass.capture.pytorch.first_bad.extremes import look_at
-from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.records import OperationFault
 
 #: Reads what a node of a graph has saved; None where it is not at fault.

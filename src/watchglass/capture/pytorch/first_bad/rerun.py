@@ -12,7 +12,6 @@ from torch import Tensor
 
 from watchglass.capture import first_bad_analysis
 from watchglass.capture.first_bad_analysis import Found
-from watchglass.capture.pytorch.autograd_graph import Graph, is_parameter
 from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
 from watchglass.capture.pytorch.first_bad.extremes import look_at
@@ -20,9 +19,10 @@ from watchglass.capture.pytorch.first_bad.forward_replay import alike, loss_of, 
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights
-from watchglass.capture.pytorch.forward_state import ForwardState
-from watchglass.capture.pytorch.module_tree import unwrap
-from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.graph.autograd_graph import Graph, is_parameter
+from watchglass.capture.pytorch.modules.module_tree import unwrap
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
+from watchglass.capture.pytorch.step.forward_state import ForwardState
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward, OpenStep
 

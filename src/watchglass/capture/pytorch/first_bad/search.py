@@ -19,7 +19,6 @@ from watchglass.capture import first_bad_analysis
 from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.first_bad_analysis import Found
 from watchglass.capture.norm_interval import NormInterval
-from watchglass.capture.pytorch.autograd_graph import Graph, is_parameter
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.first_bad import operations
@@ -29,8 +28,9 @@ from watchglass.capture.pytorch.first_bad.rerun import Rerun
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
 from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
 from watchglass.capture.pytorch.first_bad.weights import Weights
-from watchglass.capture.pytorch.module_tree import is_compiled
-from watchglass.capture.pytorch.parameter_reader import LateGradients
+from watchglass.capture.pytorch.graph.autograd_graph import Graph, is_parameter
+from watchglass.capture.pytorch.modules.module_tree import is_compiled
+from watchglass.capture.pytorch.saving.parameter_reader import LateGradients
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import OpenStep, Readback
 from watchglass.records import OperationFault

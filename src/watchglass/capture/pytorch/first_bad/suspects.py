@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from watchglass.capture.norm_interval import NormInterval
-from watchglass.capture.pytorch.autograd_graph import Graph, saved_tensor
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.operations import is_chosen_from
+from watchglass.capture.pytorch.graph.autograd_graph import Graph, saved_tensor
 
 #: The first graphs that are read for each model, and operations that are looked at.
 _FIRST_LOOKS, _MOST_SUSPECTS = 3, 8

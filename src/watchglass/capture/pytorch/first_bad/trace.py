@@ -19,9 +19,9 @@ from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.extremes import look_at
-from watchglass.capture.pytorch.nested_tensors import tensors_in
-from watchglass.capture.pytorch.reduce import version_of
-from watchglass.capture.pytorch.tensor_hooks import observe_gradient
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
+from watchglass.capture.pytorch.saving.reduce import version_of
+from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
 
 
 class Trace:

@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.first_bad.extremes import bring_back
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weight, Weights
-from watchglass.capture.pytorch.module_tree import is_compiled, unwrap
+from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import CapturedRecords, Forward, OpenStep
 

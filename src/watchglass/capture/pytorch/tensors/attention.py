@@ -14,9 +14,9 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
-from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
-from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, rows_of_softmax, some_sequences
 from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED
 from watchglass.capture.pytorch.tensors.module_entry import is_open

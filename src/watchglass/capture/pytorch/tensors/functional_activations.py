@@ -16,11 +16,11 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import WEIGHTED, unit_axis
-from watchglass.capture.pytorch.nested_tensors import tensors_in
-from watchglass.capture.pytorch.reduce import inactive_units, plain
-from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import WEIGHTED, unit_axis
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
+from watchglass.capture.pytorch.saving.reduce import inactive_units, plain
+from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.capture.pytorch.tensors.saturated import save_input
 from watchglass.record import CapturedRecords
 from watchglass.records import ModuleKind, Role, UnitKind

@@ -11,12 +11,12 @@ from watchglass.capture.guard import Guard
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, Update
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import unwrap
-from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import unwrap
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import SCALER_SCALE
-from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.capture.pytorch.tensor_hooks import observe_gradient
+from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
+from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Mode, Role
 

@@ -7,10 +7,10 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import unit_axis
-from watchglass.capture.pytorch.nested_tensors import tensors_in
-from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import unit_axis
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
+from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
 from watchglass.capture.pytorch.tensors.saturated import save_input

@@ -11,10 +11,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_hooks import Switch
-from watchglass.capture.pytorch.module_tree import is_compiled, unwrap
-from watchglass.capture.pytorch.saving import Saving
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_hooks import Switch
+from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
+from watchglass.capture.pytorch.saving.saved_tensors import Saving
 from watchglass.record import OpenStep
 from watchglass.records import Role
 

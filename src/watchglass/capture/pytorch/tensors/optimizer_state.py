@@ -16,10 +16,10 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Events, Update
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.nested_tensors import leaves_in
-from watchglass.capture.pytorch.reduce import plain
-from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.nested_tensors import leaves_in
+from watchglass.capture.pytorch.saving.reduce import plain
+from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import Role
 

@@ -22,10 +22,10 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Events, ModuleCall
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.module_tree import type_name
-from watchglass.capture.pytorch.nested_tensors import tensors_in
-from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import type_name
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
+from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.records import Role, UnitKind
 
 _TAG = "router"

@@ -1,0 +1,1 @@
+"""A step on which nothing is captured, in as few instructions as possible."""

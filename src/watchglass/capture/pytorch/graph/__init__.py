@@ -1,0 +1,1 @@
+"""Autograd's graph, and the operations of losses that a script writes itself."""

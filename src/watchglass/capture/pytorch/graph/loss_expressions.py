@@ -1,0 +1,293 @@
+"""Losses that a script writes with tensor operations: the expression of the training loss, found in evaluations too.
+
+``((model(x) - y) ** 2).mean()`` calls no loss function. At captured training steps autograd's graph is read from the
+start of a backward down to the model's outputs: it shows each operation and its numbers. In an evaluation the same
+operations are observed (``loss_operations.py``), and their results are followed from the
+model's outputs on. A value that exactly the same operations made, the only one since the model was called, is the loss
+of that call. So a metric in the same evaluation (an absolute error next to a squared one, an accuracy) is never taken
+for the loss.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from watchglass.capture.pytorch.graph import loss_operations
+from watchglass.capture.pytorch.graph.autograd_graph import saved_tensor
+from watchglass.capture.pytorch.graph.loss_operations import Operation
+from watchglass.capture.pytorch.saving.reduce import version_of
+
+#: Operations of an expression that are followed at most.
+_MOST_NODES = 64
+#: Tensors of an expression between two calls of a model that are followed at most.
+_MOST_FOLLOWED = 256
+#: Relative difference of scales that are the same.
+_SAME = 1e-6
+#: A tensor that does not come from the model's outputs.
+_OTHER = 0
+
+#: Finds the path of an output that a node of autograd made, None for other nodes.
+Output = Callable[[Any, int], "str | None"]
+
+
+class Unknown(Exception):
+    """An operation that is not followed, or a model's parameter, is part of an expression."""
+
+
+class Expression(NamedTuple):
+    """How a loss is computed from a model's outputs.
+
+    What only scales the loss at the end is left out: a sign, a division by the number of micro-batches. An evaluation
+    need not have it.
+
+    Attributes:
+        key: Number of the expression without its scale.
+        sign: 1 or -1: that of the scale.
+        divisor: What the training loss is divided by to be comparable: the scale without its sign, and the number of
+            elements of a sum.
+        summed: Whether it is a sum over all of a batch.
+        per: Of what an evaluation has the training loss: the value ("batch"), of a sum the mean per "row" or
+            "element", or nothing ("").
+    """
+
+    key: int
+    sign: float
+    divisor: float
+    summed: bool
+    per: str
+
+
+class Expressions:
+    """Numbers expressions: those with the same operations on the same outputs have the same number."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Any, int] = {}
+        #: Operations that are part of one.
+        self.operations: set[Operation] = set()
+
+    def output(self, path: str) -> int | None:
+        """Number of an output of a model, None where no loss is computed from it."""
+        return self._keys.get(("output", path))
+
+    def known(self, operation: Operation, constants: Sequence[Any], operands: Sequence[Any]) -> int | None:
+        """Number of the result of an operation on these operands, None where it is no part of a loss."""
+        return self._keys.get((operation.name, *constants, *operands))
+
+    def read(self, loss: Tensor, node: Any, output: Output) -> Expression | None:
+        """The expression of a loss; None where it holds other operations or parameters.
+
+        Args:
+            loss: The start of a backward.
+            node: Autograd's node that made it, before it was scaled.
+            output: Finds outputs of the model.
+        """
+        reading = _Reading(output)
+        try:
+            sign, scale, node, number = _unscaled(node, loss.output_nr)
+            tree = reading.tree(node, number)
+            summed = _summed(node, number, reading)
+        except Unknown:
+            return None
+        if not reading.paths or not scale > 0:
+            return None
+        self.operations |= reading.operations
+        elements, rows = summed or (1, 1)
+        kinds = (("row", 1.0), ("row", 1 / rows), ("element", 1 / elements)) if summed else (("batch", 1.0),)
+        per = next((kind for kind, one in kinds if abs(scale / one - 1) < _SAME), "")
+        return Expression(self._number(tree), sign, scale * elements, summed is not None, per)
+
+    def _number(self, tree: Any) -> int:
+        if tree == _OTHER:
+            return _OTHER
+        name, constants, operands = tree
+        key = (name, *constants, *(part if type(part) is tuple and part[0] == "number" else self._number(part)
+                                   for part in operands))  # fmt: skip
+        return self._keys.setdefault(key, len(self._keys) + 1)
+
+
+class _Reading:
+    """One reading of the graph of a loss."""
+
+    def __init__(self, output: Output) -> None:
+        #: Finds outputs of the model.
+        self.output = output
+        self._left = _MOST_NODES
+        self.paths: set[str] = set()
+        self.operations: set[Operation] = set()
+
+    def tree(self, node: Any, number: int) -> Any:
+        """Operations from a node down to the outputs, as nested tuples."""
+        self._left -= 1
+        if node is None:
+            return _OTHER
+        path = self.output(node, number)
+        if path is not None:
+            self.paths.add(path)
+            return "output", (path,), ()
+        operation = loss_operations.of_node(node)
+        if operation is None or self._left < 0:
+            raise Unknown
+        children = list(node.next_functions)
+        self.operations.add(operation)
+        if operation is loss_operations.ARRANGING:
+            return self.tree(*children[0])
+        constants = loss_operations.saved_constants(operation, node)
+        if constants is None:
+            raise Unknown
+        if operation.operands == 1:
+            return operation.name, constants, (self.tree(*children[0]),)
+        # A number is no operand of the nodes of some operations.
+        children += [(None, 0)] * (2 - len(children))
+        operands = [self.tree(*child) for child in children]
+        if operation.numbers:
+            for at, name in enumerate(("self", "other")):
+                if operands[at] == _OTHER:
+                    operands[at] = _other(node, name)
+        return operation.name, constants, tuple(operands)
+
+
+def _other(node: Any, name: str) -> Any:
+    """An operand that does not come from the model, where autograd keeps it: a number counts, a tensor may be any."""
+    value = saved_tensor(node, name)
+    if value is None:
+        raise Unknown
+    if value.dim():
+        return _OTHER
+    number = loss_operations.number_of(value)
+    if number is None:
+        raise Unknown  # on a device: it would have to be waited for
+    return "number", number
+
+
+def _unscaled(node: Any, number: int) -> tuple[float, float, Any, int]:
+    """Sign and scale at the end of an expression, and the node before them."""
+    sign = scale = 1.0
+    for _ in range(_MOST_NODES):
+        operation = None if node is None else loss_operations.of_node(node)
+        name = None if operation is None else operation.name
+        children = [] if node is None else [child for child in node.next_functions if child[0] is not None]
+        if len(children) != 1 or name not in ("", "neg", "mul", "div"):
+            break
+        if name in ("mul", "div"):
+            first = node.next_functions[0][0] is not None
+            other = _other(node, "other" if first else "self")
+            if other == _OTHER or (not first and name == "div"):
+                break
+            factor = other[1] if name == "mul" else 1 / other[1] if other[1] else 0.0
+            sign, scale = (sign if factor > 0 else -sign), scale * abs(factor)
+        elif name == "neg":
+            sign = -sign
+        node, number = children[0]
+    return sign, scale, node, number
+
+
+def _summed(node: Any, number: int, reading: _Reading) -> tuple[int, int] | None:
+    """Elements and rows of what an expression is the sum of, None where it is none.
+
+    Raises:
+        Unknown: There is a sum over the batch inside of it, or one of what is no longer a batch: what it is worth for
+            a sample is not known.
+    """
+    waiting, found = [(node, number)], None
+    for visited in range(_MOST_NODES):
+        if not waiting:
+            return found
+        node, number = waiting.pop(0)
+        if node is None or reading.output(node, number) is not None:
+            continue
+        waiting += node.next_functions
+        operation = loss_operations.of_node(node)
+        if operation is None or operation.name not in loss_operations.REDUCTIONS:
+            continue
+        axes = loss_operations.saved_constants(operation, node)
+        if axes is not None and axes[0] is not None and 0 not in axes[0]:
+            continue
+        sizes = [int(size) for size in node._saved_self_sym_sizes]
+        if operation.name == "sum" and not visited and axes is not None and axes[0] is None and sizes:
+            found = max(1, math.prod(sizes)), max(1, sizes[0])
+        elif operation.name == "sum" or found is not None:
+            break
+    raise Unknown
+
+
+class OperationTracer:
+    """Traces the operations of a script on the outputs of one call of a model in an evaluation.
+
+    Args:
+        expressions: Expressions of the training losses.
+        expression: That of the model.
+        tensors: Outputs of the model, with paths.
+        found: Called with what a loss was reduced from, the loss, and whether that is the only one so far.
+    """
+
+    def __init__(
+        self,
+        expressions: Expressions,
+        expression: Expression,
+        tensors: Iterable[tuple[str, Tensor]],
+        found: Callable[[Tensor, Tensor, bool], None],
+    ) -> None:
+        self._expressions = expressions
+        self._expression = expression
+        self._found = found
+        self._losses: list[weakref.ref[Tensor]] = []
+        # By identity: the tensor, its version and its number.
+        self._followed: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
+        for path, tensor in tensors:
+            key = expressions.output(path)
+            if key is not None and type(tensor) is Tensor and not tensor.is_nested:
+                self._follow(tensor, key)
+
+    def __bool__(self) -> bool:
+        return bool(self._followed)
+
+    def observed(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+        """An operation made ``result``."""
+        first = args[0] if args else kwargs.get("input")
+        if not isinstance(first, Tensor):
+            return
+        key = self._key(first)
+        if operation is loss_operations.ARRANGING:
+            if key and result is not first:
+                self._follow(result, key)
+            return
+        operands: list[Any] = [key]
+        if operation.operands > 1:
+            other = args[1] if len(args) > 1 else kwargs.get("other")
+            operands.append(self._key(other) if isinstance(other, Tensor) else _OTHER)
+            if operation.numbers:
+                operands = [self._number(at, value) for at, value in zip(operands, (first, other), strict=True)]
+        if not any(type(each) is int and each for each in operands):
+            return
+        constants = loss_operations.given_constants(operation, args, kwargs, first)
+        made = None if constants is None else self._expressions.known(operation, constants, operands)
+        if made is None:
+            return
+        self._follow(result, made)
+        if made == self._expression.key and result.numel() == 1:
+            self._loss(first, result)
+
+    def _number(self, key: Any, value: Any) -> Any:
+        number = loss_operations.number_of(value) if key == _OTHER else None
+        return key if number is None else ("number", number)
+
+    def _loss(self, terms: Tensor, result: Tensor) -> None:
+        if any(before() is result for before in self._losses):
+            return  # observed twice: a function of PyTorch calls another
+        self._losses.append(weakref.ref(result))
+        self._found(terms, result, len(self._losses) == 1)
+
+    def _follow(self, tensor: Tensor, key: int) -> None:
+        if len(self._followed) < _MOST_FOLLOWED:
+            self._followed[id(tensor)] = weakref.ref(tensor), version_of(tensor), key
+
+    def _key(self, tensor: Tensor) -> int:
+        known = self._followed.get(id(tensor))
+        if known is None or known[0]() is not tensor or known[1] != version_of(tensor):
+            return _OTHER
+        return known[2]

@@ -1,0 +1,1 @@
+"""The losses and accuracies of training and evaluation, and the objective of each update."""

@@ -1,0 +1,1 @@
+"""The models: which modules are models, their names and places, hooks on them."""

@@ -1,0 +1,153 @@
+"""PyTorch's profiler in windows of training steps: the operators of a model.
+
+PyTorch has one profiler for each process, so that a second one would end the first. A range that is open when a profile
+ends must have ended before the next profile begins: PyTorch 2.13 writes its end into the freed memory of the first one
+otherwise. Windows end in such a range, that of the optimizer's step, so they lie a step apart.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from watchglass.capture.guard import Guard
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.compiled.graphs import compiled_so_far
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.profiling.kept_traces import KeptTraces
+from watchglass.capture.pytorch.profiling.memory_categories import held_memory, temporary_memory
+from watchglass.capture.pytorch.profiling.module_ranges import ModuleRanges
+from watchglass.capture.window_profiler import WindowProfiler
+from watchglass.config import ProfiledRange, SessionConfig
+from watchglass.records import Fact, MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame
+
+if TYPE_CHECKING:
+    from torch.profiler import profile, record_function
+
+
+@dataclass
+class _Recording:
+    """What is recorded.
+
+    Attributes:
+        profile: By PyTorch.
+        ranges: Around modules; None where code is compiled, which hooks would compile once more.
+        ignore_script: Observes ranges of the script no longer.
+        held: Memory at the end of the window.
+    """
+
+    profile: profile
+    ranges: ModuleRanges | None
+    ignore_script: Callable[[], None]
+    held: tuple[MemoryTotals, ...] = ()
+
+    def end_ranges(self) -> None:
+        """Observe modules and ranges of the script no longer."""
+        self.ignore_script()
+        if self.ranges is not None:
+            self.ranges.end()
+
+
+class OperatorProfiler(WindowProfiler):
+    """Sums of each operator, by ``torch.profiler``; and the trace, where the configuration keeps it.
+
+    Args:
+        hook: Gets the traces.
+        models: The watched models.
+        optimizers: Those that have stepped.
+    """
+
+    kind = "operators"
+    name = "PyTorch's profiler"
+    apart = 1
+
+    def __init__(self, hook: Hook, models: Models, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
+        self._hook, self._models, self._optimizers = hook, models, optimizers
+        self._traces = KeptTraces(hook)
+        # Ranges that were begun in windows; one that `with` begins is freed where it ends.
+        self._begun: weakref.WeakSet[record_function] = weakref.WeakSet()
+
+    def windows(self, config: SessionConfig) -> tuple[ProfiledRange, ...]:  # noqa: D102
+        return config.profiler.operator_windows
+
+    def obstacle(self) -> str:  # noqa: D102
+        for each in self._begun:
+            return f"the script's range {each.name!r}, which began in an earlier window, may be open"
+        profiles = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+        return "the script uses PyTorch's profiler itself" if profiles else ""
+
+    @calls.own_profiler()
+    def start(self) -> _Recording:  # noqa: D102
+        from torch import profiler  # only when a window is due
+
+        activities = [profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_initialized():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        recording = _Recording(
+            profiler.profile(activities=activities, profile_memory=True),
+            None if compiled_so_far() else ModuleRanges(self._models, self._hook.guard),
+            calls.RANGES.listen(self._hook.guard, before=lambda args, kwargs: self._begun.add(args[0])),
+        )
+        try:
+            recording.profile.start()
+        except BaseException:
+            recording.end_ranges()
+            raise
+        return recording
+
+    @calls.own_profiler()
+    def stop(self, recording: _Recording) -> None:  # noqa: D102
+        try:
+            recording.end_ranges()
+        finally:
+            recording.profile.stop()
+        recording.held = tuple(held_memory(self._models.roots(), self._optimizers()))
+
+    @calls.own_profiler()
+    def result(self, recording: _Recording, frame: WindowFrame, *, writes: bool) -> Fact:  # noqa: D102
+        profile, ranges = recording.profile, recording.ranges
+        operators = [
+            _totals(event) for event in profile.key_averages() if ranges is None or not ranges.holds(event.key)
+        ]
+        operators.sort(key=lambda each: (-max(each.self_cpu_s, each.self_device_s), each.name))
+        trace = ""
+        if self._hook.config.profiler.keep_traces:
+            trace = self._traces.keep(profile, frame.first_step, writes=writes)
+        modules = tuple(ranges.operators(profile.events() or ())) if ranges is not None else ()
+        results = profile.profiler.kineto_results if profile.profiler is not None else None
+        memory = (*recording.held, *temporary_memory(results.events() if results is not None else ()))
+        window = OperatorWindow(
+            frame.first_step, frame.end_step, tuple(operators), *frame[2:], trace, modules, memory
+        )  # fmt: skip
+        return window.to_fact("torch.profiler")
+
+    def free(self, recording: _Recording) -> None:  # noqa: D102
+        recording.profile.profiler = None
+
+    def listen(self, guard: Guard, before: Callable[[Any, Any], None]) -> Callable[[], None]:  # noqa: D102
+        return calls.PROFILERS.listen(guard, before=before)
+
+
+def _totals(event: Any) -> OperatorTotals:
+    """The sums of one operator; PyTorch has microseconds."""
+    return OperatorTotals(
+        str(event.key),
+        int(event.count),
+        _seconds(event.self_cpu_time_total),
+        _seconds(event.cpu_time_total),
+        _seconds(event.self_device_time_total),
+        _seconds(event.device_time_total),
+        int(event.self_cpu_memory_usage),
+        int(event.self_device_memory_usage),
+        event.device_type.name != "CPU",
+    )
+
+
+def _seconds(microseconds: float) -> float:
+    return round(microseconds / 1e6, 9)

@@ -1,0 +1,31 @@
+"""The phases of the steps of PyTorch."""
+
+from __future__ import annotations
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.profiling.copy_phase import CopyPhase
+from watchglass.capture.pytorch.profiling.data_waits import DataWaits
+from watchglass.capture.pytorch.profiling.pauses import Pauses
+from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.capture.step_phases import PhaseSource, StepPhases
+from watchglass.records import StepPhase
+
+
+class PyTorchPhases(PhaseSource):
+    """All phases: the parts of the adapter that see a forward, a backward or an update begin put the marks.
+
+    Args:
+        current: The state of the run, by which those parts find where to put them.
+    """
+
+    phases = frozenset(StepPhase)
+
+    def __init__(self, current: TrainingState) -> None:
+        self._current = current
+
+    def attach(self, hook: Hook, phases: StepPhases) -> None:
+        """Mark phases from now on."""
+        self._current.phases = phases
+        DataWaits(hook, phases)
+        CopyPhase(self._current, phases)
+        Pauses(hook, phases)

@@ -1,0 +1,1 @@
+"""How parameters and other tensors get into the records of a step."""

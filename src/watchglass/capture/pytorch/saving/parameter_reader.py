@@ -1,0 +1,347 @@
+"""Reading parameters at the update point: gradients, weights, exact updates, norms, learning rates."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from watchglass.capture.deferred_values import DeferredFact, DeferredNumbers
+from watchglass.capture.hook import Hook
+from watchglass.capture.initialization import initialization
+from watchglass.capture.module_places import ParameterPlace
+from watchglass.capture.norm_interval import NormInterval
+from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_tree import described, parameters_of, type_name
+from watchglass.capture.pytorch.saving.exact_updates import Updates
+from watchglass.capture.pytorch.saving.reduce import is_plain, plain, share_threads, summaries, symmetry_of, version_of
+from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
+from watchglass.config import chosen_facts
+from watchglass.record import CapturedRecords, OpenStep
+from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo, series_name
+from watchglass.stats import Rows
+
+_MAX_NAMED = 32
+#: Also ``in_proj_bias`` of attention and ``bias_hh_l0`` of recurrent modules.
+_BIAS = re.compile("(^|_)bias(_|$)")
+_NAN, _POSINF, _NEGINF = (STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf"))
+_L2 = STATISTIC_FIELDS.index("l2")
+
+_Parameters = list[tuple[Tensor, str, ParameterPlace]]
+
+
+class LateGradients:
+    """The gradients on a device that are not finite: known once their norms have arrived.
+
+    Args:
+        norms: Norms, as they come together, each with the places of its gradients in ``names``.
+        names: Of the gradients' parameters.
+    """
+
+    def __init__(self, norms: Sequence[tuple[DeviceRows, list[int]]], names: Sequence[str]) -> None:
+        self._norms = norms
+        self._names = names
+
+    def bad(self) -> list[str]:
+        """Those that are not finite, in order of the model. Waits for the device."""
+        found = [index for norms, indices in self._norms for index in np.array(indices)[~np.isfinite(norms.resolve())]]
+        return [self._names[index] for index in sorted(found)]
+
+    def describe(self) -> dict[str, Any] | None:
+        """Data of a ``nonfinite_gradients`` fact, None where all are finite. Waits for the device."""
+        bad = self.bad()
+        return describe_bad(bad) if bad else None
+
+
+class _Known:
+    """The parameters of an optimizer, with data that is the same at every step.
+
+    Attributes:
+        ids: Identities of all its parameters.
+        models: How often a model had been added.
+        numbers: Of the models that have any of them.
+        rows: Those that belong to a known model.
+        weights: The same as items to be saved, without biases.
+        biases: The biases.
+    """
+
+    __slots__ = ("biases", "ids", "models", "numbers", "rows", "weights")
+
+    def __init__(self, optimizer: Optimizer, models: int, rows: _Parameters) -> None:
+        self.ids = list(map(id, parameters_of(optimizer)))
+        self.models = models
+        self.rows = rows
+        self.numbers = {row[2].place.model or 0 for row in rows}
+        self.weights = [_item(*row) for row in rows if not is_bias(row[2])]
+        self.biases = [_item(*row) for row in rows if is_bias(row[2])]
+
+
+class ParameterReader:
+    """Reads the parameters of an optimizer before and after its step."""
+
+    def __init__(self, hook: Hook, models: Models, saving: Saving) -> None:
+        self._hook = hook
+        self._saving = saving
+        self._models = models
+        self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
+        self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        #: Of the weights that were read last.
+        self.updates = Updates(hook, saving)
+        #: How often the total gradient norm is taken in addition to captured steps.
+        self.norm_pace = NormInterval(hook.plan, hook.limits.norm_share, hook.limits.norm_interval)
+        self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # Models of which an optimizer has been described.
+        self._initialized: set[int] = set()
+
+    def parameters(self, optimizer: Optimizer) -> _Parameters:
+        """An optimizer's parameters that belong to a known model, with names."""
+        return self._known_of(optimizer).rows
+
+    def models_of(self, optimizer: Optimizer) -> set[int]:
+        """Numbers of the models that an optimizer has parameters of."""
+        return self._known_of(optimizer).numbers
+
+    def _known_of(self, optimizer: Optimizer, *, again: bool = False) -> _Known:
+        # Looked up once, and again after a change: each call compares their number, and with ``again`` (at captured
+        # steps) their identities.
+        known = self._known.get(optimizer)
+        if known is not None and known.models == self._models.additions:
+            if again:
+                # Their modules may have been found since where some had none.
+                if len(known.rows) == len(known.ids) and list(map(id, parameters_of(optimizer))) == known.ids:
+                    return known
+            elif len(known.ids) == sum(len(group["params"]) for group in optimizer.param_groups):
+                return known
+        known = self._known[optimizer] = _Known(optimizer, self._models.additions, self._resolved(optimizer))
+        return known
+
+    def look_again(self, optimizer: Optimizer) -> None:
+        """Forget the parameters of an optimizer: they were replaced."""
+        self._known.pop(optimizer, None)
+
+    def _resolved(self, optimizer: Optimizer) -> _Parameters:
+        parameters = parameters_of(optimizer)
+        self._models.trained(parameters)
+        places = [self._models.parameter(parameter) for parameter in parameters]
+        if None in places:
+            # Replaced or materialised since the trees were read, or another model's.
+            self._models.refresh()
+            self._models.trained(parameters)
+            places = [self._models.parameter(parameter) for parameter in parameters]
+        return [(p, place.name, place) for p, place in zip(parameters, places, strict=True) if place is not None]
+
+    def begin(self) -> None:
+        """A captured step begins: remember the gradients that are there, which are older than it."""
+        share_threads()
+        self._stale.clear()
+        for tree in self._models:
+            for parameter in tree.parameters():
+                gradient = parameter.grad
+                if gradient is not None:
+                    self._stale[id(parameter)] = (weakref.ref(gradient), version_of(gradient))
+
+    def trust(self) -> None:
+        """Take every gradient for this step's: it was opened after its backward, so none is known to be older."""
+        self._stale.clear()
+
+    def fresh_gradients(self, optimizer: Optimizer, due: bool) -> _Parameters:
+        """``(gradient, parameter's name, place)`` of gradients that this step's backward produced."""
+        # At a captured step the parameters have just been looked up.
+        rows, stale = self._known_of(optimizer).rows, self._stale if due else {}
+        found = []
+        for parameter, name, place in rows:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            known = stale.get(id(parameter))
+            if known is None or known[0]() is not gradient or known[1] != version_of(gradient):
+                found.append((gradient, name, place))
+        return found
+
+    def gradients(self, step: OpenStep, fresh: _Parameters, scale: Any) -> Rows | None:
+        """Record statistics of gradients; returns their rows where there is one for each of ``fresh`` on the host.
+
+        Args:
+            step: The step.
+            fresh: This step's gradients.
+            scale: Factor of a scaler, or None.
+        """
+        items = [_item(gradient, f"gradient/{name}", place) for gradient, name, place in fresh]
+        saved = self._saving.save_all(step.records, Role.GRADIENT, items, scale)
+        rows = step.records.statistics[-1].values if saved and step.records.statistics else None
+        return rows if isinstance(rows, np.ndarray) and len(rows) == len(fresh) else None
+
+    def weights(self, step: OpenStep, optimizer: Optimizer) -> None:
+        """Record statistics of weights before the update, and copy those whose update is to be recorded."""
+        known = self._known_of(optimizer, again=True)
+        self._saving.save_all(step.records, Role.WEIGHT, known.weights)
+        self._saving.save_all(step.records, Role.BIAS, known.biases)
+        if self._hook.plan.wants(Role.UPDATE):
+            self.updates.take(step.records, optimizer, [row for row in known.rows if row[0].requires_grad])
+
+    def norm(
+        self, records: CapturedRecords, fresh: _Parameters, scale: Any, known: Rows | None = None, model: int = 0
+    ) -> list[str] | LateGradients:
+        """Record the total gradient norm; returns the names of non-finite gradients, in order of the model.
+
+        On a device nothing is waited for here, so there the names come late.
+
+        Args:
+            records: Where to.
+            fresh: Gradients with names.
+            scale: Factor of a scaler, or None.
+            known: Their rows of statistics, already divided by the scale, where they have been read.
+            model: Number of the model whose norm it is.
+        """
+        started = time.perf_counter_ns()
+        names = [row[1] for row in fresh]
+        sharded = any(type(row[0]) is not Tensor and hasattr(row[0], "to_local") for row in fresh)
+        if known is not None:
+            table = known
+        else:
+            found = [(value, name) for gradient, name, _ in fresh if (value := self._value(gradient)) is not None]
+            if not found:
+                return []
+            gradients, names = [value for value, _ in found], [name for _, name in found]
+            if any(not gradient.is_cpu for gradient in gradients):
+                return self._norm_on_device(records, gradients, names, scale, sharded, model)
+            table = summaries(gradients, scale=scale, histograms=False)[0]
+        total, bad = math.sqrt(float(table[:, _L2] @ table[:, _L2])), []
+        if table[:, _NAN : _NEGINF + 1].any():
+            bad = [names[int(index)] for index in np.flatnonzero(table[:, _NAN : _NEGINF + 1].any(axis=1))]
+            total = math.nan if table[:, _NAN].any() else math.inf
+        self._add_norm(records, total, sharded, model)
+        self.norm_pace.took(time.perf_counter_ns() - started)
+        return bad
+
+    def _value(self, gradient: Tensor) -> Tensor | None:
+        """A gradient as the kernel, or its device, can read it; None where its values cannot be read."""
+        if is_plain(gradient):
+            return gradient
+        try:
+            return plain(gradient)
+        except RuntimeError:
+            return None
+
+    def _norm_on_device(
+        self, records: CapturedRecords, gradients: list[Tensor], names: list[str], scale: Any, sharded: bool, model: int
+    ) -> LateGradients:
+        """:meth:`norm` where gradients are on one or more devices, and also on the CPU."""
+        groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for index, gradient in enumerate(gradients):
+            groups.setdefault((gradient.device, gradient.dtype), []).append(index)
+        norms = []
+        for (device, dtype), indices in groups.items():
+            there = [gradients[index] for index in indices]
+            # Half precision leaves two digits, and in float16 the sum of squares of finite gradients overflows.
+            wider = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
+            norm = torch.stack(torch._foreach_norm(there, 2, wider)).float()
+            total = torch.linalg.vector_norm(norm)
+            self._add_norm(records, DeviceRows(total if scale is None else total / scale.to(device)), sharded, model)
+            norms.append((DeviceRows(norm), indices))
+        return LateGradients(norms, names)
+
+    def _add_norm(self, records: CapturedRecords, norm: Any, sharded: bool, model: int) -> None:
+        """Record the norm of one optimizer's gradients; with those of others of the model it becomes one norm."""
+        scalars, name = records.scalars, series_name("gradient_norm", model)
+        known_id = self._hook.id_of(name)
+        for at, (tensor_id, weight, known) in enumerate(scalars):
+            if tensor_id == known_id:
+                scalars[at] = (tensor_id, weight, joined_norm(known, norm))
+                return
+        if sharded:
+            self._hook.tensor_id(
+                name,
+                lambda: TensorInfo(0, name, Role.METRIC, dtype="float64", placement="partial", model=model),
+            )
+        self._hook.add_scalar(records, "gradient_norm", norm, Role.METRIC, model=model)
+
+    def quick_norm(self, optimizer: Optimizer, records: CapturedRecords) -> bool:
+        """Record the norm of a step that is not open; False where a gradient is not finite."""
+        with torch.no_grad():
+            model = min(self.models_of(optimizer), default=0)
+            fresh = self.fresh_gradients(optimizer, False)
+            bad = self.norm(records, fresh, None, model=model)
+        return isinstance(bad, LateGradients) or not bad
+
+    def learning_rates(self, step: OpenStep, optimizer: Optimizer, offset: int, several: bool) -> None:
+        """Record each group's learning rate; one that lives on a device is read back without a wait."""
+        groups = optimizer.param_groups
+        if not several and len(groups) == 1 and type(groups[0].get("lr")) is float:
+            self._hook.add_scalar(step.records, "learning_rate", groups[0]["lr"], Role.METRIC)
+            return
+        for index, group in enumerate(optimizer.param_groups):
+            rate = group.get("lr")
+            if rate is None:
+                continue
+            if isinstance(rate, Tensor):
+                rate = DeviceRows(rate.detach().reshape(()).float()) if rate.device.type != "cpu" else float(rate)
+            name = f"learning_rate/{offset + index}" if several or len(optimizer.param_groups) > 1 else "learning_rate"
+            self._hook.add_scalar(step.records, name, rate, Role.METRIC)
+
+    def describe(self, step: OpenStep, optimizer: Optimizer, model: int) -> None:
+        """Record an optimizer's settings and models, once; its weights' initialization where the step is captured."""
+        if optimizer in self._described:
+            return
+        self._described.add(optimizer)
+        groups = [
+            {key: value for key, value in group.items() if isinstance(value, (int, float, bool, str))}
+            for group in optimizer.param_groups
+        ]
+        about = {"model": model} if self._models.seen > 1 else {}
+        name = type(optimizer).__name__
+        if isinstance(optimizer, Optimizer):  # lines of the script that update have no settings
+            step.records.facts.append(("optimizer", name, {"type": name, "groups": groups, **about}))
+        models = self.models_of(optimizer)
+        new, self._initialized = models - self._initialized, self._initialized | models
+        wanted = "initialization" in chosen_facts(self._hook.config.facts)
+        if wanted and step.due and (step.mode_step == 0 or (new and 0 not in models)):
+            with torch.no_grad():
+                weights = {
+                    name: (tuple(weight.shape), symmetry_of(weight))
+                    for weight, name, _ in self.parameters(optimizer)
+                    if weight.dim() > 1
+                }
+            fact = DeferredFact(functools.partial(initialization, weights, about))
+            step.records.facts.append(("initialization", "first update", fact))
+        for tree in self._models if about else ():
+            if tree.number in new and tree.owner is not None:
+                data = {**described((tree,)), "roots": [type_name(tree.owner)], "model": tree.number}
+                step.records.facts.append(("model", "first update", data))
+
+
+def describe_bad(names: Sequence[str]) -> dict[str, Any]:
+    """Data of a ``nonfinite_gradients`` fact: backward runs from the last layer to the first."""
+    return {
+        "tensors": [f"gradient/{name}" for name in names[-_MAX_NAMED:]],
+        "count": len(names),
+        "first_in_backward": f"gradient/{names[-1]}",
+    }
+
+
+def joined_norm(one: Any, other: Any) -> Any:
+    """The norm of two sets of gradients from their norms; either may be on its way from a device."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.hypot(one, other)
+    norms = one, other
+    return DeferredNumbers(lambda: math.hypot(*(float(v if isinstance(v, float) else v.resolve()) for v in norms)))
+
+
+def is_bias(place: ParameterPlace) -> bool:
+    """Whether a parameter is a bias, by its name."""
+    return _BIAS.search(place.leaf) is not None
+
+
+def _item(tensor: Tensor, name: str, place: ParameterPlace) -> Item:
+    # By position, unit axis and trainable last: made for every gradient of a captured step.
+    return Item(tensor, name, place.place, (), 0 if tensor.dim() else None, True)

@@ -1,0 +1,1 @@
+"""Whose updates count: optimizers of watched models, and updates that a script makes itself."""
