@@ -53,6 +53,14 @@ def test_asking_for_one_verb_imports_no_other() -> None:
             "from watchglass.cli import main; main(['--help'])",
             ("numpy", "pyarrow", "psutil", "plotly", "watchglass.capture", "watchglass.evaluate.engine"),
         ),
+        (
+            "import watchglass.profile.process",
+            (
+                "pyarrow", "importlib.metadata", "watchglass.supervise.supervision", "watchglass.control.agreement",
+                "watchglass.records.verdict",
+            ),
+        ),
+        ("import watchglass.launch", ("watchglass.records.rows", "watchglass.records.operators")),
     ],
 )  # fmt: skip
 def test_a_start_imports_only_what_it_needs(command: str, heavy: tuple[str, ...]) -> None:
@@ -65,3 +73,14 @@ def test_rules_are_imported_without_reading_causes() -> None:
     code = "import watchglass.rules, sys; print('tomllib' in sys.modules or 'tomli' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("package", ["evaluate.live", "profile"])
+def test_processes_beside_a_run_collect_garbage_but_do_not_visit_their_modules(package: str) -> None:
+    code = (
+        f"import gc, runpy; from watchglass.{package} import process; "
+        "process.main = lambda arguments: print(gc.isenabled(), gc.get_freeze_count() > 10_000) or 0; "
+        f"runpy.run_module('watchglass.{package.partition('.')[0]}', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]

@@ -9,7 +9,7 @@ from enum import Enum
 from itertools import repeat
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from watchglass.records.field_types import field_types
+from watchglass.records.fields_of_classes import field_types
 
 _Record = TypeVar("_Record")
 

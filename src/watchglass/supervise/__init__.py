@@ -1,8 +1,17 @@
 """Processes that accompany a training run: started by command line, supervised, replaced when they die."""
 
-from watchglass.supervise.companion import CompanionProcess
-from watchglass.supervise.lifeline import Lifeline, begin_beside
-from watchglass.supervise.sampling import SamplerSupervision
-from watchglass.supervise.supervision import Supervision
+from typing import TYPE_CHECKING
 
-__all__ = ["CompanionProcess", "Lifeline", "SamplerSupervision", "Supervision", "begin_beside"]
+from watchglass.lazy_imports import lazily
+
+if TYPE_CHECKING:
+    from watchglass.supervise.companion import CompanionProcess as CompanionProcess
+    from watchglass.supervise.lifeline import (
+        Lifeline as Lifeline,
+        begin_beside as begin_beside,
+    )
+    from watchglass.supervise.sampling import SamplerSupervision as SamplerSupervision
+    from watchglass.supervise.supervision import Supervision as Supervision
+
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__)

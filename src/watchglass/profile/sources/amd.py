@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +179,8 @@ def amd_library(environ: Mapping[str, str] = os.environ, root: Path = Path("/"))
     """
     if not _has_gpus(root):
         raise SourceUnavailableError("")
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms, which other machines need not spend
+
     rocm = Path(environ.get("ROCM_HOME") or environ.get("ROCM_PATH") or root / "opt" / "rocm")
     own = rocm / "share" / "amd_smi"
     wanted = _version_of_rocm(rocm)
