@@ -156,6 +156,7 @@ class ModelSummary:
         worker: Worker that trained it, if the workers of the run train separately and number models separately; "" if
             one worker, or all together, trained everything.
         examined_steps: Those of its TRAIN steps at which tensors were examined; None if unknown.
+        first_step: Number of its first TRAIN step in the numbering of its worker; None if unknown.
     """
 
     model: int
@@ -172,6 +173,7 @@ class ModelSummary:
     worker: str = ""
     variable: str = ""
     examined_steps: int | None = None
+    first_step: int | None = None
 
     @property
     def hardly_examined(self) -> bool:

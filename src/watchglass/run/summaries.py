@@ -102,6 +102,8 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
                 replace(
                     summary,
                     examined_steps=seen,
+                    # Of steps too short to record each, the first recorded one stands for others, too.
+                    first_step=int(own[0]) if len(own) and (counted[begin:end] == 1).all() else None,
                     variable=variables.get(model, ""),
                     validation_of=_other_loss(run, worker, series, evaluated),
                 )

@@ -111,6 +111,7 @@ def _model(summary: ModelSummary) -> dict[str, Any]:
         "worker": summary.worker or None,
         "train_steps": summary.train_steps,
         "examined_steps": summary.examined_steps,
+        "first_step": summary.first_step,
         "training_loss": summary.training_loss,
         "validation_loss": summary.validation_loss,
         "best_validation_loss": summary.best_validation_loss,

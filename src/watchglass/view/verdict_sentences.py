@@ -13,6 +13,7 @@ from watchglass.records import (
     BypassedUpdates,
     Diagnosis,
     Finding,
+    ModelSummary,
     RankedCause,
     RuleStatus,
     Severity,
@@ -231,12 +232,27 @@ def since(diagnosis: Diagnosis, verdict: Verdict) -> str:
     """``"step 37"``, with mode, workers and attempt if they differ from the default ones."""
     first = next(iter(findings_of(diagnosis, verdict)), None)
     text = f"step {diagnosis.step}"
-    if first is not None and first.mode.name != "TRAIN":
-        text += f" of {first.mode.name}"
+    trained = first is None or first.mode.name == "TRAIN"
+    text += "" if first is None or trained else f" of {first.mode.name}"
     workers = diagnosis.workers or ((first.worker,) if first is not None else ())
     text += f" on {workers_named(workers)}" if workers not in ((), ("worker_0",)) else ""
-    text += f" of {models_named(diagnosis.models)}" if diagnosis.models not in ((), (0,)) else ""
+    text += _in_models(diagnosis, verdict.models if trained else ())
     return text + (f", in attempt {first.attempt}" if first is not None and first.attempt < verdict.attempt else "")
+
+
+def _in_models(diagnosis: Diagnosis, models: Iterable[ModelSummary]) -> str:
+    """``", the first of model_2"``, ``", in model_2 (trained since step 225)"``; "" for the first model.
+
+    All models of a worker share the numbers of its steps, so step 225 may be the first of the second model.
+    """
+    if diagnosis.models in ((), (0,)):
+        return ""
+    named = models_named(diagnosis.models)
+    first = {each.first_step for each in models if each.model in diagnosis.models}
+    if len(diagnosis.models) > 1 or len(first) != 1 or None in first:
+        return f", in {named}"
+    (begin,) = first
+    return f", the first of {named}" if begin == diagnosis.step else f", in {named} (trained since step {begin})"
 
 
 def workers_named(workers: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_each_model_has_its_own_line_and_the_worst_is_first(run_path: Path) -> N
     assert lines[0].endswith("findings") or lines[0].endswith("finding")
     assert lines[1].startswith("model: 120 training steps (19 examined), training loss ")
     assert found.metrics == {}
-    assert "of model_2" in text
+    assert re.search(r"since    step [1-9]\d+, in model_2 \(trained since step 1\)\n", text)
     assert "240 training steps" in text
     assert "model\\_2: 120 training steps" in markdown_document([found], Terms())
 
@@ -55,7 +56,8 @@ def test_each_model_has_its_own_line_and_the_worst_is_first(run_path: Path) -> N
 def test_json_has_the_models_and_says_whose_each_finding_is(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["check", str(_two(run_path)), "--format", "json"])
     data = json.loads(capsys.readouterr().out)
-    assert [(each["name"], each["train_steps"]) for each in data["models"]] == [("model", 120), ("model_2", 120)]
+    models = [(each["name"], each["train_steps"], each["first_step"]) for each in data["models"]]
+    assert models == [("model", 120, 0), ("model_2", 120, 1)]
     assert {each["model"] for each in data["findings"]} == {1}
     assert [each["models"] for each in data["diagnoses"]] == [[1]] * len(data["diagnoses"])
 
