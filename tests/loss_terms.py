@@ -20,5 +20,5 @@ def terms(loss: Callable[[Tensor], Tensor], units: int = 4) -> list[LossTerm]:
 def terms_of(loss: Tensor) -> list[LossTerm]:
     """Terms of any loss; its parameters are named by their places."""
     graph = Graph(loss.grad_fn, is_parameter)
-    data = described(graph, Operand(len(graph) - 1, 0), lambda at, number: None, lambda index: f"layer {index}")
+    data = described(graph, Operand(len(graph) - 1, 0), lambda index: f"layer {index}")
     return [LossTerm(term) for term in data["terms"]]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from watchglass.capture.input_sketches import Sample, most_common, rows_of
 from watchglass.capture.neighbours import MOST_COMPARED, alike
+from watchglass.records import Takes, loss_kind
 
 #: Rows of targets, elements of outputs and columns of outputs that are no classes, at most.
 MOST_ROWS, _MOST_ELEMENTS, _MOST_COLUMNS = 1024, 1 << 15, 256
@@ -258,8 +259,9 @@ def _of_values(outputs: Values, targets: Values | None, function: str) -> dict[s
     """How close rows of outputs are to their targets, compared with the mean of these targets."""
     if targets is None or targets.shape != outputs.shape or not np.isfinite(targets).all():
         return {}
-    if function.startswith("binary_cross_entropy") and np.isin(targets, (0, 1)).all():
-        limit = 0.5 if function == "binary_cross_entropy" else 0.0
+    kind = loss_kind(function)
+    if kind.of_labels and np.isin(targets, (0, 1)).all():
+        limit = 0.5 if kind.takes is Takes.PROBABILITIES else 0.0
         return _confusion(targets.astype(np.int64).ravel(), (outputs > limit).astype(np.int64).ravel(), 2)
     apart_targets, apart_outputs = targets - targets.mean(axis=0), outputs - outputs.mean(axis=0)
     spread = float(np.mean(apart_targets**2))

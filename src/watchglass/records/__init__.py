@@ -45,11 +45,21 @@ if TYPE_CHECKING:
         StepModules as StepModules,
         UntimedModules as UntimedModules,
     )
-    from watchglass.records.operations import (
+    from watchglass.records.operation_faults import (
         COMPILED_MODEL as COMPILED_MODEL,
         FAULT_KINDS as FAULT_KINDS,
         FaultKind as FaultKind,
         OperationFault as OperationFault,
+    )
+    from watchglass.records.operations import (
+        LOSSES as LOSSES,
+        OPERATIONS as OPERATIONS,
+        LossKind as LossKind,
+        Operation as Operation,
+        OperationKind as OperationKind,
+        Takes as Takes,
+        Targets as Targets,
+        loss_kind as loss_kind,
     )
     from watchglass.records.operators import (
         MemoryTotals as MemoryTotals,

@@ -1,112 +1,212 @@
-"""Operations that turn finite numbers into others, in neutral words: what went wrong, with which numbers, and where."""
+"""Operations and losses in neutral words, into which an adapter translates the names of its framework once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
 
 
-class FaultKind(NamedTuple):
-    """One way in which an operation makes values that are not finite.
+class OperationKind(str, Enum):
+    """What an operation does with values.
 
-    Attributes:
-        says: A sentence without its end; braces hold ``operation``, ``values`` or numbers of the fault.
-        harmless: Whether its gradients are zero, so that an update with them harms no weight.
+    ``ARRANGES`` chooses, repeats, moves or converts them. ``ADDS`` is linear in all that it takes, ``MATRIX``
+    multiplies by a matrix (a layer, if that is a parameter), ``LOOKS_UP`` takes rows of a table. ``RECURS`` and
+    ``ATTENDS`` are whole layers. ``SOFTMAX`` is one or its logarithm. ``ACTIVATES`` is any other function of elements,
+    or a choice among them.
     """
 
-    says: str
-    harmless: bool = False
+    ARRANGES = "arranges"
+    ADDS = "adds"
+    MULTIPLIES = "multiplies"
+    MATRIX = "matrix"
+    LOOKS_UP = "looks_up"
+    RECURS = "recurs"
+    ATTENDS = "attends"
+    ACTIVATES = "activates"
+    SOFTMAX = "softmax"
+    NORMALIZES = "normalizes"
+    DROPS = "drops"
+    POOLS = "pools"
+    LOSS = "loss"
+    PARAMETER = "parameter"
+    UNKNOWN = "unknown"
 
 
-#: Why a search for the first bad module is refused where compiled code hides the operations (``refused``).
-COMPILED_MODEL = "the model is compiled"
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """An operation on tensors, of which there is one object.
 
-#: By kind; each is also the name of a symptom, whose cause has the cure.
-FAULT_KINDS: Mapping[str, FaultKind] = {
-    "root_at_zero": FaultKind("{operation} was given zero{values}, where its gradient is infinite"),
-    "root_of_negative": FaultKind("{operation} was given negative values{values}, which have no real root"),
-    "end_of_domain": FaultKind(
-        "{operation} was given the end of its domain{values}, where the value or its gradient is infinite"
-    ),
-    "outside_domain": FaultKind("{operation} was given values outside its domain{values}"),
-    "log_of_zero": FaultKind("{operation} was given zero{values}, whose logarithm is negative infinity"),
-    "log_of_negative": FaultKind("{operation} was given negative values{values}, which have no real logarithm"),
-    "log_of_softmax": FaultKind("{operation} was given a softmax with probabilities of zero{values}"),
-    "log_of_sigmoid": FaultKind("{operation} was given a sigmoid that had reached 0 or 1{values}"),
-    "division_by_zero": FaultKind("{operation} was given a divisor of zero{values}"),
-    "mean_of_nothing": FaultKind("a sum was divided by zero, as in a mean over no elements"),
-    "mean_of_no_rows": FaultKind("a mean over no elements was taken", harmless=True),
-    "labels_all_ignored": FaultKind(
-        "all {labels} labels are the ignored label {ignored}, so the loss is a mean over no elements", harmless=True
-    ),
-    "labels_weigh_nothing": FaultKind("the weights of all {labels} labels are zero, so their mean divides by zero"),
-    "exponential_overflow": FaultKind("{operation} was given values above {limit}, whose exponential is infinite"),
-    "float16_overflow": FaultKind("the result of {operation}{values} is beyond 65504, the largest number of float16"),
-    "untaken_branch": FaultKind(
-        "{operation} in the branch that `where` did not take has an infinite gradient{values}, and zero times it is NaN"
-    ),
-    "row_masked_whole": FaultKind("{rows} of {all_rows} rows of {operation} are masked whole"),
-    "target_too_long": FaultKind(
-        "{targets} of {all_targets} targets of {operation} do not fit into their inputs "
-        "(a target of {target} labels, an input of {input} steps)"
-    ),
-    "spread_of_one": FaultKind("{operation} was taken of {elements} element, divided by one less than their number"),
-    "equal_eigenvalues": FaultKind(
-        "{operation} was given equal eigenvalues or singular values, where its gradient is infinite"
-    ),
-    "product_overflow": FaultKind("{operation} of finite values{values} is beyond the largest number of {dtype}"),
+    Attributes:
+        name: Its word, as rules know it.
+        kind: What it does.
+        low: Its results are never below.
+        high: Nor above.
+        even: Whether a value and its negative have the same result.
+        logarithm: Whether its result is a logarithm.
+        form: Another word, where it is a form of the operation ``name``; "" where it is that itself.
+    """
+
+    name: str
+    kind: OperationKind
+    low: float = -math.inf
+    high: float = math.inf
+    even: bool = False
+    logarithm: bool = False
+    form: str = ""
+
+    @property
+    def word(self) -> str:
+        """Its own word."""
+        return self.form or self.name
+
+    @property
+    def limited(self) -> bool:
+        """Whether its results have a limit on both sides."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def saturates(self) -> bool:
+        """Whether it is an activation without a gradient far from zero, on both sides."""
+        return self.limited and self.name in ("sigmoid", "hardsigmoid", "tanh", "hardtanh")
+
+    @property
+    def probability(self) -> bool:
+        """Whether its results are probabilities."""
+        return (self.low, self.high) == (0.0, 1.0)
+
+    @property
+    def layer(self) -> bool:
+        """Whether it gives an output of a layer, if it has weights: a weighted sum."""
+        return self.name in ("linear", "convolution", "bmm")
+
+
+def _all(kind: OperationKind, names: str, low: float = -math.inf, high: float = math.inf) -> Iterable[Operation]:
+    return (Operation(name, kind, low, high) for name in names.split())
+
+
+_K, _NO = OperationKind, math.inf
+#: Operations by their words. ``reshape`` keeps the order of all elements, ``copy`` changes only their type, device or
+#: memory, and ``rearrange`` stands for all arrangements without a word of their own. ``rsub`` is ``sub`` with its
+#: operands exchanged.
+OPERATIONS: Mapping[str, Operation] = {
+    each.word: each
+    for each in (
+        *_all(_K.ARRANGES, """reshape copy transpose expand slice select split index choose gather roll pad masked_fill
+            tril nan_to_num rearrange"""),
+        *_all(_K.ADDS, """add sub neg cat stack sum mean cumsum index_add scatter_add scatter index_put lerp fft
+            average_pool"""),
+        *_all(_K.MULTIPLIES, "mul div"),
+        *_all(_K.MATRIX, "linear bmm convolution bilinear"),
+        *_all(_K.LOOKS_UP, "embedding"),
+        *_all(_K.RECURS, "recurrent", -1.0, 1.0),
+        *_all(_K.ATTENDS, "attention"),
+        *_all(_K.ACTIVATES, """leaky_relu prelu gelu silu elu mish hardswish shrink glu pow reciprocal maximum
+            minimum max min where topk sort prod xlogy"""),
+        *_all(_K.ACTIVATES, "relu softplus exp sqrt rsqrt distance", 0.0),
+        *_all(_K.ACTIVATES, "sigmoid hardsigmoid", 0.0, 1.0),
+        *_all(_K.ACTIVATES, "tanh hardtanh sin cos erf sign", -1.0, 1.0),
+        *_all(_K.ACTIVATES, "atan", -math.pi / 2, math.pi / 2),
+        *_all(_K.ACTIVATES, "round clamp"),
+        *(Operation(name, _K.ACTIVATES, 0.0, even=True) for name in ("abs", "norm", "std", "var")),
+        *(Operation(name, _K.ACTIVATES, logarithm=True) for name in ("log", "log1p", "logsumexp")),
+        *(Operation("log", _K.ACTIVATES, logarithm=True, form=form) for form in ("log2", "log10")),
+        Operation("logsumexp", _K.ACTIVATES, logarithm=True, form="logaddexp"),
+        Operation("exp", _K.ACTIVATES, -1.0, form="expm1"),
+        Operation("sub", _K.ADDS, form="rsub"),
+        Operation("mul", _K.MULTIPLIES, form="addcmul"),
+        Operation("log_sigmoid", _K.ACTIVATES, -_NO, 0.0, logarithm=True),
+        Operation("log_softmax", _K.SOFTMAX, -_NO, 0.0, logarithm=True),
+        Operation("softmax", _K.SOFTMAX, 0.0, 1.0),
+        *_all(_K.NORMALIZES, "batch_norm layer_norm group_norm rms_norm"),
+        *_all(_K.DROPS, "dropout"),
+        *_all(_K.POOLS, "max_pool"),
+        *_all(_K.LOSS, """nll_loss mse_loss smooth_l1_loss huber_loss binary_cross_entropy
+            binary_cross_entropy_with_logits soft_margin_loss multi_margin_loss multilabel_margin_loss ctc_loss"""),
+    )
 }  # fmt: skip
 
 
+class Takes(str, Enum):
+    """What the predictions of a loss are."""
+
+    LOGITS = "logits"
+    PROBABILITIES = "probabilities"
+    LOG_PROBABILITIES = "log-probabilities"
+    VALUES = "values"
+
+
+class Targets(str, Enum):
+    """What its targets are: numbers of classes, labels of 0 and 1, signs, lists of classes, or other values."""
+
+    CLASSES = "classes"
+    BINARY = "binary"
+    SIGNS = "signs"
+    LISTS = "lists"
+    VALUES = "values"
+
+
 @dataclass(frozen=True, slots=True)
-class OperationFault:
-    """An operation that was the first to make values that are not finite.
+class LossKind:
+    """A kind of loss.
 
     Attributes:
-        kind: One of :data:`FAULT_KINDS`.
-        operation: The operation, ``"sqrt"``.
-        backward: Whether its result is finite and only its gradient is not.
-        low: The smallest value that it was given; NaN where that is not known.
-        high: The largest.
-        numbers: Further numbers and words of its sentence.
-        place: File and line of the script, ``"train.py, line 31"``, "" where that is not known.
-        code: That line.
+        name: Its word, as rules know it.
+        takes: What its predictions are.
+        targets: What its targets are.
+        order: Order of its growth with the misfit, 2 for squares; 0 where it is not declared.
+        elementwise: Whether it compares element by element, so that predictions and targets broadcast.
+        each: Whether it has a term for each compared element.
     """
 
-    kind: str
-    operation: str
-    backward: bool = False
-    low: float = math.nan
-    high: float = math.nan
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    place: str = ""
-    code: str = ""
+    name: str
+    takes: Takes
+    targets: Targets
+    order: float = 0.0
+    elementwise: bool = True
+    each: bool = True
 
     @property
-    def harmless(self) -> bool:
-        """Whether its gradients are zero."""
-        return FAULT_KINDS[self.kind].harmless
+    def of_differences(self) -> bool:
+        """Whether it measures differences of predictions and targets."""
+        return self.takes is Takes.VALUES and self.targets is Targets.VALUES and self.order > 0
 
     @property
-    def sentence(self) -> str:
-        """It in words, without a full stop."""
-        values = ""
-        if not math.isnan(self.low):
-            values = f" (values from {self.low:.3g} to {self.high:.3g})"
-        said = FAULT_KINDS[self.kind].says.format(operation=self.operation, values=values, **self.numbers)
-        at = ""
-        if self.place:
-            at = f" ({self.place}: {self.code})" if self.code else f" ({self.place})"
-        end = "; the gradients are zero, so the weights are unharmed" if self.harmless else ""
-        begin = "the loss is finite, but " if self.backward else ""
-        return f"{begin}{said}{at}{end}"
+    def of_classes(self) -> bool:
+        """Whether it is a likelihood of classes."""
+        return self.targets is Targets.CLASSES and self.takes is not Takes.VALUES
 
-    def to_json(self) -> dict[str, Any]:
-        """For a fact."""
-        known = {} if math.isnan(self.low) else {"low": self.low, "high": self.high}
-        return {
-            "kind": self.kind, "operation": self.operation, "backward": self.backward, **known,
-            "harmless": self.harmless, "place": self.place, "code": self.code, **self.numbers,
-        }  # fmt: skip
+    @property
+    def of_labels(self) -> bool:
+        """Whether it is a likelihood of labels that are 0 or 1, each by itself."""
+        return self.targets is Targets.BINARY and self.each
+
+
+def _losses() -> Iterable[LossKind]:
+    t, y = Takes, Targets
+    yield LossKind("cross_entropy", t.LOGITS, y.CLASSES, 0.0, False, False)
+    yield LossKind("nll_loss", t.LOG_PROBABILITIES, y.CLASSES, 0.0, False, False)
+    yield LossKind("multi_margin_loss", t.VALUES, y.CLASSES, 1.0, False, False)
+    yield LossKind("multilabel_margin_loss", t.VALUES, y.LISTS, 1.0, False, False)
+    yield LossKind("ctc_loss", t.LOG_PROBABILITIES, y.LISTS, 1.0, False, False)
+    yield LossKind("binary_cross_entropy", t.PROBABILITIES, y.BINARY, 1.0)
+    yield LossKind("binary_cross_entropy_with_logits", t.LOGITS, y.BINARY, 1.0)
+    yield LossKind("multilabel_soft_margin_loss", t.LOGITS, y.BINARY, 0.0, True, False)
+    yield LossKind("soft_margin_loss", t.LOGITS, y.SIGNS, 1.0)
+    yield LossKind("hinge_embedding_loss", t.VALUES, y.SIGNS)
+    yield LossKind("kl_div", t.LOG_PROBABILITIES, y.VALUES)
+    yield LossKind("mse_loss", t.VALUES, y.VALUES, 2.0)
+    yield from (LossKind(name, t.VALUES, y.VALUES, 1.0) for name in ("l1_loss", "smooth_l1_loss", "huber_loss"))
+    yield LossKind("poisson_nll_loss", t.VALUES, y.VALUES)
+    yield LossKind("gaussian_nll_loss", t.VALUES, y.VALUES, 0.0, True, False)
+
+
+#: Kinds of losses by their words.
+LOSSES: Mapping[str, LossKind] = {each.name: each for each in _losses()}
+_UNDECLARED = LossKind("", Takes.VALUES, Targets.VALUES, elementwise=False, each=False)
+
+
+def loss_kind(name: str) -> LossKind:
+    """The kind of loss of this name; one without any property for a name that is not declared."""
+    return LOSSES.get(name, _UNDECLARED)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from watchglass.records import Mode
+from watchglass.records import OPERATIONS, Mode
 from watchglass.tables import StepView
 
 #: Operations that multiply by weights, and nothing else.
 WEIGHTED_SUMS = ("linear", "convolution")
-_SATURATING = frozenset({"sigmoid", "tanh", "hardtanh"})
+_SATURATING = frozenset(name for name, each in OPERATIONS.items() if each.saturates)
 #: What lets a gradient around a saturating activation, or makes a gate of it.
 _AROUND = frozenset({"residual", "product"})
 #: What an attention is made of where a script computes it, and what may be part of one that knows no positions; what

@@ -10,12 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from watchglass.records import Mode
+from watchglass.records import Mode, loss_kind
 from watchglass.tables import StepView
 
-#: Loss functions on classes, and on labels that are 0 or 1.
-OF_CLASSES = ("cross_entropy", "nll_loss")
-OF_LABELS = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 #: Classes that a pool counts, and units whose means it keeps.
 _MOST_CLASSES = 1024
 #: Rows for each class that a pool needs before its frequencies count: with fewer the entropy comes out too low.
@@ -68,12 +65,12 @@ def guess(pool: Pool) -> float | None:
     enough or classes are weighted. Never above what a uniform guess gives.
     """
     function, columns = pool["function"], pool.get("columns") or 0
-    if function in OF_CLASSES:
+    if loss_kind(function).of_classes:
         if columns < 2:
             return None
         uniform, shares = math.log(columns), _shares(pool, columns)
         return uniform if shares is None or pool.get("weighted") else min(uniform, _entropy(shares))
-    if function in OF_LABELS and not pool.get("weighted") and pool.get("mean_rows"):
+    if loss_kind(function).of_labels and not pool.get("weighted") and pool.get("mean_rows"):
         weight = pool.get("positive_weight", 1.0)
         if weight is None:
             return None
@@ -88,9 +85,9 @@ def guess(pool: Pool) -> float | None:
 def shares_of(pool: Pool) -> list[float] | None:
     """Frequencies of the classes of a loss on classes, or on one label that is 0 or 1; None for others."""
     columns = pool.get("columns") or 0
-    if pool["function"] in OF_CLASSES and columns > 1:
+    if loss_kind(pool["function"]).of_classes and columns > 1:
         return _shares(pool, columns) or [1 / columns] * columns
-    if pool["function"] in OF_LABELS and columns == 1 and pool["kind"] == "labels" and pool.get("mean_rows"):
+    if loss_kind(pool["function"]).of_labels and columns == 1 and pool["kind"] == "labels" and pool.get("mean_rows"):
         mean = pool["means"][0] / pool["mean_rows"]
         return [mean, 1 - mean]
     return None
@@ -113,9 +110,9 @@ def guess_words(pool: Pool) -> str:
     value, columns = guess(pool), pool.get("columns") or 0
     if value is None:
         return ""
-    if pool["function"] in OF_CLASSES and value > 0.995 * math.log(max(2, columns)):
+    if loss_kind(pool["function"]).of_classes and value > 0.995 * math.log(max(2, columns)):
         return f"ln({columns} classes) = {value:.4g}"
-    of = "classes" if pool["function"] in OF_CLASSES else "labels"
+    of = "classes" if loss_kind(pool["function"]).of_classes else "labels"
     return f"the entropy of the frequencies of its {of}, {value:.4g}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent
+from watchglass.records import Finding, Mode, Severity, in_percent, loss_kind
 from watchglass.rules import guessing
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -85,7 +85,7 @@ class ClassImbalance(Rule):
         counts = {int(label): number for label, number in pool["counts"].items()}
         if sum(counts.values()) < self.samples or len(counts) < 2 or pool.get("weighted"):
             return
-        if pool["function"] in guessing.OF_LABELS and (pool.get("columns", 1) > 1 or "positive_weight" in pool):
+        if loss_kind(pool["function"]).of_labels and (pool.get("columns", 1) > 1 or "positive_weight" in pool):
             return
         rare, common = min(counts, key=lambda each: counts[each]), max(counts, key=lambda each: counts[each])
         ratio = counts[common] / counts[rare]

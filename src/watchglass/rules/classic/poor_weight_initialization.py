@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
-from watchglass.rules import guessing, signals
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, loss_kind
+from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import poor_weight_initialization
@@ -168,7 +168,7 @@ class PoorWeightInitialization(Rule):
         guessed, loss = signals.classes(view), next(iter(self.losses), 0.0)
         for fact in view.facts("output_sketch") if not guessed else ():
             # A model that computes its loss itself has no accuracy.
-            if fact.data.get("function") in guessing.OF_CLASSES and fact.data.get("loss") is not None:
+            if loss_kind(str(fact.data.get("function"))).of_classes and fact.data.get("loss") is not None:
                 guessed, loss = int(fact.data.get("columns") or 0), float(fact.data["loss"])
         if guessed and guessed > 1:
             even = math.log(guessed)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, rounded
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, loss_kind, rounded
 from watchglass.rules import course, guessing, learning_rates, levels, neighbours, signals
 from watchglass.rules.forward_graph import ForwardGraph
 from watchglass.rules.needs import Needs
@@ -200,7 +200,7 @@ class Underfit(Rule):
     def _more_than_fits(self, view: StepView, units: float) -> bool:
         """Whether the units that all values pass through are not as few on purpose, as those of an autoencoder."""
         pool = next(iter(self.pools.values())) if len(self.pools) == 1 else {}
-        columns, by_class = int(pool.get("columns") or 0), pool.get("function") in guessing.OF_CLASSES
+        columns, by_class = int(pool.get("columns") or 0), loss_kind(str(pool.get("function"))).of_classes
         classes = max(signals.classes(view) or 0, columns if by_class else 0)
         return classes >= _CLASSES or (units <= 1 and columns >= _CLASSES) or 0 < columns <= _PER_UNIT * units
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, loss_kind
 from watchglass.rules import guessing, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -86,7 +86,8 @@ class ConstantOutput(Rule):
         fallen = self.share * self.largest[key], f"it had been {self.largest[key]:.2g}", False
         if target is None:
             return fallen
-        by_class = target.get("function") in (*guessing.OF_CLASSES, *guessing.OF_LABELS)
+        loss = loss_kind(str(target.get("function")))
+        by_class = loss.of_classes or loss.of_labels
         if by_class:
             differ = target.get("distinct", 0) > 1 or target.get("spread", 0.0) > _TINY
             return max((self.logits if differ else 0.0, "the labels differ", False), fallen)

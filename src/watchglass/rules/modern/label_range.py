@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, rounded
+from watchglass.records import Finding, Mode, Severity, loss_kind, rounded
 from watchglass.rules import guessing
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -16,7 +16,6 @@ from watchglass.tables import StepView
 _SKETCHES, _ROWS_PER_CLASS = 8, 100
 #: Distance from 0 and 1 beyond which a target is no probability: rounding, and noise that a script adds, stay below.
 _BEYOND = 0.2
-_OF_DIFFERENCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 #: Classes that are numbered up to which, and rows for each of them, before the numbers count as such; relative error of
 #: moments of equally frequent ones.
 _MOST_NUMBERS, _ROWS_PER_NUMBER, _EVEN = 20, 20, 0.1
@@ -71,13 +70,14 @@ class LabelRange(Rule):
             self.terms = max(self.terms, int(fact.data.get("terms_count") or 0))
         for fact in view.facts("target_sketch"):
             data = fact.data
-            if data.get("function") in guessing.OF_LABELS:
+            loss = loss_kind(str(data.get("function")))
+            if loss.of_labels:
                 if data.get("kind") == "values":
                     yield from self._shares(view, data)
                 yield from self._all_one(view, data)
-            if data.get("function") in _OF_DIFFERENCES and data.get("kind") in ("values", "labels"):
+            if loss.of_differences and data.get("kind") in ("values", "labels"):
                 yield from self._class_numbers(view, data)
-            if data.get("function") not in guessing.OF_CLASSES or data.get("kind") != "classes":
+            if not loss.of_classes or data.get("kind") != "classes":
                 continue
             pool = guessing.pool_of(self.pools, data)
             guessing.add_targets(pool, data)

@@ -7,20 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import OPERATIONS, Finding, LossKind, Mode, Severity, Takes, Targets, loss_kind
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
 from watchglass.tables import StepView
 
-#: Least and greatest value of an operation.
-_RANGES = {
-    "softmax": (0.0, 1.0), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, math.inf),
-    "softplus": (0.0, math.inf),
-}  # fmt: skip
-_DIFFERENCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-_LOG_PROBABILITIES = ("nll_loss", "kl_div")
-_OF_LOGITS = ("binary_cross_entropy_with_logits", "multilabel_soft_margin_loss")
 #: Share of an average over classes by which rounding moves it.
 _ROUNDING = 1e-3
 
@@ -107,7 +99,7 @@ class OutputActivationMismatch(Rule):
                 call = _Call.of(self.calls[function])
                 what = f"a softmax over a single unit makes the predictions of {function}: they are always 1"
                 if call.over != 1:
-                    what = "cross_entropy has a single class: it is always 0"
+                    what = f"{function} has a single class: it is always 0"
                 message = f"{what}, and nothing gets a gradient"
                 yield self._finding(view, call, _Found(Severity.ERROR, "single_unit_normalized", message, 1.0, 2.0))
 
@@ -127,10 +119,9 @@ class OutputActivationMismatch(Rule):
             yield self._finding(view, call, found, self.beyond.since(function))
 
     def _of_targets(self, call: _Call, least: float, most: float, mean: float, std: float) -> _Found | None:
-        limits = _RANGES.get(call.operation)
-        if call.function not in _DIFFERENCES or limits is None or not math.isfinite(std):
+        low, high = _range(call.operation)
+        if not call.loss.of_differences or not math.isfinite(low) or not math.isfinite(std):
             return None
-        low, high = limits
         # Noise and single values beyond the range are no mismatch; a tail of the targets is.
         below = least < low - 0.1 * std and mean - self.tail * std < low
         above = most > high + 0.1 * std and mean + self.tail * std > high
@@ -180,9 +171,19 @@ class _Call(NamedTuple):
         return cls(str(data.get("function")), str(data.get("operation")), data.get("normalized_over"), classes)
 
     @property
+    def loss(self) -> LossKind:
+        """The kind of the loss."""
+        return loss_kind(self.function)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the loss applies a softmax."""
+        return self.loss.of_classes and self.loss.takes is Takes.LOGITS
+
+    @property
     def single(self) -> bool:
         """Whether it normalises over one unit."""
-        return self.over == 1 or (self.function == "cross_entropy" and self.classes == 1)
+        return self.over == 1 or (self.normalizes and self.classes == 1)
 
 
 def _sketch(view: StepView, kind: str, function: str) -> Mapping[str, Any] | None:
@@ -192,45 +193,55 @@ def _sketch(view: StepView, kind: str, function: str) -> Mapping[str, Any] | Non
 
 def _by_operation(call: _Call) -> _Found | None:
     """What the last operation before a loss says alone."""
-    function, made_by = call.function, call.operation
+    function, made_by, takes = call.function, call.operation, call.loss.takes
+    of_logits = takes is Takes.LOGITS and call.loss.targets is Targets.BINARY
+    share = made_by in OPERATIONS and OPERATIONS[made_by].probability
     what = f"a {_name(made_by)} makes the predictions of {function}"
     if call.single:
         return None  # a separate fault, which another check reports
-    if function == "cross_entropy" and made_by == "softmax":
+    if call.normalizes and made_by == "softmax":
         return _Found(Severity.WARNING, "softmax_before_loss", f"{what}, which applies another softmax to them")
-    if function == "cross_entropy" and made_by == "log_softmax":
+    if call.normalizes and made_by == "log_softmax":
         return _Found(Severity.INFO, "", f"{what}: harmless, as {function} applies one itself")
-    if function in _OF_LOGITS and made_by in ("softmax", "sigmoid"):
+    if of_logits and share:
         return _Found(Severity.WARNING, "sigmoid_before_loss", f"{what}, which applies a sigmoid to them")
-    if function in _LOG_PROBABILITIES and made_by in ("weighted_sum", "softmax", "sigmoid"):
+    # Another rule reports those on sequences.
+    logarithms = takes is Takes.LOG_PROBABILITIES and call.loss.targets is not Targets.LISTS
+    if logarithms and (made_by == "weighted_sum" or share):
         return _Found(Severity.WARNING, "not_probabilities", f"{what}, which expects log-probabilities")
-    if function == "binary_cross_entropy" and made_by == "weighted_sum":
+    if takes is Takes.PROBABILITIES and made_by == "weighted_sum":
         return _Found(Severity.WARNING, "not_probabilities", f"{what}, which expects probabilities")
-    low, high = _RANGES.get(made_by, (-math.inf, math.inf))
-    classes = 2 if function in _OF_LOGITS else call.classes
-    if function in (*_OF_LOGITS, "cross_entropy") and math.isfinite(high) and classes > 1:
-        span = high if function in _OF_LOGITS else high - low
+    low, high = _range(made_by)
+    classes = 2 if of_logits else call.classes
+    if (of_logits or call.normalizes) and math.isfinite(high) and classes > 1:
+        span = high if of_logits else high - low
         floor = math.log1p((classes - 1) * math.exp(-span))
         message = f"{what}: between {low:g} and {high:g} they cannot bring the loss of a sample below {floor:.2g}"
         return _Found(Severity.WARNING, "targets_beyond_output", message, floor, 0.0)
-    if function in _OF_LOGITS and low == 0:
+    if of_logits and low == 0:
         message = f"{what}: they are never negative, so no probability is below 0.5"
         return _Found(Severity.WARNING, "targets_beyond_output", message, 0.5, 0.0)
-    if function == "cross_entropy" and made_by == "relu":
+    if call.normalizes and made_by == "relu":
         return _Found(Severity.INFO, "", f"{what}: where it gives 0 for a class, that class gets no gradient")
     return None
 
 
 def _of_predictions(call: _Call, least: float, most: float, mean: float) -> _Found | None:
     """What the values of predictions say where their last operation is hidden, as by compiled code."""
-    if call.function == "nll_loss" and call.operation != "log_softmax" and most > 0.01:
-        message = f"nll_loss expects log-probabilities but gets values up to {most:.3g}; these are at most 0"
+    if call.loss.of_classes and not call.normalizes and call.operation != "log_softmax" and most > 0.01:
+        message = f"{call.function} expects log-probabilities but gets values up to {most:.3g}; these are at most 0"
         return _Found(Severity.WARNING, "not_probabilities", message, most, 0.0)
-    hidden = call.function == "cross_entropy" and call.operation not in ("softmax", "log_softmax")
+    hidden = call.normalizes and call.operation not in ("softmax", "log_softmax")
     if hidden and least >= 0 and most <= 1 and call.classes > 1 and _one_in(mean, call.classes):
-        message = "the predictions of cross_entropy add up to one: it applies another softmax to those of the model"
+        message = f"the predictions of {call.function} add up to one: it applies another softmax to those of the model"
         return _Found(Severity.WARNING, "softmax_before_loss", message)
     return None
+
+
+def _range(operation: str) -> tuple[float, float]:
+    """Least and greatest value of an operation, where it has a least one."""
+    found = OPERATIONS.get(operation)
+    return (found.low, found.high) if found is not None and math.isfinite(found.low) else (-math.inf, math.inf)
 
 
 def _one_in(mean: float, classes: int | None) -> bool:

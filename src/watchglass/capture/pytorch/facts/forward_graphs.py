@@ -6,9 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from watchglass.capture.pytorch.graph import autograd_graph as graphs
 from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand
+from watchglass.records import OperationKind
 
+#: Kinds whose operations do nothing but multiply, by weights or by another result.
+_PLAIN, _FACTORS = (OperationKind.MATRIX, OperationKind.LOOKS_UP), (OperationKind.MULTIPLIES, OperationKind.MATRIX)
+_ARRANGES = OperationKind.ARRANGES
 #: Operations with weights, and pairs of them, that are recorded at most.
 _MOST_LAYERS, _MOST_PAIRS = 256, 512
 #: A batch normalisation over at most this many values per channel leaves little of its input.
@@ -37,7 +40,7 @@ class ForwardReading:
         self._graph = graph
         self._layer = layer
         self._bits: dict[str, int] = {}
-        self._kinds: dict[str, str] = {}
+        self._kinds: dict[str, OperationKind] = {}
         self.layers: list[list[Any]] = []
         # By layer, as bits: the layers before it.
         self._before: list[int] = []
@@ -53,14 +56,14 @@ class ForwardReading:
     def described(self) -> dict[str, Any]:
         """Data of the fact."""
         depth = self._states[-1].depth
-        unknown = sorted(name for name, kind in self._kinds.items() if kind == graphs.UNKNOWN)
+        unknown = sorted(name for name, kind in self._kinds.items() if kind is OperationKind.UNKNOWN)
         return {
             "nodes": len(self._graph),
             "layers": self.layers[:_MOST_LAYERS],
             "layers_count": len(self.layers),
             "pairs": [[*pair, self._named(bits)] for pair, bits in sorted(self.pairs.items())[:_MOST_PAIRS]],
             "pairs_count": len(self.pairs),
-            "kinds": dict(sorted(self._kinds.items())),
+            "kinds": {name: kind.value for name, kind in sorted(self._kinds.items())},
             "unknown": unknown[:16],
             "depth": depth.layers,
             "residuals": depth.residuals,
@@ -74,27 +77,27 @@ class ForwardReading:
 
     def _read(self, at: int) -> _State:
         graph = self._graph
-        kind = graph.kinds[at]
-        if not graph.varying[at] or kind == graphs.PARAMETER:
+        name, kind = graph.operations[at].name, graph.operations[at].kind
+        if not graph.varying[at] or kind is OperationKind.PARAMETER:
             return _State({}, _Chain())
         below = [each.at for each in graph.below[at] if each.at != CONSTANT and graph.varying[each.at]]
         weights = graph.weights(at)
         if weights:
             return self._read_layer(at, below, weights)
-        if len(below) == 1 and kind == graphs.ARRANGES:
+        if len(below) == 1 and kind is _ARRANGES:
             return self._states[below[0]]
-        name = graph.names[at]
         joins = len(set(below)) > 1
-        if kind in (graphs.MULTIPLIES, graphs.MATRIX):
-            name, kind = ("product", graphs.ACTIVATES) if len(below) > 1 else ("scale", graphs.ADDS)
         since, depth, shortcut = self._joined(below)
-        if joins and shortcut and graph.bases[at] in ("Add", "Sub"):
+        if kind in _FACTORS:
+            product = len(below) > 1
+            name, kind = ("product", OperationKind.ACTIVATES) if product else ("scale", OperationKind.ADDS)
+        elif joins and shortcut and name in ("add", "sub"):
             depth = depth._replace(residuals=depth.residuals + 1)
             name = "residual"
-        if kind == graphs.NORMALIZES:
+        elif kind is OperationKind.NORMALIZES:
             depth = depth._replace(normalizations=depth.normalizations + 1)
             self._note_normalization(at)
-        bit = self._bit(name, kind)
+        bit = self._bit(name, kind) if kind is not _ARRANGES else 0
         return _State({layer: bits | bit for layer, bits in since.items()} if bit else since, depth)
 
     def _read_layer(self, at: int, below: list[int], weights: list[int]) -> _State:
@@ -104,11 +107,13 @@ class ForwardReading:
             before |= self._before[layer] | 1 << layer
             self.pairs[layer, number] = bits
         parameter = self._graph.parameters[weights[0]]
-        name = self._graph.names[at]
+        operation = self._graph.operations[at]
+        name = operation.name
         out = self._units(at, name)
         self.layers.append([self._layer(weights[0]), name, _inputs(tuple(parameter.shape), name, out), out])
         self._before.append(before)
-        own = self._bit(name, self._graph.kinds[at]) if name == "recurrent" or name not in _LINEAR else 0
+        plain = operation.kind in _PLAIN
+        own = 0 if plain else self._bit(name, operation.kind)
         # Steps in time of one cell are not depth.
         same = self._same.get(id(parameter), 0)
         self._same[id(parameter)] = same | 1 << number
@@ -135,9 +140,7 @@ class ForwardReading:
         # The input of the model has no layer before it, and shows nowhere in the graph.
         return direct, depth, len(direct) < len(since)
 
-    def _bit(self, name: str, kind: str) -> int:
-        if not name:
-            return 0
+    def _bit(self, name: str, kind: OperationKind) -> int:
         if name not in self._bits:
             self._bits[name] = 1 << len(self._bits)
             self._kinds[name] = kind
@@ -145,7 +148,7 @@ class ForwardReading:
 
     def _note_normalization(self, at: int) -> None:
         graph = self._graph
-        if graph.names[at] != "batch_norm":
+        if graph.operations[at].name != "batch_norm":
             return
         shape = graph.shape(Operand(at, 0))
         # A node without this attribute is in training mode: evaluation has another node.
@@ -164,9 +167,6 @@ def pattern(data: dict[str, Any]) -> Any:
         name: [each["name"] for each in value] if name == "batch_normalizations" else value
         for name, value in data.items()
     }
-
-
-_LINEAR = ("linear", "convolution", "embedding", "bmm", "bilinear")
 
 
 def _inputs(shape: tuple[int, ...], name: str, out: int) -> int:

@@ -15,10 +15,10 @@ from watchglass.capture.pytorch.facts import forward_graphs, loss_graphs
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.graph import autograd_graph as graphs
 from watchglass.capture.pytorch.graph.autograd_graph import Graph, Operand
-from watchglass.capture.pytorch.losses.loss_outputs import output_path
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.record import OpenStep
+from watchglass.records import OperationKind
 
 _log = logging.getLogger("watchglass")
 #: Captured steps of a model that are all read; after them only the 4th, 16th, 64th ... And those of large graphs.
@@ -134,13 +134,13 @@ class GraphLooks:
         def layer(index: int) -> str:
             return names.get(index, "")
 
-        opaque = [full for full in (node.name() for node, kind in zip(graph.nodes, graph.kinds, strict=True)
-                                    if kind == graphs.UNKNOWN) if full.endswith("Backward")]  # fmt: skip
+        unknown = {each.name for each in graph.operations if each.kind is OperationKind.UNKNOWN}
+        opaque = {full for full in unknown if full.endswith("Backward")}
         capture = self._captures[key[0]]
-        about = {"complete": True, "opaque": sorted(set(opaque))[:16], "backward": key[1], "capture": capture}
+        about = {"complete": True, "opaque": sorted(opaque)[:16], "backward": key[1], "capture": capture}
         if "loss_graph" in self._kinds:
             root = Operand(len(graph) - 1, 0)
-            data = loss_graphs.described(graph, root, lambda at, nr: output_path(graph.nodes[at], nr), layer)
+            data = loss_graphs.described(graph, root, layer)
             data |= about
             data["batch"] = int(call.forward.weight)
             data["unreached"] = None if opaque else self._unreached(graph)

@@ -8,17 +8,16 @@ packed (a checkpoint, an offload) is not touched.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from watchglass.capture.pytorch.graph.autograd_graph import axis_of, saved_tensor, saved_tensors, shape_of
-from watchglass.capture.pytorch.graph.loss_operations import ARRANGING
-from watchglass.capture.pytorch.losses.loss_outputs import output_path
+from watchglass.capture.pytorch.graph import nodes
+from watchglass.capture.pytorch.graph.loss_operations import ORDERLY
 
 #: Nodes that are examined from the start of a backward on.
 _MOST_NODES = 48
-_POWERS = ("PowBackward", "AbsBackward", "MulBackward")
 
 
 class Difference(NamedTuple):
@@ -53,91 +52,81 @@ def found_behind(start: Any) -> Difference | Labels | None:
     Args:
         start: Autograd's node that made the loss.
     """
-    waiting, seen = [start], set()
-    for _ in range(_MOST_NODES):
-        if not waiting:
-            break
-        node = waiting.pop(0)
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    walk = nodes.Walk(start, 0, None, _MOST_NODES)
+    for node, _, _ in walk:
         found = _difference(node) or _labels(node)
         if found is not None:
             return found
-        waiting += [child for child, _ in node.next_functions]
+        walk.into(node, None)
     return None
 
 
 def _difference(node: Any) -> Difference | None:
-    if not node.name().startswith(_POWERS) or not node.next_functions:
+    if nodes.operation_of(node).name not in ("pow", "abs", "mul"):
         return None
-    made, _ = _before(*node.next_functions[0])
-    name = "" if made is None else made.name()
-    if not name.startswith(("SubBackward", "RsubBackward")) or getattr(made, "_saved_alpha", 1) != 1:
+    made, _ = _before(node)
+    name = "" if made is None else nodes.operation_of(made).word
+    if name not in ("sub", "rsub") or getattr(made, "_saved_alpha", 1) != 1:
         return None
-    shape = shape_of(made)
-    for place, (child, number) in enumerate(made.next_functions):
-        output = _before(child, number)
-        if output[0] is None or output_path(*output) is None:
+    shape = nodes.shape_of(made)
+    for place in range(len(nodes.operands(made))):
+        output = _output_before(made, place)
+        if output is None:
             continue
-        values = saved_tensor(node, "self")
+        values = nodes.saved_tensor(node, "self")
         # A broadcast would repeat the target, or the output.
-        if values is None or values.shape != shape or values.numel() != _size(shape_of(*output)):
+        if values is None or values.shape != shape or values.numel() != math.prod(output):
             return None
-        first = place == 0 and not name.startswith("Rsub")
-        return Difference(values.detach(), 1 if first else -1, shape_of(*output))
+        first = place == 0 and name != "rsub"
+        return Difference(values.detach(), 1 if first else -1, output)
     return None
 
 
 def _labels(node: Any) -> Labels | None:
-    name = node.name()
-    if name.startswith("IndexBackward"):
-        indices = saved_tensors(node, "indices")
-        log_shares = _log_shares(node.next_functions[0])
+    name = nodes.operation_of(node).name
+    if name == "index":
+        indices, log_shares = nodes.saved_tensors(node, "indices"), _log_shares(node)
         fits = (
             log_shares is not None and len(indices) == 2 and all(each.shape == log_shares.shape[:1] for each in indices)
         )
         return Labels(log_shares, indices[1]) if fits and log_shares is not None else None
-    if name.startswith("GatherBackward"):
-        index, log_shares = saved_tensor(node, "index"), _log_shares(node.next_functions[0])
-        if index is None or log_shares is None or axis_of(getattr(node, "_saved_dim", 0), 2) != 1:
+    if name == "gather":
+        index, log_shares = nodes.saved_tensor(node, "index"), _log_shares(node)
+        if index is None or log_shares is None or nodes.axis_of(getattr(node, "_saved_dim", 0), 2) != 1:
             return None
         return Labels(log_shares, index[:, 0]) if index.shape == (len(log_shares), 1) else None
-    if name.startswith("MulBackward"):
+    if name == "mul":
         for place, side in ((0, "other"), (1, "self")):
-            log_shares = _log_shares(node.next_functions[place]) if len(node.next_functions) > place else None
-            shares = None if log_shares is None else saved_tensor(node, side)
+            log_shares = _log_shares(node, place)
+            shares = None if log_shares is None else nodes.saved_tensor(node, side)
             if log_shares is not None and shares is not None and shares.shape == log_shares.shape:
                 return Labels(log_shares, shares.detach())
     return None
 
 
-def _log_shares(made: tuple[Any, int]) -> Tensor | None:
-    """The result of a log-softmax over the last axis of an output of the model, of two axes."""
-    node, _ = _before(*made)
-    if node is None or not node.name().startswith("LogSoftmaxBackward"):
+def _log_shares(node: Any, place: int = 0) -> Tensor | None:
+    """The operand of a node, if it is a log-softmax over the last axis of an output of the model, of two axes."""
+    made, _ = _before(node, place)
+    if made is None or nodes.operation_of(made).name != "log_softmax" or _output_before(made, 0) is None:
         return None
-    output = _before(*node.next_functions[0])
-    values = saved_tensor(node, "result")
-    if output[0] is None or output_path(*output) is None or values is None or values.dim() != 2:
+    values = nodes.saved_tensor(made, "result")
+    if values is None or values.dim() != 2:
         return None
-    return values.detach() if axis_of(node._saved_dim, 2) == 1 else None
+    return values.detach() if nodes.axis_of(made._saved_dim, 2) == 1 else None
 
 
-def _before(node: Any, number: int) -> tuple[Any, int]:
-    """The operation that made a value, past those that only change its arrangement or type; or the model's output."""
-    for _ in range(_MOST_NODES):
-        if node is None or output_path(node, number) is not None:
-            break
-        name = node.name()
-        if not name.startswith(tuple(f"{each}Backward" for each in ARRANGING.nodes)) or not node.next_functions:
-            break
-        node, number = node.next_functions[0]
-    return node, number
+def _output_before(node: Any, place: int) -> tuple[int, ...] | None:
+    """Shape of the output of the model that is an operand, in any arrangement or type; None for other operands."""
+    made, number = _before(node, place)
+    return None if made is None or nodes.output_path(made, number) is None else nodes.shape_of(made, number)
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for each in shape:
-        size *= each
-    return size
+def _before(node: Any, place: int = 0) -> tuple[Any, int]:
+    """What made the operand of a node, past operations that only change arrangement or type; or the model's output."""
+    below = nodes.operands(node)
+    found: tuple[Any, int] = (None, 0)
+    if place < len(below):
+        for found in nodes.chain(*below[place], ORDERLY, _MOST_NODES):
+            if nodes.output_path(*found) is not None:
+                break
+    return found

@@ -24,11 +24,10 @@ from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.capture.sketch_pace import SketchPace
 from watchglass.record import Forward
-from watchglass.records import Mode
+from watchglass.records import Mode, Targets, loss_kind
 
 #: Losses of one forward that are sketched.
 _MOST_LOSSES = 4
-_BY_CLASS = ("cross_entropy", "nll_loss", "multi_margin_loss")
 #: Rows of fewer samples are taken of all axes but the last.
 _FEW_SAMPLES = 8
 
@@ -144,9 +143,10 @@ def _judged(call: LossCall, number: int) -> LossRows | None:
         return None
     if outputs.device != targets.device or not outputs.is_floating_point():
         return None
-    if call.function in _BY_CLASS:
+    kind = loss_kind(call.function)
+    if kind.targets is Targets.CLASSES:
         return _by_class(call, number, outputs, targets)
-    if call.function not in losses.ELEMENTWISE:
+    if not kind.elementwise:
         return None
     rows, columns = _matrix(outputs.shape)
     cut = Cut.of(rows, columns, by_class=False)

@@ -8,18 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from watchglass.capture.pytorch.graph import autograd_graph as graphs
+from watchglass.capture.pytorch.graph import nodes
 
 #: Nodes of the graph that are read, and operations between a softmax and the product of weights and values.
 _MOST_NODES, _MOST_HOPS = 4096, 16
-_PRODUCTS = ("BmmBackward", "BaddbmmBackward", "MmBackward")
 #: Operations that hide no weight by position.
-_KEEPING = (
-    "ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "CloneBackward", "ToCopyBackward", "AliasBackward",
-    "ExpandBackward", "SqueezeBackward", "UnsqueezeBackward", "NativeDropoutBackward", "FusedDropoutBackward",
-    "NanToNumBackward",
-)  # fmt: skip
-_TURNING = ("TransposeBackward", "PermuteBackward", "TBackward")
+_KEEPING = ("reshape", "copy", "expand", "dropout", "nan_to_num")
 
 
 @dataclass
@@ -45,9 +39,9 @@ def later_masks(start: Any, softmaxes: Collection[int]) -> dict[int, LaterMasks]
         softmaxes: Sequence numbers of the nodes of softmaxes. A node itself would keep the graph alive.
     """
     users, missing, found = {start: None}, set(softmaxes), {}
-    waiting = [start]
-    for node in waiting:
-        if not missing or len(waiting) > _MOST_NODES:
+    walk = nodes.Walk(start, 0, None, _MOST_NODES)
+    for node, _, _ in walk:
+        if not missing:
             break
         number = node._sequence_nr()
         if number in missing:
@@ -55,10 +49,9 @@ def later_masks(start: Any, softmaxes: Collection[int]) -> dict[int, LaterMasks]
             masks = _on_the_way(node, users)
             if masks is not None:
                 found[number] = masks
-        for child, _ in node.next_functions:
-            if child is not None and child not in users:
-                users[child] = node
-                waiting.append(child)
+        walk.into(node, None)
+        for child, _ in nodes.operands(node):
+            users.setdefault(child, node)
     return found
 
 
@@ -69,32 +62,32 @@ def _on_the_way(node: Any, users: dict[Any, Any]) -> LaterMasks | None:
         under, node = node, users[node]
         if node is None:
             return None
-        name = node.name()
-        if name.startswith(_PRODUCTS):
+        name = nodes.operation_of(node).name
+        if name == "bmm" or (name == "linear" and len(nodes.operands(node)) == 2):
             return masks
-        if name.startswith(_TURNING):
+        if name == "transpose":
             turned = True
-        elif not name.startswith(_KEEPING) and (turned or not _take(node, name, under, masks)):
+        elif name not in _KEEPING and (turned or not _take(node, name, under, masks)):
             return None
     return None
 
 
 def _take(node: Any, name: str, under: Any, masks: LaterMasks) -> bool:
     """Add the mask of an operation; whether its effect is known."""
-    operands = [child for child, _ in node.next_functions]
+    operands = [child for child, _ in nodes.operands(node)]
     at = operands.index(under)
-    if name.startswith("DivBackward"):
+    if name == "div":
         return at == 0
-    if name.startswith("TrilBackward"):
-        masks.causal = masks.causal or graphs.signed(node._saved_diagonal) <= 0
+    if name == "tril":
+        masks.causal = masks.causal or nodes.signed(node._saved_diagonal) <= 0
         return True
     side, kept = {
-        "Mul": ("other" if at == 0 else "self", masks.shown),
-        "MaskedFill": ("mask", masks.hidden),
-        "Where": ("condition", masks.shown if at == 0 else masks.hidden),
-    }.get(name.partition("Backward")[0], ("", []))
+        "mul": ("other" if at == 0 else "self", masks.shown),
+        "masked_fill": ("mask", masks.hidden),
+        "where": ("condition", masks.shown if at == 0 else masks.hidden),
+    }.get(name, ("", []))
     # Two factors that both have gradients are no weights and a mask.
-    mask = graphs.saved_tensor(node, side) if side and sum(each is not None for each in operands) == 1 else None
+    mask = nodes.saved_tensor(node, side) if side and sum(each is not None for each in operands) == 1 else None
     if mask is None:
         return False
     kept.append(mask)

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.pytorch.events import LossCall
-from watchglass.capture.pytorch.graph import autograd_graph as graphs
-from watchglass.capture.pytorch.losses.functions import ELEMENTWISE
+from watchglass.capture.pytorch.graph import nodes
+from watchglass.records import OPERATIONS, Operation, OperationKind, loss_kind
 
 #: Most different calls that are kept; with more, shapes vary too much for a rule.
 _MOST_CALLS = 32
 #: Operations that limit the range of their values.
-_LIMITING = ("softmax", "log_softmax", "sigmoid", "tanh", "relu", "softplus", "weighted_sum")
+_LIMITING = ("softmax", "log_softmax", "sigmoid", "hardsigmoid", "tanh", "relu", "softplus", "weighted_sum")
+_ARRANGING = frozenset(name for name, each in OPERATIONS.items() if each.kind is OperationKind.ARRANGES)
 #: Rearrangements between the predictions and the operation that made them, at most.
 _MOST_HOPS = 5
 
@@ -32,7 +33,7 @@ class LossCallFact:
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
         operation, over = _made_by(tensors.get("input"))
         shapes = [tuple(tensor.shape) for tensor in tensors.values()]
-        broadcast = _broadcast(shapes) if call.function in ELEMENTWISE else None
+        broadcast = _broadcast(shapes) if loss_kind(call.function).elementwise else None
         like = (
             _pattern(shapes),
             [tensor.dtype for tensor in tensors.values()],
@@ -83,22 +84,18 @@ def _made_by(predictions: Tensor | None) -> tuple[str | None, int | None]:
 
     With it, for a softmax, the size of the axis over which its values add up to one; None for others.
     """
-    node: Any = predictions.grad_fn if predictions is not None else None
-    for _ in range(_MOST_HOPS):
-        if node is None:
-            break
-        kind, name = graphs.operation_of(node)
-        if kind != graphs.ARRANGES:
-            made = "weighted_sum" if kind == graphs.MATRIX else name
-            return (made if made in _LIMITING else None), _normalized_over(node)
-        node = node.next_functions[0][0] if node.next_functions else None
-    return None, None
+    if predictions is None or predictions.grad_fn is None:
+        return None, None
+    *_, (node, _) = nodes.chain(predictions.grad_fn, predictions.output_nr, _ARRANGING, _MOST_HOPS)
+    operation = nodes.operation_of(node)
+    made = "weighted_sum" if operation.kind is OperationKind.MATRIX else operation.name
+    return (made if made in _LIMITING else None), _normalized_over(node, operation)
 
 
-def _normalized_over(node: Any) -> int | None:
+def _normalized_over(node: Any, operation: Operation) -> int | None:
     """Size of the axis of a softmax, from its node alone, because its saved tensors may be packed elsewhere."""
-    axis = getattr(node, "_saved_dim", None)
-    if not isinstance(axis, int) or "Softmax" not in node.name():
+    axis = nodes.saved(node, "dim")
+    if not isinstance(axis, int) or operation.kind is not OperationKind.SOFTMAX:
         return None
-    shape = graphs.shape_of(node)
-    return shape[graphs.axis_of(axis, len(shape))] if shape else None
+    shape = nodes.shape_of(node)
+    return shape[nodes.axis_of(axis, len(shape))] if shape else None

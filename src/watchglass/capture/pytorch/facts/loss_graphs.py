@@ -8,8 +8,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from watchglass.capture.pytorch.graph import autograd_graph as graphs
-from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand, axis_of
+from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand
+from watchglass.capture.pytorch.graph.nodes import axis_of, output_path
+from watchglass.records import OperationKind
 
 #: Terms of a sum, and operations of a term, that are recorded at most.
 _MOST_TERMS, _MOST_OPERATIONS = 12, 64
@@ -20,22 +21,18 @@ _NORMALIZING = ("softmax", "log_softmax", "logsumexp")
 #: No axis: a reshape has put parts of several axes into one.
 _MIXED = -1
 
-#: Path of the model's output that an operation made, by index and number of its result; None for other operations.
-Output = Callable[[int, int], "str | None"]
 
-
-def described(graph: Graph, root: Operand, output: Output, layer: Callable[[int], str]) -> dict[str, Any]:
+def described(graph: Graph, root: Operand, layer: Callable[[int], str]) -> dict[str, Any]:
     """Data of the fact.
 
     Args:
         graph: The graph of the loss.
         root: Its start.
-        output: Finds outputs of the model.
         layer: Name of a parameter, by its index.
     """
     terms: list[dict[str, Any]] = []
     for at, coefficient in _terms(graph, root):
-        terms.append({"coefficient": coefficient, **_Term(graph, at, output, layer).described()})
+        terms.append({"coefficient": coefficient, **_Term(graph, at, layer).described()})
     # A penalty may have a term for each parameter.
     terms.sort(key=lambda term: term["kind"] != "data")
     return {"terms": terms[:_MOST_TERMS], "terms_count": len(terms)}
@@ -47,24 +44,25 @@ def _terms(graph: Graph, root: Operand) -> list[tuple[Operand, float | None]]:
     waiting: list[tuple[Operand, float | None]] = [(root, 1.0)]
     while waiting and len(found) < 4 * _MOST_TERMS:
         operand, factor = waiting.pop(0)
-        base, below = graph.bases[operand.at], [each for each in graph.below[operand.at] if each.at != CONSTANT]
+        name = graph.operations[operand.at].word
+        below = [each for each in graph.below[operand.at] if each.at != CONSTANT]
         single = all(math.prod(graph.shape(each)) == 1 for each in below)
         if not below or not single:
             found.append((operand, factor))
-        elif base in ("Add", "Sub", "Rsub"):
+        elif name in ("add", "sub", "rsub"):
             alpha = float(graph.saved(operand.at, "alpha", 1))
-            signs = {"Add": (1.0, alpha), "Sub": (1.0, -alpha), "Rsub": (-alpha, 1.0)}[base]
+            signs = {"add": (1.0, alpha), "sub": (1.0, -alpha), "rsub": (-alpha, 1.0)}[name]
             for each, sign in zip(graph.below[operand.at], signs, strict=False):
                 if each.at != CONSTANT:
                     waiting.append((each, None if factor is None else factor * sign))
-        elif base in ("Stack", "Cat", "Sum"):
+        elif name in ("stack", "cat", "sum"):
             waiting += [(each, factor) for each in below]
-        elif base == "Neg":
+        elif name == "neg":
             waiting.append((below[0], None if factor is None else -factor))
-        elif base in ("Mul", "Div") and len(below) == 1:
+        elif name in ("mul", "div") and len(below) == 1:
             by = graph.factor(operand.at)
             waiting.append((below[0], None if factor is None or by is None else factor * by))
-        elif graph.kinds[operand.at] == graphs.ARRANGES and len(below) == 1:
+        elif graph.operations[operand.at].kind is OperationKind.ARRANGES and len(below) == 1:
             waiting.append((below[0], factor))
         else:
             found.append((operand, factor))
@@ -74,7 +72,7 @@ def _terms(graph: Graph, root: Operand) -> list[tuple[Operand, float | None]]:
 class _Term:
     """One term, down to the operations with weights that it hangs on."""
 
-    def __init__(self, graph: Graph, root: Operand, output: Output, layer: Callable[[int], str]) -> None:
+    def __init__(self, graph: Graph, root: Operand, layer: Callable[[int], str]) -> None:
         self._graph = graph
         self._root = root
         self._layer = layer
@@ -83,14 +81,14 @@ class _Term:
         self._inside: set[int] = set()
         self._ends: dict[int, list[int]] = {}
         self._whole = True
-        self._walk(output)
+        self._walk()
 
     def described(self) -> dict[str, Any]:
         """Data of the term."""
         graph = self._graph
         kind = "data" if graph.varying[self._root.at] else "penalty"
         # Operands first; operations that only arrange values are passed over.
-        shown = [at for at in sorted(self._order) if graph.names[at]]
+        shown = [at for at in sorted(self._order) if graph.operations[at].kind is not OperationKind.ARRANGES]
         places = {at: place for place, at in enumerate(shown)}
         return {
             "kind": kind,
@@ -98,7 +96,7 @@ class _Term:
             "operations": [self._operation(at, places) for at in shown],
         }
 
-    def _walk(self, output: Output) -> None:
+    def _walk(self) -> None:
         graph, seen = self._graph, {self._root.at}
         waiting = [self._root]
         while waiting:
@@ -108,7 +106,7 @@ class _Term:
                 self._whole = False
                 break
             self._order.append(at)
-            if output(at, operand.number) is not None:
+            if output_path(graph.nodes[at], operand.number) is not None:
                 self._inside.add(at)
             weights = graph.weights(at)
             if weights:
@@ -124,15 +122,16 @@ class _Term:
 
     def _operation(self, at: int, places: dict[int, int]) -> dict[str, Any]:
         graph = self._graph
-        made: dict[str, Any] = {"operation": graph.names[at], "shape": list(graph.shape(Operand(at, 0)))}
+        operation = graph.operations[at]
+        made: dict[str, Any] = {"operation": operation.name, "shape": list(graph.shape(Operand(at, 0)))}
         if at in self._inside:
             made["inside"] = True
         if at in self._ends:
             made["layer"] = self._layer(self._ends[at][0])
             return made
-        made["of"] = [self._source(each, places) for each in graph.below[at]]
+        made["of"] = [self._source(each, places) for each in graph.below[at]][:: -1 if operation.form == "rsub" else 1]
         made.update(self._settings(at))
-        if graph.kinds[at] == graphs.UNKNOWN:
+        if operation.kind is OperationKind.UNKNOWN:
             made["known"] = False
         return made
 
@@ -143,7 +142,8 @@ class _Term:
                 return "constant"
             if not self._graph.varying[operand.at]:
                 return "parameter"
-            if operand.at not in self._order or self._graph.names[operand.at]:
+            arranges = self._graph.operations[operand.at].kind is OperationKind.ARRANGES
+            if operand.at not in self._order or not arranges:
                 return "unknown"
             below = [each for each in self._graph.below[operand.at] if each.at != CONSTANT]
             if not below:
@@ -153,7 +153,8 @@ class _Term:
 
     def _settings(self, at: int) -> dict[str, Any]:
         """What matters of an operation: axis, limits, reduction."""
-        graph, name = self._graph, self._graph.names[at]
+        graph, operation = self._graph, self._graph.operations[at]
+        name = operation.name
         given = next((each for each in graph.below[at] if each.at != CONSTANT), None)
         if given is None:
             return {}
@@ -166,20 +167,20 @@ class _Term:
         if name == "pow":
             return {"exponent": _number(graph.saved(at, "exponent"))}
         if name in ("sum", "mean"):
-            axes = graph.saved(at, "dim") if graph.bases[at] in ("Sum", "Mean") else None
+            axes = graph.saved(at, "dim")
             own = math.prod(graph.shape(Operand(at, 0)))
             over = sorted(axis_of(axis, len(shape)) for axis in axes) if axes else list(range(len(shape)))
             return {"axes": over, "elements": math.prod(shape) // max(1, own), "rows": shape[0] if shape else 1}
         larger = math.prod(graph.shape(Operand(at, 0))) > math.prod(shape)
         found: dict[str, Any] = {}
-        if larger and graph.kinds[at] in (graphs.ADDS, graphs.MULTIPLIES):
+        if larger and operation.kind in (OperationKind.ADDS, OperationKind.MULTIPLIES):
             found["from"] = list(shape)
         alone = sum(each.at != CONSTANT for each in graph.below[at]) == 1
-        if graph.bases[at] in ("Mul", "Div") and alone and (factor := _number(graph.factor(at))) is not None:
+        if name in ("mul", "div") and alone and (factor := _number(graph.factor(at))) is not None:
             found["factor"] = factor
         if found:
             return found
-        if graph.kinds[at] == graphs.LOSS:
+        if operation.kind is OperationKind.LOSS:
             reduction = graph.saved(at, "reduction")
             return {
                 "reduction": _REDUCTIONS.get(reduction) if isinstance(reduction, int) else None,
@@ -200,17 +201,10 @@ class _Term:
     def _original(self, operand: Operand, axis: int) -> int | None:
         """The axis of the last result before axes were swapped; None if that is unclear, :data:`_MIXED` for none."""
         graph = self._graph
-        while operand.at != CONSTANT and graph.kinds[operand.at] == graphs.ARRANGES:
+        while operand.at != CONSTANT and graph.operations[operand.at].kind is OperationKind.ARRANGES:
             at, axes = operand.at, len(graph.shape(operand))
-            swapped: dict[int, int] = {}
-            if graph.bases[at] == "T":
-                swapped = {0: 1, 1: 0}
-            elif graph.bases[at] == "Transpose":
-                one, other = (axis_of(int(graph.saved(at, name, 0)), axes) for name in ("dim0", "dim1"))
-                swapped = {one: other, other: one}
-            elif graph.bases[at] == "Permute":
-                swapped = {to: axis_of(of, axes) for to, of in enumerate(graph.saved(at, "dims", ()))}
-            elif graph.bases[at] not in ("ToCopy", "Clone", "Alias"):
+            swapped = self._swapped(at, axes)
+            if not swapped and graph.operations[at].name != "copy":
                 before, now = graph.shape(graph.below[at][0]), graph.shape(operand)
                 if before != now:
                     found = _axis_before(before, now, axis)
@@ -219,6 +213,16 @@ class _Term:
                     axis = found
             axis, operand = swapped.get(axis, axis), graph.below[at][0]
         return axis
+
+    def _swapped(self, at: int, axes: int) -> dict[int, int]:
+        """By axis of the result of a transposition, the one before; empty for other operations."""
+        graph = self._graph
+        if graph.operations[at].name != "transpose":
+            return {}
+        if (dims := graph.saved(at, "dims")) is not None:
+            return {to: axis_of(of, axes) for to, of in enumerate(dims)}
+        one, other = (axis_of(int(graph.saved(at, name, number)), axes) for number, name in enumerate(("dim0", "dim1")))
+        return {one: other, other: one}
 
 
 def _axis_before(before: tuple[int, ...], now: tuple[int, ...], axis: int) -> int | None:

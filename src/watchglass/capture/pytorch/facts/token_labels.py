@@ -12,24 +12,17 @@ from torch import Tensor
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import LossCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
-from watchglass.capture.pytorch.graph import autograd_graph as graphs
+from watchglass.capture.pytorch.graph import nodes
 from watchglass.capture.pytorch.public_calls import argument_of
+from watchglass.records import loss_kind
 
 #: Tokens that are copied, embedded tensors and losses that are noted.
 _TOKENS, _MOST_EMBEDDED, _MOST_LOSSES = 4096, 4, 4
 #: Predictions that are compared, twice.
 _PREDICTIONS = 64
-#: Operations between logits and a loss that keep the order of positions.
-_ORDERLY = (
-    "ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "CloneBackward", "ToCopyBackward",
-    "TransposeBackward", "PermuteBackward", "SqueezeBackward", "UnsqueezeBackward", "AliasBackward", "SliceBackward",
-    "LogSoftmaxBackward",
-)  # fmt: skip
-#: Operations that may change it.
-_REORDERING = (
-    "IndexBackward", "IndexSelectBackward", "GatherBackward", "TakeBackward", "MaskedSelectBackward", "RollBackward",
-    "FlipBackward", "ConstantPadNdBackward",
-)  # fmt: skip
+#: Operations between logits and a loss that keep the order of positions, and those that may change it.
+_ORDERLY = ("reshape", "copy", "transpose", "slice", "log_softmax")
+_REORDERING = ("index", "choose", "gather", "roll", "pad")
 _MOST_HOPS = 12
 #: Moves of the labels against the tokens that are compared.
 _MOVES = (0, 1, 2)
@@ -68,7 +61,7 @@ class TokenLabels:
 
     def compare(self, call: LossCall) -> bool:
         """A loss function has returned; whether its labels can be compared with the tokens, and will be."""
-        if call.function not in ("cross_entropy", "nll_loss") or not _is_readable(call.target):
+        if not loss_kind(call.function).of_classes or not _is_readable(call.target):
             return False
         if len(self._losses) >= _MOST_LOSSES or not isinstance(call.predictions, Tensor) or call.predictions.dim() < 2:
             return False
@@ -184,20 +177,15 @@ def _fits(shape: torch.Size, target: Tensor) -> bool:
 
 def _start(predictions: Tensor, positions: int, length: int) -> int | None:
     """The position of the first prediction that the loss is given; None where that does not show."""
-    node: Any = predictions.grad_fn
-    start, sliced = 0, False
-    for _ in range(_MOST_HOPS):
-        name = "" if node is None else node.name()
-        if not name.startswith(_ORDERLY):
-            break
-        if name.startswith("SliceBackward"):
-            sizes = graphs.shape_of(node.next_functions[0][0], node.next_functions[0][1])
-            axis = graphs.axis_of(node._saved_dim, len(sizes)) if sizes else None
+    node, start, sliced = None, 0, False
+    for node, _ in nodes.chain(predictions.grad_fn, predictions.output_nr, _ORDERLY, _MOST_HOPS):
+        if nodes.operation_of(node).name == "slice":
+            sizes = nodes.shape_of(*nodes.operands(node)[0])
+            axis = nodes.axis_of(node._saved_dim, len(sizes)) if sizes else None
             if axis is not None and sizes[axis] == positions:
                 sliced = True
-                start += graphs.axis_of(node._saved_start, positions)
-        node = node.next_functions[0][0] if node.next_functions else None
-    if node is None or name.startswith(_REORDERING):
+                start += nodes.axis_of(node._saved_start, positions)
+    if node is None or nodes.operation_of(node).name in (*_ORDERLY, *_REORDERING):
         return None
     return start if sliced or length == positions else None
 

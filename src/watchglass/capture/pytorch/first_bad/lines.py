@@ -21,6 +21,7 @@ import torch
 
 from watchglass.capture.pytorch.events import Events, ForwardCall
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
+from watchglass.capture.pytorch.graph.nodes import node_at
 
 #: Under which PyTorch keeps the stack.
 _STACK = "traceback_"
@@ -130,7 +131,7 @@ def way_of(start: Any, path: tuple[int, ...]) -> Way:
     """The nodes on the way down to an operation."""
     found, node = [(0, start.name() if start is not None else "")], start
     for number in path:
-        node = node.next_functions[number][0]
+        node = node_at(node, (number,))
         found.append((number, node.name()))
     return tuple(found)
 

@@ -18,16 +18,9 @@ from torch import Tensor
 from watchglass.capture.first_bad_analysis import Look
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
-from watchglass.capture.pytorch.graph.autograd_graph import (
-    ARRANGES,
-    CONSTANT,
-    Graph,
-    axis_of,
-    is_parameter,
-    saved_tensor,
-    signed,
-)
-from watchglass.records import OperationFault
+from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, is_parameter
+from watchglass.capture.pytorch.graph.nodes import axis_of, saved_tensor, signed
+from watchglass.records import OperationFault, OperationKind
 
 #: Reads what a node of a graph has saved; None where it is not at fault.
 _Check = Callable[[Graph, int], "OperationFault | None"]
@@ -125,7 +118,7 @@ def is_chosen_from(graph: Graph, at: int) -> bool:
     reached = {at}
     for index in range(at + 1, len(graph)):
         if any(each.at in reached for each in graph.below[index]):
-            if graph.bases[index] == "Where":
+            if graph.base(index) == "Where":
                 return True
             reached.add(index)
     return False
@@ -155,7 +148,7 @@ def _backward_fault(graph: Graph, at: int) -> OperationFault | None:
 
 
 def _checked(checks: Mapping[str, _Check], graph: Graph, at: int) -> OperationFault | None:
-    check = checks.get(graph.bases[at])
+    check = checks.get(graph.base(at))
     try:
         with torch.no_grad():
             return None if check is None else check(graph, at)
@@ -180,7 +173,8 @@ def _saved(graph: Graph, at: int, name: str = "self") -> Look | None:
 
 
 def _name(graph: Graph, at: int) -> str:
-    return graph.names[at] if graph.names[at] and not graph.names[at].endswith("Backward0") else graph.bases[at].lower()
+    operation = graph.operations[at]
+    return graph.base(at).lower() if operation.kind is OperationKind.UNKNOWN else operation.name
 
 
 def _fault(
@@ -197,7 +191,7 @@ def _source(graph: Graph, at: int, also: tuple[str, ...] = ()) -> int:
         if not below:
             return CONSTANT
         at = below[0]
-        if graph.kinds[at] != ARRANGES and graph.bases[at] not in also:
+        if graph.operations[at].kind is not OperationKind.ARRANGES and graph.base(at) not in also:
             return at
     return CONSTANT
 
@@ -206,33 +200,33 @@ def _source(graph: Graph, at: int, also: tuple[str, ...] = ()) -> int:
 
 
 def _logarithm(graph: Graph, at: int) -> OperationFault | None:
-    look, zero = _saved(graph, at), _LOGARITHMS[graph.bases[at]]
+    look, zero = _saved(graph, at), _LOGARITHMS[graph.base(at)]
     if look is None or not look.finite or look.low > zero:
         return None
-    operation = graph.bases[at].lower()
+    operation = graph.base(at).lower()
     if look.low < zero:
         return _fault("log_of_negative", operation, look)
     source = _source(graph, at, ("Rsub", "Sub"))
-    made = graph.bases[source] if source != CONSTANT else ""
+    made = graph.base(source) if source != CONSTANT else ""
     kind = {"Softmax": "log_of_softmax", "Sigmoid": "log_of_sigmoid"}.get(made, "log_of_zero")
     return _fault(kind, operation, look)
 
 
 def _domain(graph: Graph, at: int) -> OperationFault | None:
-    look, (low, high, infinite) = _saved(graph, at), _DOMAINS[graph.bases[at]]
+    look, (low, high, infinite) = _saved(graph, at), _DOMAINS[graph.base(at)]
     if look is None or not look.finite:
         return None
     if look.low < low or look.high > high:
-        return _fault("outside_domain", graph.bases[at].lower(), look)
+        return _fault("outside_domain", graph.base(at).lower(), look)
     if infinite and (look.low == low or look.high == high):
-        return _fault("end_of_domain", graph.bases[at].lower(), look)
+        return _fault("end_of_domain", graph.base(at).lower(), look)
     return None
 
 
 def _domain_gradient(graph: Graph, at: int) -> OperationFault | None:
-    look, (low, high, _) = _saved(graph, at), _DOMAINS[graph.bases[at]]
+    look, (low, high, _) = _saved(graph, at), _DOMAINS[graph.base(at)]
     if look is not None and look.finite and (look.low == low or look.high == high):
-        return _fault("end_of_domain", graph.bases[at].lower(), look, backward=True)
+        return _fault("end_of_domain", graph.base(at).lower(), look, backward=True)
     return None
 
 
@@ -255,7 +249,7 @@ def _inverse_root(graph: Graph, at: int) -> OperationFault | None:
     look = _saved(graph, at, "result")
     if look is None or look.high < math.inf or _is_bad(graph, at):
         return None
-    return _fault("root_of_negative" if math.isnan(look.high) else "division_by_zero", graph.bases[at].lower())
+    return _fault("root_of_negative" if math.isnan(look.high) else "division_by_zero", graph.base(at).lower())
 
 
 def _exponent(graph: Graph, at: int) -> float | None:
@@ -292,7 +286,7 @@ def _division(graph: Graph, at: int) -> OperationFault | None:
     if divisor is None or look is None or not look.finite or not bool((divisor == 0).any()):
         return None
     source = graph.below[at][0].at
-    if divisor.numel() == 1 and source != CONSTANT and graph.bases[source] == "Sum":
+    if divisor.numel() == 1 and source != CONSTANT and graph.base(source) == "Sum":
         return _fault("mean_of_nothing", "mean")
     return _fault("division_by_zero", "div", look)
 
@@ -310,8 +304,8 @@ def _exponential(graph: Graph, at: int) -> OperationFault | None:
     if result is None or look is None or look.high != math.inf or _is_bad(graph, at):
         return None
     if result.dtype == torch.float16:
-        return _fault("float16_overflow", graph.bases[at].lower())
-    return _fault("exponential_overflow", graph.bases[at].lower(), limit=f"{math.log(_largest(result)):.3g}")
+        return _fault("float16_overflow", graph.base(at).lower())
+    return _fault("exponential_overflow", graph.base(at).lower(), limit=f"{math.log(_largest(result)):.3g}")
 
 
 def _product(graph: Graph, at: int) -> OperationFault | None:
@@ -338,7 +332,7 @@ def _spread(graph: Graph, at: int) -> OperationFault | None:
     elements = math.prod(value.shape[axis] for axis in axes)
     correction = graph.saved(at, "correction", 1)
     if elements == 1 and (correction is None or correction == 1):
-        return _fault("spread_of_one", graph.bases[at].removesuffix("Mean").lower(), elements=1)
+        return _fault("spread_of_one", graph.base(at).removesuffix("Mean").lower(), elements=1)
     return None
 
 
@@ -367,14 +361,14 @@ def _softmax(graph: Graph, at: int) -> OperationFault | None:
     rows, masked = int(bad.sum()), _mask(graph, _source(graph, at, ("Mul", "Div")), at)
     if not rows or masked is False or (masked is None and rows == bad.numel()):
         return None
-    operation = "softmax" if graph.bases[at] == "Softmax" else "log_softmax"
+    operation = "softmax" if graph.base(at) == "Softmax" else "log_softmax"
     return _fault("row_masked_whole", operation, rows=rows, all_rows=bad.numel())
 
 
 def _mask(graph: Graph, source: int, at: int) -> bool | None:
     """Whether a mask lies before a softmax: None where its place is in an addition, whose mask is not saved."""
     nearest = next((each.at for each in graph.below[at] if each.at != CONSTANT), CONSTANT)
-    bases = {graph.bases[each] for each in (source, nearest) if each != CONSTANT}
+    bases = {graph.base(each) for each in (source, nearest) if each != CONSTANT}
     if bases & {"MaskedFill", "Where"}:
         return True
     return None if "Add" in bases else False
@@ -404,12 +398,12 @@ def _lengths(graph: Graph, at: int, name: str) -> list[int]:
 
 
 def _decomposition(graph: Graph, at: int) -> OperationFault | None:
-    values = _tensor(graph, at, _DECOMPOSITIONS[graph.bases[at]])
+    values = _tensor(graph, at, _DECOMPOSITIONS[graph.base(at)])
     if values is None or not values.dim() or values.shape[-1] < 2 or values.is_complex():
         return None
     if not bool((values.sort(-1).values.diff(dim=-1) == 0).any()):
         return None
-    return _fault("equal_eigenvalues", graph.bases[at].removeprefix("Linalg").lower(), backward=True)
+    return _fault("equal_eigenvalues", graph.base(at).removeprefix("Linalg").lower(), backward=True)
 
 
 def _power_product_gradient(graph: Graph, at: int) -> OperationFault | None:

@@ -19,7 +19,8 @@ from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.operations import is_chosen_from
-from watchglass.capture.pytorch.graph.autograd_graph import Graph, saved_tensor
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
+from watchglass.capture.pytorch.graph.nodes import node_at, saved_tensor
 
 #: The first graphs that are read for each model, and operations that are looked at.
 _FIRST_LOOKS, _MOST_SUSPECTS = 3, 8
@@ -95,12 +96,12 @@ class Suspects:
         looks = self._looks.get(model, (0, 0))[0] + 1
         self._looks[model] = looks, step + 1 if looks < _FIRST_LOOKS else 2 * (step + 1)
         for at in range(len(graph) - 1, -1, -1):
-            limits = _LIMITS.get(graph.bases[at])
+            limits = _LIMITS.get(graph.base(at))
             path = paths.get(at)
             if limits is None or path is None or len(self.all) >= _MOST_SUSPECTS:
                 continue
             saved, low, high, near, discarded = limits
-            if graph.bases[at] == "Pow" and not _is_root(graph, at):
+            if graph.base(at) == "Pow" and not _is_root(graph, at):
                 continue
             if discarded and not is_chosen_from(graph, at):
                 continue
@@ -173,9 +174,5 @@ def _is_bad(suspect: Suspect, start: Any) -> bool:
 
 def _at(suspect: Suspect, start: Any) -> Any:
     """The node of a suspect in the graph of a loss; None where there is another in its place."""
-    node = start
-    for number in suspect.path:
-        below = () if node is None else node.next_functions
-        if number >= len(below) or (node := below[number][0]) is None:
-            return None
+    node = node_at(start, suspect.path)
     return node if node is not None and node.name() == suspect.name else None

@@ -15,11 +15,10 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from watchglass.capture.pytorch.graph import loss_operations
-from watchglass.capture.pytorch.graph.autograd_graph import saved_tensor
-from watchglass.capture.pytorch.graph.loss_operations import Operation
+from watchglass.capture.pytorch.graph import loss_operations, nodes
+from watchglass.capture.pytorch.graph.loss_operations import Traced
 from watchglass.capture.pytorch.saving.reduce import version_of
 
 #: Operations of an expression that are followed at most.
@@ -30,9 +29,6 @@ _MOST_FOLLOWED = 256
 _SAME = 1e-6
 #: A tensor that does not come from the model's outputs.
 _OTHER = 0
-
-#: Finds the path of an output that a node of autograd made, None for other nodes.
-Output = Callable[[Any, int], "str | None"]
 
 
 class Unknown(Exception):
@@ -68,38 +64,38 @@ class Expressions:
     def __init__(self) -> None:
         self._keys: dict[Any, int] = {}
         #: Operations that are part of one.
-        self.operations: set[Operation] = set()
+        self.operations: set[Traced] = set()
 
     def output(self, path: str) -> int | None:
         """Number of an output of a model, None where no loss is computed from it."""
         return self._keys.get(("output", path))
 
-    def known(self, operation: Operation, constants: Sequence[Any], operands: Sequence[Any]) -> int | None:
+    def known(self, operation: Traced, constants: Sequence[Any], operands: Sequence[Any]) -> int | None:
         """Number of the result of an operation on these operands, None where it is no part of a loss."""
         return self._keys.get((operation.name, *constants, *operands))
 
-    def read(self, loss: Tensor, node: Any, output: Output) -> Expression | None:
-        """The expression of a loss; None where it holds other operations or parameters.
+    def read(self, loss: Tensor, node: Any) -> tuple[nn.Module, Expression] | None:
+        """The expression of a loss, and the model; None where it holds other operations, parameters or several models.
 
         Args:
             loss: The start of a backward.
             node: Autograd's node that made it, before it was scaled.
-            output: Finds outputs of the model.
         """
-        reading = _Reading(output)
+        reading = _Reading()
         try:
             sign, scale, node, number = _unscaled(node, loss.output_nr)
             tree = reading.tree(node, number)
-            summed = _summed(node, number, reading)
+            summed = _summed(node, number)
         except Unknown:
             return None
-        if not reading.paths or not scale > 0:
+        if len(reading.modules) != 1 or not scale > 0:
             return None
         self.operations |= reading.operations
         elements, rows = summed or (1, 1)
         kinds = (("row", 1.0), ("row", 1 / rows), ("element", 1 / elements)) if summed else (("batch", 1.0),)
         per = next((kind for kind, one in kinds if abs(scale / one - 1) < _SAME), "")
-        return Expression(self._number(tree), sign, scale * elements, summed is not None, per)
+        expression = Expression(self._number(tree), sign, scale * elements, summed is not None, per)
+        return reading.modules.pop(), expression
 
     def _number(self, tree: Any) -> int:
         if tree == _OTHER:
@@ -113,26 +109,24 @@ class Expressions:
 class _Reading:
     """One reading of the graph of a loss."""
 
-    def __init__(self, output: Output) -> None:
-        #: Finds outputs of the model.
-        self.output = output
+    def __init__(self) -> None:
         self._left = _MOST_NODES
-        self.paths: set[str] = set()
-        self.operations: set[Operation] = set()
+        self.modules: set[nn.Module] = set()
+        self.operations: set[Traced] = set()
 
     def tree(self, node: Any, number: int) -> Any:
         """Operations from a node down to the outputs, as nested tuples."""
         self._left -= 1
         if node is None:
             return _OTHER
-        path = self.output(node, number)
-        if path is not None:
-            self.paths.add(path)
-            return "output", (path,), ()
+        output = nodes.marks_of(node).get(number)
+        if output is not None and (module := output.module()) is not None:
+            self.modules.add(module)
+            return "output", (output.path,), ()
         operation = loss_operations.of_node(node)
         if operation is None or self._left < 0:
             raise Unknown
-        children = list(node.next_functions)
+        children = list(nodes.operands(node))
         self.operations.add(operation)
         if operation is loss_operations.ARRANGING:
             return self.tree(*children[0])
@@ -153,12 +147,12 @@ class _Reading:
 
 def _other(node: Any, name: str) -> Any:
     """An operand that does not come from the model, where autograd keeps it: a number counts, a tensor may be any."""
-    value = saved_tensor(node, name)
+    value = nodes.saved_tensor(node, name)
     if value is None:
         raise Unknown
     if value.dim():
         return _OTHER
-    number = loss_operations.number_of(value)
+    number = nodes.number_of(value)
     if number is None:
         raise Unknown  # on a device: it would have to be waited for
     return "number", number
@@ -170,11 +164,12 @@ def _unscaled(node: Any, number: int) -> tuple[float, float, Any, int]:
     for _ in range(_MOST_NODES):
         operation = None if node is None else loss_operations.of_node(node)
         name = None if operation is None else operation.name
-        children = [] if node is None else [child for child in node.next_functions if child[0] is not None]
+        below = [] if node is None else nodes.operands(node)
+        children = [child for child in below if child[0] is not None]
         if len(children) != 1 or name not in ("", "neg", "mul", "div"):
             break
         if name in ("mul", "div"):
-            first = node.next_functions[0][0] is not None
+            first = below[0][0] is not None
             other = _other(node, "other" if first else "self")
             if other == _OTHER or (not first and name == "div"):
                 break
@@ -186,33 +181,32 @@ def _unscaled(node: Any, number: int) -> tuple[float, float, Any, int]:
     return sign, scale, node, number
 
 
-def _summed(node: Any, number: int, reading: _Reading) -> tuple[int, int] | None:
+def _summed(node: Any, number: int) -> tuple[int, int] | None:
     """Elements and rows of what an expression is the sum of, None where it is none.
 
     Raises:
         Unknown: There is a sum over the batch inside of it, or one of what is no longer a batch: what it is worth for
             a sample is not known.
     """
-    waiting, found = [(node, number)], None
-    for visited in range(_MOST_NODES):
-        if not waiting:
-            return found
-        node, number = waiting.pop(0)
-        if node is None or reading.output(node, number) is not None:
+    walk, found = nodes.Walk(node, number, None, _MOST_NODES), None
+    for visited, (at, result, _) in enumerate(walk):
+        if nodes.output_path(at, result) is not None:
             continue
-        waiting += node.next_functions
-        operation = loss_operations.of_node(node)
+        walk.into(at, None)
+        operation = loss_operations.of_node(at)
         if operation is None or operation.name not in loss_operations.REDUCTIONS:
             continue
-        axes = loss_operations.saved_constants(operation, node)
+        axes = loss_operations.saved_constants(operation, at)
         if axes is not None and axes[0] is not None and 0 not in axes[0]:
             continue
-        sizes = [int(size) for size in node._saved_self_sym_sizes]
+        sizes = [int(size) for size in at._saved_self_sym_sizes]
         if operation.name == "sum" and not visited and axes is not None and axes[0] is None and sizes:
             found = max(1, math.prod(sizes)), max(1, sizes[0])
         elif operation.name == "sum" or found is not None:
-            break
-    raise Unknown
+            raise Unknown
+    if not walk.over:
+        raise Unknown
+    return found
 
 
 class OperationTracer:
@@ -246,7 +240,7 @@ class OperationTracer:
     def __bool__(self) -> bool:
         return bool(self._followed)
 
-    def observed(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    def observed(self, operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         """An operation made ``result``."""
         first = args[0] if args else kwargs.get("input")
         if not isinstance(first, Tensor):
@@ -273,7 +267,7 @@ class OperationTracer:
             self._loss(first, result)
 
     def _number(self, key: Any, value: Any) -> Any:
-        number = loss_operations.number_of(value) if key == _OTHER else None
+        number = nodes.number_of(value) if key == _OTHER else None
         return key if number is None else ("number", number)
 
     def _loss(self, terms: Tensor, result: Tensor) -> None:

@@ -10,10 +10,9 @@ than PyTorch's they pass through.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,14 +20,12 @@ from torch import Tensor, nn
 
 from watchglass.capture.guard import harmless
 from watchglass.capture.pytorch.compiled.graphs import compiling
+from watchglass.capture.pytorch.graph.nodes import operation_of, signed
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 #: Called with the operation, positional and keyword arguments, and the result.
-Observed = Callable[["Operation", tuple[Any, ...], dict[str, Any], Any], None]
+Observed = Callable[["Traced", tuple[Any, ...], dict[str, Any], Any], None]
 
-_NUMBERED = re.compile(r"Backward\d*$")
-#: Beyond it a number is a negative axis, which autograd keeps without its sign.
-_UNSIGNED = 1 << 63
 _PLAIN = (Tensor, nn.Parameter)
 _BUILTIN = (types.BuiltinFunctionType,)
 
@@ -49,12 +46,11 @@ class Constant(NamedTuple):
     default: Any = None
 
 
-class Operation(NamedTuple):
-    """An operation, and all that does it.
+class Traced(NamedTuple):
+    """An operation whose calls are observed, and all that does it.
 
     Attributes:
-        name: Its name; "" where it changes only arrangement, type or device of the values.
-        nodes: Names of autograd's nodes, without "Backward" and number.
+        name: Its word; "" for those that change only arrangement, type or device of the values.
         called: Methods of a tensor and functions of ``torch`` and ``torch.nn.functional``.
         operands: How many tensors it takes.
         constants: Its other arguments.
@@ -63,7 +59,6 @@ class Operation(NamedTuple):
     """
 
     name: str
-    nodes: tuple[str, ...]
     called: tuple[str, ...]
     operands: int = 1
     constants: tuple[Constant, ...] = ()
@@ -71,16 +66,14 @@ class Operation(NamedTuple):
     several: bool = False
 
 
-def _simple(*names: str) -> Iterable[Operation]:
-    return (Operation(name, (name.capitalize(),), (name,)) for name in names)
-
-
 _DIM = Constant("_saved_dim", 1, "dim")
 _KEEPDIM = Constant("_saved_keepdim", 2, "keepdim", False)
 REDUCTIONS, _LOGSUMEXP = ("mean", "sum"), "logsumexp"
-ARRANGING = Operation(
+_ALPHA = (Constant("_saved_alpha", 9, "alpha", 1),)
+#: Operations that change only arrangement, type or device.
+ORDERLY = ("reshape", "copy")
+ARRANGING = Traced(
     "",
-    ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias"),
     (
         "view", "reshape", "flatten", "squeeze", "unsqueeze", "float", "double", "to", "cpu", "cuda", "detach",
         "clone", "contiguous", "type",
@@ -88,38 +81,36 @@ ARRANGING = Operation(
 )  # fmt: skip
 ALL = (
     ARRANGING,
-    *_simple("exp", "log", "sqrt", "sigmoid", "tanh", "relu", "reciprocal"),
-    Operation("log1p", ("Log1P",), ("log1p",)),
-    Operation("log_sigmoid", ("LogSigmoid",), ("logsigmoid",)),
-    Operation("neg", ("Neg",), ("neg", "negative", "__neg__")),
-    Operation("abs", ("Abs",), ("abs", "absolute", "__abs__")),
-    Operation("add", ("Add",), ("add", "__add__", "__radd__"), 2, (Constant("_saved_alpha", 9, "alpha", 1),)),
-    Operation("sub", ("Sub",), ("sub", "subtract", "__sub__"), 2, (Constant("_saved_alpha", 9, "alpha", 1),)),
-    Operation("rsub", ("Rsub",), ("rsub", "__rsub__"), 2, (Constant("_saved_alpha", 9, "alpha", 1),)),
-    Operation("mul", ("Mul",), ("mul", "multiply", "__mul__", "__rmul__"), 2, numbers=True),
-    Operation("div", ("Div",), ("div", "divide", "true_divide", "__truediv__"), 2, numbers=True),
-    Operation("pow", ("Pow",), ("pow", "__pow__", "square"), 1, (Constant("_saved_exponent", 1, "exponent", 2),)),
-    Operation("clamp", ("Clamp",), ("clamp", "clip"), 1,
-              (Constant("_saved_min", 1, "min"), Constant("_saved_max", 2, "max"))),
-    Operation("softplus", ("Softplus",), ("softplus",), 1,
-              (Constant("_saved_beta", 1, "beta", 1), Constant("_saved_threshold", 2, "threshold", 20))),
-    Operation("log_softmax", ("LogSoftmax",), ("log_softmax",), 1, (_DIM,)),
-    Operation("softmax", ("Softmax",), ("softmax",), 1, (_DIM,)),
-    Operation(_LOGSUMEXP, ("Logsumexp",), ("logsumexp",), 1, (_DIM, _KEEPDIM)),
-    Operation("gather", ("Gather",), ("gather",), 1, (_DIM,)),
-    Operation("index", ("Index",), ("__getitem__",)),
-    Operation("mean", ("Mean",), ("mean",), 1, (_DIM, _KEEPDIM)),
-    Operation("sum", ("Sum",), ("sum",), 1, (_DIM, _KEEPDIM)),
+    *(Traced(name, (name,)) for name in ("exp", "log", "sqrt", "sigmoid", "tanh", "relu", "reciprocal", "log1p")),
+    Traced("log_sigmoid", ("logsigmoid",)),
+    Traced("neg", ("neg", "negative", "__neg__")),
+    Traced("abs", ("abs", "absolute", "__abs__")),
+    Traced("add", ("add", "__add__", "__radd__"), 2, _ALPHA),
+    Traced("sub", ("sub", "subtract", "__sub__"), 2, _ALPHA),
+    Traced("rsub", ("rsub", "__rsub__"), 2, _ALPHA),
+    Traced("mul", ("mul", "multiply", "__mul__", "__rmul__"), 2, numbers=True),
+    Traced("div", ("div", "divide", "true_divide", "__truediv__"), 2, numbers=True),
+    Traced("pow", ("pow", "__pow__", "square"), 1, (Constant("_saved_exponent", 1, "exponent", 2),)),
+    Traced("clamp", ("clamp", "clip"), 1, (Constant("_saved_min", 1, "min"), Constant("_saved_max", 2, "max"))),
+    Traced("softplus", ("softplus",), 1,
+           (Constant("_saved_beta", 1, "beta", 1), Constant("_saved_threshold", 2, "threshold", 20))),
+    Traced("log_softmax", ("log_softmax",), 1, (_DIM,)),
+    Traced("softmax", ("softmax",), 1, (_DIM,)),
+    Traced(_LOGSUMEXP, ("logsumexp",), 1, (_DIM, _KEEPDIM)),
+    Traced("gather", ("gather",), 1, (_DIM,)),
+    Traced("index", ("__getitem__",)),
+    Traced("mean", ("mean",), 1, (_DIM, _KEEPDIM)),
+    Traced("sum", ("sum",), 1, (_DIM, _KEEPDIM)),
 )  # fmt: skip
-_BY_NODE = {node: operation for operation in ALL for node in operation.nodes}
+_BY_WORD = {**dict.fromkeys(ORDERLY, ARRANGING), **{each.name: each for each in ALL if each.name}}
 
 
-def of_node(node: Any) -> Operation | None:
+def of_node(node: Any) -> Traced | None:
     """The operation whose node of autograd this is; None for one that is not followed."""
-    return _BY_NODE.get(_NUMBERED.sub("", node.name()))
+    return _BY_WORD.get(operation_of(node).word)
 
 
-def saved_constants(operation: Operation, node: Any) -> tuple[Any, ...] | None:
+def saved_constants(operation: Traced, node: Any) -> tuple[Any, ...] | None:
     """Arguments of an operation other than tensors, from its node; None for one that is no plain value."""
     try:
         values = [getattr(node, constant.saved, constant.default) for constant in operation.constants]
@@ -130,7 +121,7 @@ def saved_constants(operation: Operation, node: Any) -> tuple[Any, ...] | None:
 
 
 def given_constants(
-    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], operand: Tensor
+    operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], operand: Tensor
 ) -> tuple[Any, ...] | None:
     """The same, from a call."""
     if operation.name == "index" and not _is_advanced(args[1] if len(args) > 1 else None):
@@ -142,17 +133,7 @@ def given_constants(
     return _plain_constants(operation, values, operand.dim())
 
 
-def number_of(value: Any) -> float | None:
-    """A number, or a tensor of one number on the CPU, as a float; None for anything else."""
-    if not isinstance(value, Tensor):
-        return float(value) if isinstance(value, (int, float)) else None
-    try:
-        return float(value) if value.is_cpu and value.dim() == 0 else None
-    except (RuntimeError, TypeError):
-        return None  # complex, or one that stands for many
-
-
-def _plain_constants(operation: Operation, values: Sequence[Any], axes: int) -> tuple[Any, ...] | None:
+def _plain_constants(operation: Traced, values: Sequence[Any], axes: int) -> tuple[Any, ...] | None:
     found: list[Any] = []
     for constant, value in zip(operation.constants, values, strict=True):
         if constant is _DIM and operation.name in (*REDUCTIONS, _LOGSUMEXP) and value is not None:
@@ -164,18 +145,14 @@ def _plain_constants(operation: Operation, values: Sequence[Any], axes: int) -> 
                 return None
             # Not every node shows its number of axes.
             count = max(1, axes) if operation.name != _LOGSUMEXP else 0
-            found.append(tuple(sorted(_signed(axis) % count if count else _signed(axis) for axis in each)))
+            found.append(tuple(sorted(signed(axis) % count if count else signed(axis) for axis in each)))
         elif value is None or isinstance(value, (bool, float)):
             found.append(value)
         elif isinstance(value, int):
-            found.append(float(_signed(value)))
+            found.append(float(signed(value)))
         else:
             return None
     return tuple(found)
-
-
-def _signed(value: int) -> int:
-    return value - 2 * _UNSIGNED if value >= _UNSIGNED else value
 
 
 def _is_advanced(index: Any) -> bool:
@@ -194,9 +171,9 @@ class OperationObserver:
     def __init__(self, observed: Observed) -> None:
         self._observed = observed
         #: The operations that are wrapped for it.
-        self.operations: frozenset[Operation] = frozenset()
+        self.operations: frozenset[Traced] = frozenset()
 
-    def listen(self, operations: frozenset[Operation]) -> None:
+    def listen(self, operations: frozenset[Traced]) -> None:
         """Observe these from now on."""
         if self.operations != operations:
             with _lock:
@@ -273,7 +250,7 @@ def _is_one(owner: str, name: str) -> bool:
     return found is not None and (owner == "tensor" or (owner, name) in _undo or type(found) in _BUILTIN)
 
 
-def _wrap(owner: str, name: str, operation: Operation) -> Callable[[], bool]:
+def _wrap(owner: str, name: str, operation: Traced) -> Callable[[], bool]:
     holder = _OWNERS[owner]
     original, inherited = getattr(holder, name), name not in vars(holder)
     known = _wrappers.get((owner, name))
@@ -294,7 +271,7 @@ def _wrap(owner: str, name: str, operation: Operation) -> Callable[[], bool]:
     return undo
 
 
-def _wrapper(original: Callable[..., Any], operation: Operation) -> Callable[..., Any]:
+def _wrapper(original: Callable[..., Any], operation: Traced) -> Callable[..., Any]:
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if not _attending:
             return False

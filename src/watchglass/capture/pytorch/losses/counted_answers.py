@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
-from watchglass.capture.pytorch.graph.loss_operations import Operation, OperationObserver
+from watchglass.capture.pytorch.graph.loss_operations import OperationObserver, Traced
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
@@ -24,9 +24,9 @@ from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward
 from watchglass.records import Role
 
-_LARGEST = Operation("largest", (), ("argmax", "max"), several=True)
-_TOPMOST = Operation("topk", (), ("topk",), several=True)
-_COMPARES = Operation("compare", (), ("eq", "__eq__"))
+_LARGEST = Traced("largest", ("argmax", "max"), several=True)
+_TOPMOST = Traced("topk", ("topk",), several=True)
+_COMPARES = Traced("compare", ("eq", "__eq__"))
 _OPERATIONS = frozenset((_LARGEST, _TOPMOST, _COMPARES))
 #: Classes that were chosen, as they are kept, and how many for each prediction.
 _Chosen = list[tuple[Tensor, int]]
@@ -107,7 +107,7 @@ class CountedAnswers:
             self._copies.pop()()
         self._compiled.clear()
 
-    def _observed(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _observed(self, operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         forward = self._forward
         if forward is None or not args or not _has_values(args[0]):
             return
@@ -167,7 +167,7 @@ def _has_values(value: Any) -> bool:
         return False
 
 
-def _dim_of(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _dim_of(operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The axis of the classes, or None."""
     place, default = (2, -1) if operation is _TOPMOST else (1, None)
     return args[place] if len(args) > place else kwargs.get("dim", default)

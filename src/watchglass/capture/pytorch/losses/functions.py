@@ -8,17 +8,7 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.pytorch.device.readback import DeviceRows
-
-#: Loss functions whose predictions can be compared with class labels.
-_BY_CLASS = ("cross_entropy", "nll_loss")
-BY_SIGN = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
-#: Loss functions with a term for each compared element.
-_BY_ELEMENT = (
-    *BY_SIGN, "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "soft_margin_loss",
-    "hinge_embedding_loss",
-)  # fmt: skip
-#: Loss functions that compare element by element, so that their arguments broadcast.
-ELEMENTWISE = frozenset((*_BY_ELEMENT, "gaussian_nll_loss", "multilabel_soft_margin_loss"))
+from watchglass.records import Takes, loss_kind
 
 
 def number(value: Tensor) -> Any:
@@ -61,11 +51,11 @@ def mean_of_terms(
     if reduction == "batchmean":
         total = total * predictions.shape[0]
     terms: Any = predictions.shape[0]
-    if isinstance(target, Tensor) and function in _BY_CLASS:
+    if isinstance(target, Tensor) and loss_kind(function).of_classes:
         axis = 1 if predictions.dim() > 1 else 0
         one_each = target.shape == predictions.shape
         terms = target.numel() // target.shape[axis] if one_each else (target != ignored).sum()
-    elif isinstance(target, Tensor) and function in _BY_ELEMENT:
+    elif isinstance(target, Tensor) and loss_kind(function).each:
         terms = torch.broadcast_shapes(predictions.shape, target.shape).numel()
     return total / terms if isinstance(terms, Tensor) or terms else None
 
@@ -79,8 +69,8 @@ def is_classification(function: str, predictions: Any, target: Any, inputs: int)
         target: Its second.
         inputs: Number of elements that the model was given. As many targets are its reconstruction of them.
     """
-    if function not in BY_SIGN or not isinstance(target, Tensor) or not isinstance(predictions, Tensor):
-        return function in _BY_CLASS
+    if not loss_kind(function).of_labels or not isinstance(target, Tensor) or not isinstance(predictions, Tensor):
+        return loss_kind(function).of_classes
     several = target.dim() > 1 and target.numel() > target.shape[0]
     return predictions.dim() < 3 and not (several and target.numel() == inputs)
 
@@ -102,7 +92,7 @@ def accuracy(function: str, predictions: Any, target: Any, ignored: Any = -100) 
     if not isinstance(predictions, Tensor) or not isinstance(target, Tensor) or not target.numel():
         return None
     with torch.no_grad():
-        if function in _BY_CLASS and predictions.dim() >= 1:
+        if loss_kind(function).of_classes and predictions.dim() >= 1:
             axis = 1 if predictions.dim() > 1 else 0
             chosen = predictions.argmax(axis)
             if target.shape != chosen.shape:
@@ -112,8 +102,8 @@ def accuracy(function: str, predictions: Any, target: Any, ignored: Any = -100) 
                 share = number((right & valid).sum() / valid.sum())
                 return None if share is None else (share, right.numel())
             right = right if bool(valid.all()) else right[valid]
-        elif function in BY_SIGN and predictions.shape == target.shape:
-            limit = 0.5 if function == "binary_cross_entropy" else 0.0
+        elif loss_kind(function).of_labels and predictions.shape == target.shape:
+            limit = 0.5 if loss_kind(function).takes is Takes.PROBABILITIES else 0.0
             right = (predictions > limit) == (target > 0.5)
         else:
             return None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
 from watchglass.capture.pytorch.graph.loss_expressions import Expression, OperationTracer
-from watchglass.capture.pytorch.graph.loss_operations import ARRANGING, Operation, OperationObserver
+from watchglass.capture.pytorch.graph.loss_operations import ARRANGING, OperationObserver, Traced
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
@@ -82,7 +82,7 @@ class HandwrittenLosses:
         self._observer.leave()
         self._compiled.clear()
 
-    def _observed(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    def _observed(self, operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         if self._tracer is not None:
             self._tracer.observed(operation, args, kwargs, result)
 

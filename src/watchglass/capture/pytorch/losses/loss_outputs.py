@@ -19,27 +19,20 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.pytorch.graph.loss_expressions import Expression, Expressions
+from watchglass.capture.pytorch.graph.nodes import Output, Walk, mark, marks_of, node_at, operation_of
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.losses.objective import Objective
 from watchglass.capture.pytorch.modules.module_tree import unwrap
 from watchglass.record import Forward
 
-#: Under which a node of autograd carries our mark, in its public ``metadata``.
-_MARK = "watchglass"
-_UNMARKED: Any = (lambda: None, "", False)
 #: Nodes that are examined between a backward's start and the marks.
 _MOST_NODES = 64
 #: Forwards whose numbers are kept until it is known which of them are losses, and how many numbers of each.
 _MOST_KEPT, _MOST_NUMBERS = 4096, 8
 #: Operations between a loss that a module returned and what a backward starts from: those that change its scale only;
 #: these, sums, and what arranges one number.
-_SCALING = ("DivBackward", "MulBackward", "MeanBackward")
-_LOOKED_THROUGH = (
-    *_SCALING, "AddBackward", "SumBackward", "StackBackward", "ViewBackward", "UnsafeViewBackward",
-    "ReshapeAliasBackward",
-    "SqueezeBackward", "UnsqueezeBackward", "ToCopyBackward", "CloneBackward", "SelectBackward", "UnbindBackward",
-    "AliasBackward", "GatherBackward",
-)  # fmt: skip
+_SCALING = ("div", "mul", "mean")
+_LOOKED_THROUGH = frozenset((*_SCALING, "add", "sum", "stack", "reshape", "copy", "select", "gather"))
 
 
 class LossOutputs:
@@ -64,7 +57,13 @@ class LossOutputs:
         self._computed: list[weakref.ref[Tensor]] = []
 
     def returned(
-        self, module: nn.Module, tensors: Iterable[tuple[str, Tensor]], *, again: bool, model: bool = False
+        self,
+        module: nn.Module,
+        tensors: Iterable[tuple[str, Tensor]],
+        *,
+        again: bool,
+        model: bool = False,
+        apart: bool = False,
     ) -> None:
         """A module returned these tensors in training.
 
@@ -73,18 +72,19 @@ class LossOutputs:
             tensors: Its outputs with their paths.
             again: Look again at a module whose loss is known.
             model: Whether it is one of the models that are trained: then a loss may be computed from its outputs.
+            apart: As in :class:`~watchglass.capture.pytorch.graph.nodes.Output`.
         """
         module = unwrap(module)
-        if module in self._paths and not again:
+        wanted = again or module not in self._paths
+        if not wanted and not apart:
             return
         for path, tensor in tensors:
             alone = tensor.numel() == 1
-            node: Any = tensor.grad_fn if alone or (again and model) else None
-            if node is not None:
-                # In the graph, and as long as that lives: a reference to the output would keep its memory.
-                node.metadata.setdefault(_MARK, {})[tensor.output_nr] = (weakref.ref(module), path, alone)
-                self._marked = True
-                self._all_marked |= again and model
+            found = wanted and (alone or (again and model))
+            if (found or apart) and tensor.grad_fn is not None:
+                mark(tensor, Output(weakref.ref(module), path, alone and found, apart))
+                self._marked |= found
+                self._all_marked |= found and again and model
 
     def started_from(self, loss: Tensor, *, scaled: bool = False) -> Expression | None:
         """A backward starts from this tensor; returns how the script makes it of a model's outputs, where that shows.
@@ -107,23 +107,13 @@ class LossOutputs:
         return self._expressed(loss, scaled) if all_marked and not marks else None
 
     def _expressed(self, loss: Tensor, scaled: bool) -> Expression | None:
-        modules: set[nn.Module] = set()
-
-        def output(node: Any, number: int) -> str | None:
-            module, path, _ = _mark_of(node, number)
-            living = module()
-            if living is None:
-                return None
-            modules.add(living)
-            return str(path)
-
         node: Any = loss.grad_fn
         if scaled and node is not None:
-            node = node.next_functions[0][0]
-        expression = self.expressions.read(loss, node, output) if node is not None else None
-        if expression is None or len(modules) != 1:
+            node = node_at(node, (0,))
+        read = self.expressions.read(loss, node) if node is not None else None
+        if read is None:
             return None
-        module = modules.pop()
+        module, expression = read
         known = self._expressions.get(module, expression)
         if known is not None and (known.key, known.sign) != (expression.key, expression.sign):
             known = None  # a model that is trained on several in turns: an evaluation may mean any of them
@@ -183,36 +173,16 @@ class LossOutputs:
         return losses.number(parts[0] if len(parts) == 1 else torch.stack(parts).sum())
 
 
-def output_path(node: Any, number: int) -> str | None:
-    """Path of the output of a living module that a node of autograd made; None for other nodes."""
-    module, path, _ = _mark_of(node, number)
-    return str(path) if module() is not None else None
-
-
-def _mark_of(node: Any, number: int) -> Any:
-    return node.metadata.get(_MARK, {}).get(number, _UNMARKED)
-
-
 def _marks(loss: Tensor) -> dict[nn.Module, list[tuple[str, bool]]]:
     """Marked outputs from which a loss was computed, by module: their paths, and whether they were only added up."""
     found: dict[nn.Module, list[tuple[str, bool]]] = {}
-    waiting: list[tuple[Any, int, bool]] = [(loss.grad_fn, loss.output_nr, True)]
-    seen = set()
-    for _ in range(_MOST_NODES):
-        if not waiting:
-            break
-        node, number, summed = waiting.pop(0)
-        if node is None or (node, number) in seen:
+    walk = Walk(loss.grad_fn, loss.output_nr, True, _MOST_NODES)
+    for node, number, summed in walk:
+        output = marks_of(node).get(number)
+        if output is not None and output.alone and (living := output.module()) is not None:
+            found.setdefault(living, []).append((output.path, summed))
             continue
-        seen.add((node, number))
-        module, path, alone = _mark_of(node, number)
-        if alone and (living := module()) is not None:
-            found.setdefault(living, []).append((path, summed))
-            continue
-        name = node.name()
-        if not name.startswith(_LOOKED_THROUGH):
-            continue
-        if name.startswith(_SCALING) or getattr(node, "_saved_alpha", 1) != 1:
-            summed = False
-        waiting += [(child, nr, summed) for child, nr in node.next_functions]
+        name = operation_of(node).name
+        if name in _LOOKED_THROUGH:
+            walk.into(node, summed and name not in _SCALING and getattr(node, "_saved_alpha", 1) == 1)
     return found

@@ -15,6 +15,7 @@ from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import BackwardCall, LossCall
 from watchglass.capture.pytorch.graph.autograd_graph import reaches
 from watchglass.capture.pytorch.graph.loss_expressions import Expression
+from watchglass.capture.pytorch.graph.nodes import node_at
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.losses.handwritten_losses import HANDWRITTEN
 from watchglass.capture.pytorch.losses.objective import Objective
@@ -23,7 +24,7 @@ from watchglass.capture.pytorch.step.forward_state import ForwardState
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.step_phases import AFTER_BACKWARD, BACKWARD
 from watchglass.record import CapturedRecords, Forward, OpenStep
-from watchglass.records import Role
+from watchglass.records import Role, loss_kind
 
 _MAX_SCALED = 64
 
@@ -111,7 +112,7 @@ class Backwards:
     def _is_classification(self, function: str, predictions: Any, target: Any) -> bool:
         if not losses.is_classification(function, predictions, target, self._current.inputs):
             return False
-        if function not in losses.BY_SIGN:
+        if not loss_kind(function).of_labels:
             return True
         with torch.no_grad():
             if target.is_cpu:
@@ -241,7 +242,7 @@ class Backwards:
         forward = self._current.forward
         start: Any = loss.grad_fn
         if scaled and start is not None:
-            start = start.next_functions[0][0]
+            start = node_at(start, (0,))
         if forward is not None:
             call = BackwardCall(step, forward, start)
             with torch.no_grad():

@@ -17,7 +17,7 @@ from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.fast_path.calls_ahead import CallAhead
 from watchglass.capture.pytorch.fast_path.path import FastPath
-from watchglass.capture.pytorch.graph.autograd_graph import differentiates, note_output
+from watchglass.capture.pytorch.graph.autograd_graph import differentiates
 from watchglass.capture.pytorch.losses.counted_answers import CountedAnswers
 from watchglass.capture.pytorch.losses.handwritten_losses import HandwrittenLosses
 from watchglass.capture.pytorch.modules.module_hooks import Exchange, Unsaved, unsaved
@@ -327,15 +327,14 @@ class RootCalls:
             current.output = weakref.ref(output)
         else:
             tensors = list(tensors_in(output))
-        current.sources.returned(root, tensors, again=step is not None and step.due, model=True)
+        again = step is not None and step.due
+        current.sources.returned(root, tensors, again=again, model=True, apart=bool(current.unseen))
         if step is not None and step.due:
             self._record_part(root, forward, tensors)
         if not forward.training:
             self._evaluated(root, forward, output)  # should no backward run through it
             self._returned(output)
         forward.marked = False
-        for _, tensor in tensors if current.unseen else ():
-            note_output(tensor)
         several = current.several_models
         if current.output is None or current.chained < _HABIT or several:
             # A hook that autograd calls costs as much as all other bookkeeping of a small step.

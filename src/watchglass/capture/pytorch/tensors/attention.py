@@ -14,6 +14,7 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
+from watchglass.capture.pytorch.graph.nodes import Walk, operation_of
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
 from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
@@ -25,10 +26,9 @@ from watchglass.record import CapturedRecords
 from watchglass.records import Role
 
 _TAG = "attention"
-#: Nodes of the graph for a batched product of matrices, and for what may lie between it and the softmax.
-_PRODUCTS = ("BmmBackward", "BaddbmmBackward")
+#: Operations that may lie between a batched product of matrices and the softmax.
 _BETWEEN = (
-    *REARRANGED, "Mul", "Div", "Add", "Sub", "MaskedFill", "Where", "Expand", "Clone", "ToCopy", "Tanh", "Slice",
+    *REARRANGED, "copy", "expand", "slice", "mul", "div", "add", "sub", "masked_fill", "where", "tanh",
 )  # fmt: skip
 _NODES = 24
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -210,18 +210,13 @@ class Attention:
 
 def is_of_products(node: Any) -> bool:
     """Whether a tensor results from a batched product of matrices, by operations that scale and mask."""
-    waiting = [node]
-    for _ in range(_NODES):
-        if not waiting:
-            break
-        node = waiting.pop(0)
-        if node is None:
-            continue
-        name = node.name()
-        if name.startswith(_PRODUCTS):
+    walk = Walk(node, 0, None, _NODES)
+    for each, _, _ in walk:
+        name = operation_of(each).name
+        if name == "bmm":
             return True
-        if name.startswith(_BETWEEN):
-            waiting.extend(following for following, _ in node.next_functions)
+        if name in _BETWEEN:
+            walk.into(each, None)
     return False
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
+from watchglass.capture.pytorch.graph.nodes import Walk, chain, operands, operation_of
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import WEIGHTED, unit_axis
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
@@ -25,23 +26,24 @@ from watchglass.capture.pytorch.tensors.saturated import save_input
 from watchglass.record import CapturedRecords
 from watchglass.records import ModuleKind, Role, UnitKind
 
-RELU_NODES = ("ReluBackward0", "ThresholdBackwardBackward0", "HardtanhBackward0")
-_TAGS = {**dict.fromkeys(RELU_NODES, "relu_input"), "TanhBackward0": "tanh_input", "SigmoidBackward0": "sigmoid_input"}
+RECTIFIERS = ("relu", "hardtanh")
+_TAGS = {**dict.fromkeys(RECTIFIERS, "relu_input"), "tanh": "tanh_input", "sigmoid": "sigmoid_input"}
 
-#: Nodes that only rearrange values.
-REARRANGED = ("View", "Reshape", "Unsafe", "Permute", "Transpose", "Squeeze", "Unsqueeze", "TBackward0")
-#: Nodes that may lie between an activation and the module that shows it.
-_BETWEEN = (*REARRANGED, "MaxPool", "MulBackward0", "NativeDropout")
+#: Operations that only rearrange values.
+REARRANGED = ("reshape", "transpose")
+#: Operations that may lie between an activation and the module that shows it.
+_BETWEEN = (*REARRANGED, "max_pool", "mul", "dropout")
 #: Where several such come together, as in gates and residual connections.
-_JOINED = (*_BETWEEN, "AddBackward0", "SubBackward0", "CatBackward0", "StackBackward0")
+_JOINED = (*_BETWEEN, "add", "sub", "cat", "stack")
 #: How far behind a tensor an activation is looked for, at how many nodes where several come together, and for how many
 #: module calls its input is kept.
 _HOPS, _NODES, _KEPT = 5, 24, 8
 
 
-def functional_node(tensor: Tensor, names: tuple[str, ...]) -> Any:
-    """The autograd node, one of ``names``, from which a tensor results up to reshaping and pooling; None for none."""
-    return next((node for node in chain(tensor.grad_fn, _BETWEEN) if node.name() in names), None)
+def functional_node(tensor: Tensor) -> Any:
+    """The autograd node of a rectifier from which a tensor results up to reshaping and pooling; None for none."""
+    behind = chain(tensor.grad_fn, tensor.output_nr, _BETWEEN, _HOPS)
+    return next((node for node, _ in behind if operation_of(node).name in RECTIFIERS), None)
 
 
 class Rectified:
@@ -62,7 +64,7 @@ class Rectified:
 
     def finds(self, place: Place, tensor: Tensor) -> bool:
         """Whether a module's first input comes from a functional ReLU that was not met yet."""
-        node = functional_node(tensor, RELU_NODES) if place.kind in WEIGHTED else None
+        node = functional_node(tensor) if place.kind in WEIGHTED else None
         if node is None or node in self._nodes:
             return False
         self._nodes.add(node)
@@ -131,9 +133,10 @@ class FunctionalActivations:
         for node in _nodes_behind(tensor.grad_fn):
             if node not in self._seen:
                 self._seen.add(node)
-                tag = _TAGS[node.name()]
-                if tag in self._wanted and node.next_functions:
-                    self._save_input(records, tag, chain(node.next_functions[0][0], REARRANGED))
+                tag = _TAGS[operation_of(node).name]
+                if tag in self._wanted and (below := operands(node)):
+                    given = [each for each, _ in chain(*below[0], REARRANGED, _HOPS)]
+                    self._save_input(records, tag, given)
 
     def _save_input(self, records: CapturedRecords, tag: str, given: list[Any]) -> None:
         for returned in self._returned:
@@ -154,27 +157,11 @@ class FunctionalActivations:
 def _nodes_behind(node: Any) -> list[Any]:
     """Nodes of activations from which a tensor was computed, wherever they are combined with others."""
     found: list[Any] = []
-    waiting = [node]
-    for _ in range(_NODES):
-        if not waiting:
-            break
-        node = waiting.pop(0)
-        if node is None:
-            continue
-        name = node.name()
+    walk = Walk(node, 0, None, _NODES)
+    for each, _, _ in walk:
+        name = operation_of(each).name
         if name in _TAGS:
-            found.append(node)
-        elif name.startswith(_JOINED):
-            waiting.extend(following for following, _ in node.next_functions)
-    return found
-
-
-def chain(node: Any, between: tuple[str, ...]) -> list[Any]:
-    """A node and those behind it, up to the first that is not of ``between``."""
-    found: list[Any] = []
-    while node is not None and len(found) < _HOPS:
-        found.append(node)
-        if not node.name().startswith(between) or not node.next_functions:
-            break
-        node = node.next_functions[0][0]
+            found.append(each)
+        elif name in _JOINED:
+            walk.into(each, None)
     return found

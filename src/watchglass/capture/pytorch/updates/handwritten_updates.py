@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.pytorch.graph.nodes import PARAMETER, Walk, operation_of
 from watchglass.capture.pytorch.step.update_point import ScriptOptimizer, UpdatePoint
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.bypassed_optimizer import BypassedOptimizer
@@ -314,16 +315,10 @@ class HandwrittenUpdates:
 
 def _leaves(root: Tensor) -> list[Tensor]:
     """Tensors that a backward from ``root`` accumulates gradients in, in the order of the graph."""
-    waiting: list[Any] = [root.grad_fn]
-    seen: set[Any] = set()
     found = []
-    while waiting and len(seen) < _MOST_NODES:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor):
-            found.append(variable)
-        waiting += [child for child, _ in reversed(node.next_functions)]
+    walk = Walk(root.grad_fn, root.output_nr, None, _MOST_NODES, deep=True)
+    for node, _, _ in walk:
+        if operation_of(node) is PARAMETER:
+            found.append(node.variable)
+        walk.into(node, None)
     return found

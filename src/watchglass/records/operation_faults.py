@@ -1,0 +1,112 @@
+"""Operations that turn finite numbers into others, in neutral words: what went wrong, with which numbers, and where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class FaultKind(NamedTuple):
+    """One way in which an operation makes values that are not finite.
+
+    Attributes:
+        says: A sentence without its end; braces hold ``operation``, ``values`` or numbers of the fault.
+        harmless: Whether its gradients are zero, so that an update with them harms no weight.
+    """
+
+    says: str
+    harmless: bool = False
+
+
+#: Why a search for the first bad module is refused where compiled code hides the operations (``refused``).
+COMPILED_MODEL = "the model is compiled"
+
+#: By kind; each is also the name of a symptom, whose cause has the cure.
+FAULT_KINDS: Mapping[str, FaultKind] = {
+    "root_at_zero": FaultKind("{operation} was given zero{values}, where its gradient is infinite"),
+    "root_of_negative": FaultKind("{operation} was given negative values{values}, which have no real root"),
+    "end_of_domain": FaultKind(
+        "{operation} was given the end of its domain{values}, where the value or its gradient is infinite"
+    ),
+    "outside_domain": FaultKind("{operation} was given values outside its domain{values}"),
+    "log_of_zero": FaultKind("{operation} was given zero{values}, whose logarithm is negative infinity"),
+    "log_of_negative": FaultKind("{operation} was given negative values{values}, which have no real logarithm"),
+    "log_of_softmax": FaultKind("{operation} was given a softmax with probabilities of zero{values}"),
+    "log_of_sigmoid": FaultKind("{operation} was given a sigmoid that had reached 0 or 1{values}"),
+    "division_by_zero": FaultKind("{operation} was given a divisor of zero{values}"),
+    "mean_of_nothing": FaultKind("a sum was divided by zero, as in a mean over no elements"),
+    "mean_of_no_rows": FaultKind("a mean over no elements was taken", harmless=True),
+    "labels_all_ignored": FaultKind(
+        "all {labels} labels are the ignored label {ignored}, so the loss is a mean over no elements", harmless=True
+    ),
+    "labels_weigh_nothing": FaultKind("the weights of all {labels} labels are zero, so their mean divides by zero"),
+    "exponential_overflow": FaultKind("{operation} was given values above {limit}, whose exponential is infinite"),
+    "float16_overflow": FaultKind("the result of {operation}{values} is beyond 65504, the largest number of float16"),
+    "untaken_branch": FaultKind(
+        "{operation} in the branch that `where` did not take has an infinite gradient{values}, and zero times it is NaN"
+    ),
+    "row_masked_whole": FaultKind("{rows} of {all_rows} rows of {operation} are masked whole"),
+    "target_too_long": FaultKind(
+        "{targets} of {all_targets} targets of {operation} do not fit into their inputs "
+        "(a target of {target} labels, an input of {input} steps)"
+    ),
+    "spread_of_one": FaultKind("{operation} was taken of {elements} element, divided by one less than their number"),
+    "equal_eigenvalues": FaultKind(
+        "{operation} was given equal eigenvalues or singular values, where its gradient is infinite"
+    ),
+    "product_overflow": FaultKind("{operation} of finite values{values} is beyond the largest number of {dtype}"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFault:
+    """An operation that was the first to make values that are not finite.
+
+    Attributes:
+        kind: One of :data:`FAULT_KINDS`.
+        operation: The operation, ``"sqrt"``.
+        backward: Whether its result is finite and only its gradient is not.
+        low: The smallest value that it was given; NaN where that is not known.
+        high: The largest.
+        numbers: Further numbers and words of its sentence.
+        place: File and line of the script, ``"train.py, line 31"``, "" where that is not known.
+        code: That line.
+    """
+
+    kind: str
+    operation: str
+    backward: bool = False
+    low: float = math.nan
+    high: float = math.nan
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
+    code: str = ""
+
+    @property
+    def harmless(self) -> bool:
+        """Whether its gradients are zero."""
+        return FAULT_KINDS[self.kind].harmless
+
+    @property
+    def sentence(self) -> str:
+        """It in words, without a full stop."""
+        values = ""
+        if not math.isnan(self.low):
+            values = f" (values from {self.low:.3g} to {self.high:.3g})"
+        said = FAULT_KINDS[self.kind].says.format(operation=self.operation, values=values, **self.numbers)
+        at = ""
+        if self.place:
+            at = f" ({self.place}: {self.code})" if self.code else f" ({self.place})"
+        end = "; the gradients are zero, so the weights are unharmed" if self.harmless else ""
+        begin = "the loss is finite, but " if self.backward else ""
+        return f"{begin}{said}{at}{end}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For a fact."""
+        known = {} if math.isnan(self.low) else {"low": self.low, "high": self.high}
+        return {
+            "kind": self.kind, "operation": self.operation, "backward": self.backward, **known,
+            "harmless": self.harmless, "place": self.place, "code": self.code, **self.numbers,
+        }  # fmt: skip
