@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import importlib.metadata
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -207,12 +208,12 @@ def importing(monkeypatch: pytest.MonkeyPatch, result: Any, version: str | None 
 
     def version_of(name: str) -> str:
         if version is None:
-            raise amd.PackageNotFoundError(name)
+            raise importlib.metadata.PackageNotFoundError(name)
         return version
 
     original = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", found)
-    monkeypatch.setattr(amd, "version", version_of)
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
 
 
 def refusal(root: Path) -> str:
