@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from watchglass.capture.pytorch.facts.loss_graphs import described
 from watchglass.capture.pytorch.graph.autograd_graph import Graph, Operand, is_parameter
-from watchglass.rules.loss_terms import LossTerm
+from watchglass.rules.graph.terms import LossTerm
 
 
 def terms(loss: Callable[[Tensor], Tensor], units: int = 4) -> list[LossTerm]:

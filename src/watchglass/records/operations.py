@@ -43,8 +43,7 @@ class Operation:
         kind: What it does.
         low: Its results are never below.
         high: Nor above.
-        even: Whether a value and its negative have the same result.
-        logarithm: Whether its result is a logarithm.
+        logarithm: Whether its result may be the logarithm of a probability.
         form: Another word, where it is a form of the operation ``name``; "" where it is that itself.
     """
 
@@ -52,7 +51,6 @@ class Operation:
     kind: OperationKind
     low: float = -math.inf
     high: float = math.inf
-    even: bool = False
     logarithm: bool = False
     form: str = ""
 
@@ -67,18 +65,13 @@ class Operation:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
-    def saturates(self) -> bool:
-        """Whether it is an activation without a gradient far from zero, on both sides."""
-        return self.limited and self.name in ("sigmoid", "hardsigmoid", "tanh", "hardtanh")
-
-    @property
     def probability(self) -> bool:
         """Whether its results are probabilities."""
         return (self.low, self.high) == (0.0, 1.0)
 
     @property
-    def layer(self) -> bool:
-        """Whether it gives an output of a layer, if it has weights: a weighted sum."""
+    def weighted_sum(self) -> bool:
+        """Whether it gives weighted sums: the outputs of a layer, if it has weights."""
         return self.name in ("linear", "convolution", "bmm")
 
 
@@ -97,31 +90,23 @@ OPERATIONS: Mapping[str, Operation] = {
             tril nan_to_num rearrange"""),
         *_all(_K.ADDS, """add sub neg cat stack sum mean cumsum index_add scatter_add scatter index_put lerp fft
             average_pool"""),
-        *_all(_K.MULTIPLIES, "mul div"),
+        Operation("sub", _K.ADDS, form="rsub"),
+        *_all(_K.MULTIPLIES, "mul div"), Operation("mul", _K.MULTIPLIES, form="addcmul"),
         *_all(_K.MATRIX, "linear bmm convolution bilinear"),
-        *_all(_K.LOOKS_UP, "embedding"),
-        *_all(_K.RECURS, "recurrent", -1.0, 1.0),
-        *_all(_K.ATTENDS, "attention"),
-        *_all(_K.ACTIVATES, """leaky_relu prelu gelu silu elu mish hardswish shrink glu pow reciprocal maximum
-            minimum max min where topk sort prod xlogy"""),
-        *_all(_K.ACTIVATES, "relu softplus exp sqrt rsqrt distance", 0.0),
+        *_all(_K.LOOKS_UP, "embedding"), *_all(_K.RECURS, "recurrent", -1.0, 1.0), *_all(_K.ATTENDS, "attention"),
+        *_all(_K.ACTIVATES, """leaky_relu prelu gelu silu elu mish hardswish shrink glu pow reciprocal maximum minimum
+            max min where topk sort prod xlogy round clamp log1p"""),
+        *_all(_K.ACTIVATES, "relu softplus exp sqrt rsqrt distance abs norm std var", 0.0),
         *_all(_K.ACTIVATES, "sigmoid hardsigmoid", 0.0, 1.0),
         *_all(_K.ACTIVATES, "tanh hardtanh sin cos erf sign", -1.0, 1.0),
         *_all(_K.ACTIVATES, "atan", -math.pi / 2, math.pi / 2),
-        *_all(_K.ACTIVATES, "round clamp"),
-        *(Operation(name, _K.ACTIVATES, 0.0, even=True) for name in ("abs", "norm", "std", "var")),
-        *(Operation(name, _K.ACTIVATES, logarithm=True) for name in ("log", "log1p", "logsumexp")),
-        *(Operation("log", _K.ACTIVATES, logarithm=True, form=form) for form in ("log2", "log10")),
-        Operation("logsumexp", _K.ACTIVATES, logarithm=True, form="logaddexp"),
         Operation("exp", _K.ACTIVATES, -1.0, form="expm1"),
-        Operation("sub", _K.ADDS, form="rsub"),
-        Operation("mul", _K.MULTIPLIES, form="addcmul"),
+        *(Operation("log", _K.ACTIVATES, logarithm=True, form=form) for form in ("", "log2", "log10")),
+        *(Operation("logsumexp", _K.ACTIVATES, logarithm=True, form=form) for form in ("", "logaddexp")),
         Operation("log_sigmoid", _K.ACTIVATES, -_NO, 0.0, logarithm=True),
-        Operation("log_softmax", _K.SOFTMAX, -_NO, 0.0, logarithm=True),
-        Operation("softmax", _K.SOFTMAX, 0.0, 1.0),
+        Operation("log_softmax", _K.SOFTMAX, -_NO, 0.0, logarithm=True), Operation("softmax", _K.SOFTMAX, 0.0, 1.0),
         *_all(_K.NORMALIZES, "batch_norm layer_norm group_norm rms_norm"),
-        *_all(_K.DROPS, "dropout"),
-        *_all(_K.POOLS, "max_pool"),
+        *_all(_K.DROPS, "dropout"), *_all(_K.POOLS, "max_pool"),
         *_all(_K.LOSS, """nll_loss mse_loss smooth_l1_loss huber_loss binary_cross_entropy
             binary_cross_entropy_with_logits soft_margin_loss multi_margin_loss multilabel_margin_loss ctc_loss"""),
     )
@@ -183,27 +168,28 @@ class LossKind:
         return self.targets is Targets.BINARY and self.each
 
 
-def _losses() -> Iterable[LossKind]:
-    t, y = Takes, Targets
-    yield LossKind("cross_entropy", t.LOGITS, y.CLASSES, 0.0, False, False)
-    yield LossKind("nll_loss", t.LOG_PROBABILITIES, y.CLASSES, 0.0, False, False)
-    yield LossKind("multi_margin_loss", t.VALUES, y.CLASSES, 1.0, False, False)
-    yield LossKind("multilabel_margin_loss", t.VALUES, y.LISTS, 1.0, False, False)
-    yield LossKind("ctc_loss", t.LOG_PROBABILITIES, y.LISTS, 1.0, False, False)
-    yield LossKind("binary_cross_entropy", t.PROBABILITIES, y.BINARY, 1.0)
-    yield LossKind("binary_cross_entropy_with_logits", t.LOGITS, y.BINARY, 1.0)
-    yield LossKind("multilabel_soft_margin_loss", t.LOGITS, y.BINARY, 0.0, True, False)
-    yield LossKind("soft_margin_loss", t.LOGITS, y.SIGNS, 1.0)
-    yield LossKind("hinge_embedding_loss", t.VALUES, y.SIGNS)
-    yield LossKind("kl_div", t.LOG_PROBABILITIES, y.VALUES)
-    yield LossKind("mse_loss", t.VALUES, y.VALUES, 2.0)
-    yield from (LossKind(name, t.VALUES, y.VALUES, 1.0) for name in ("l1_loss", "smooth_l1_loss", "huber_loss"))
-    yield LossKind("poisson_nll_loss", t.VALUES, y.VALUES)
-    yield LossKind("gaussian_nll_loss", t.VALUES, y.VALUES, 0.0, True, False)
-
-
+_T, _Y = Takes, Targets
 #: Kinds of losses by their words.
-LOSSES: Mapping[str, LossKind] = {each.name: each for each in _losses()}
+LOSSES: Mapping[str, LossKind] = {
+    each.name: each
+    for each in (
+        LossKind("cross_entropy", _T.LOGITS, _Y.CLASSES, elementwise=False, each=False),
+        LossKind("nll_loss", _T.LOG_PROBABILITIES, _Y.CLASSES, elementwise=False, each=False),
+        LossKind("multi_margin_loss", _T.VALUES, _Y.CLASSES, 1.0, elementwise=False, each=False),
+        LossKind("multilabel_margin_loss", _T.VALUES, _Y.LISTS, 1.0, elementwise=False, each=False),
+        LossKind("ctc_loss", _T.LOG_PROBABILITIES, _Y.LISTS, 1.0, elementwise=False, each=False),
+        LossKind("binary_cross_entropy", _T.PROBABILITIES, _Y.BINARY, 1.0),
+        LossKind("binary_cross_entropy_with_logits", _T.LOGITS, _Y.BINARY, 1.0),
+        LossKind("multilabel_soft_margin_loss", _T.LOGITS, _Y.BINARY, each=False),
+        LossKind("soft_margin_loss", _T.LOGITS, _Y.SIGNS, 1.0),
+        LossKind("hinge_embedding_loss", _T.VALUES, _Y.SIGNS),
+        LossKind("kl_div", _T.LOG_PROBABILITIES, _Y.VALUES),
+        LossKind("mse_loss", _T.VALUES, _Y.VALUES, 2.0),
+        *(LossKind(name, _T.VALUES, _Y.VALUES, 1.0) for name in ("l1_loss", "smooth_l1_loss", "huber_loss")),
+        LossKind("poisson_nll_loss", _T.VALUES, _Y.VALUES),
+        LossKind("gaussian_nll_loss", _T.VALUES, _Y.VALUES, each=False),
+    )
+}
 _UNDECLARED = LossKind("", Takes.VALUES, Targets.VALUES, elementwise=False, each=False)
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from facts_of import facts, watching
-from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.rules.graph.forward import ForwardGraph
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from loss_terms import terms
-from watchglass.rules.loss_terms import LossTerm
-from watchglass.rules.misfit import sign_of
+from watchglass.rules.graph.misfit import sign_of
+from watchglass.rules.graph.terms import LossTerm
 
 LABELS = torch.arange(8) % 4
 HOT = F.one_hot(LABELS, 4).float()
@@ -101,6 +101,6 @@ def test_other_losses_have_no_known_sign(loss: Callable[[Tensor], Tensor]) -> No
 def test_operations_that_end_in_several_numbers_have_no_sign() -> None:
     """Of the graph of a loss, which is one number, the last operation is missing then."""
     (term,) = terms(lambda out: F.cross_entropy(out, LABELS))
-    whole = {"whole": True, "coefficient": 1.0, "operations": term.operations}
+    whole = {"whole": True, "coefficient": 1.0, "operations": term.data}
     assert sign_of([LossTerm(whole)]) == 1
-    assert sign_of([LossTerm({**whole, "operations": term.operations[:-1]})]) == 0
+    assert sign_of([LossTerm({**whole, "operations": term.data[:-1]})]) == 0

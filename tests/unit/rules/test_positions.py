@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from watchglass.capture.pytorch.facts.forward_graphs import ForwardReading
 from watchglass.capture.pytorch.graph.autograd_graph import Graph, is_parameter
-from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.rules.graph.forward import ForwardGraph
 
 TOKENS = torch.arange(12).view(2, 6)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from loss_terms import terms, terms_of
-from watchglass.rules.reversed_parts import reversed_hinge, reversed_part
+from watchglass.rules.graph.reversed_parts import reversed_hinge, reversed_part
 
 LABELS = torch.arange(8) % 4
 SIGNS = torch.tensor([1.0, -1.0] * 4)[:, None]

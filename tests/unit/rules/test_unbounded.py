@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from loss_terms import terms_of
-from watchglass.rules.unbounded import falls_without_limit
+from watchglass.rules.graph.growth import falls_without_limit
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
-from watchglass.rules import course, learning_rates, levels, loss_terms, signals
+from watchglass.rules import course, learning_rates, levels, signals
+from watchglass.rules.graph.terms import remember_summed, without_level
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -89,7 +90,7 @@ class LossIncreasing(Rule):
     acted: int = state(int)
     #: At captured steps in a row at which the loss was minus what a function returned: first and last value, number.
     negated: list[float] = state(list)
-    #: See :func:`watchglass.rules.loss_terms.remember_summed`.
+    #: See :func:`watchglass.rules.graph.terms.remember_summed`.
     summed: list[int] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
@@ -102,7 +103,7 @@ class LossIncreasing(Rule):
         self.seen += 1
         self.lowest, self.highest = min(self.lowest, loss), max(self.highest, loss)
         learning_rates.remember_ratio(self.ratios, view)
-        loss_terms.remember_summed(self.summed, view)
+        remember_summed(self.summed, view)
         yield from self._negation(view, loss)
         yield from self._divergence(view)
         signals.remember_start(self.start, loss, 8)
@@ -138,7 +139,7 @@ class LossIncreasing(Rule):
         """A finding if recent losses are far above the first ones, also within the first steps."""
         turns = view.in_turns
         few = self.seen < (_SPREAD_KNOWN if self.lowest <= 0 else 3)
-        if not self.start or few or loss_terms.no_level(self.summed) or (turns and self.seen <= self.settling):
+        if not self.start or few or without_level(self.summed) or (turns and self.seen <= self.settling):
             return
         # The loss of a model that learns from another one (a student, a critic) has no level before that has one.
         start = [self.first_highest] if turns else self.start
@@ -177,7 +178,7 @@ class LossIncreasing(Rule):
 
     def _windows(self, view: StepView) -> Iterable[Finding]:
         found = course.windows(self.course)
-        if len(found) < 3 or view.in_turns or self._moves(view) or loss_terms.no_level(self.summed):
+        if len(found) < 3 or view.in_turns or self._moves(view) or without_level(self.summed):
             return
         first, best, now = found[0], min(found), found[-1]
         newest = signals.losses(view, _EARLIER).tolist()

@@ -10,7 +10,8 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
-from watchglass.rules import course, learning_rates, loss_terms, neighbours, signals
+from watchglass.rules import course, learning_rates, neighbours, signals
+from watchglass.rules.graph.terms import remember_summed, without_level
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import loss_not_decreasing
@@ -82,7 +83,7 @@ class LossNotDecreasing(Rule):
     #: Hashes of the inputs of calls without gradients since the last update; updates whose inputs are among them.
     without: list[str] = state(list)
     compared_with_itself: int = state(int)
-    #: See :func:`watchglass.rules.loss_terms.remember_summed`.
+    #: See :func:`watchglass.rules.graph.terms.remember_summed`.
     summed: list[int] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
@@ -102,7 +103,7 @@ class LossNotDecreasing(Rule):
             if len(self.accuracy) < 8:
                 signals.remember_start(self.accuracy, signals.above_guessing(view), 8)
             learning_rates.remember_ratio(self.ratios, view)
-            loss_terms.remember_summed(self.summed, view)
+            remember_summed(self.summed, view)
             if course.follow(self.course, loss) and self.seen - self.waited >= 16 * self.patience:
                 yield from self._judge(view)
 
@@ -187,5 +188,5 @@ class LossNotDecreasing(Rule):
         """Whether a loss that stays may be as intended."""
         trained = len(self.accuracy) > 0 and float(np.median(self.accuracy)) > _ACCURATE
         acts = 2 * self.acted >= self.seen
-        no_level = self.lowest < 0 <= self.highest or loss_terms.no_level(self.summed)
+        no_level = self.lowest < 0 <= self.highest or without_level(self.summed)
         return trained or acts or no_level or view.several or signals.resumed(view)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind, in_percent
 from watchglass.rules import signals
-from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.rules.graph.forward import ForwardGraph
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from watchglass.records import ModuleKind, Role, TensorInfo
 from watchglass.rules import signals
-from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.rules.graph.forward import ForwardGraph
 from watchglass.tables import Statistics, StepView
 
 #: Derivative per layer below which an activation must be saturating. A sigmoid has at most 0.25, GELU and SiLU about

@@ -9,7 +9,7 @@ from typing import Any
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, loss_kind, rounded
 from watchglass.rules import course, guessing, learning_rates, levels, neighbours, signals
-from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.rules.graph.forward import ForwardGraph
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median

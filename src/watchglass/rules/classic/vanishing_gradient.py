@@ -13,8 +13,8 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
-from watchglass.rules.forward_graph import ForwardGraph
-from watchglass.rules.loss_terms import data_terms
+from watchglass.rules.graph.forward import ForwardGraph
+from watchglass.rules.graph.terms import data_terms
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker import vanishing_gradient
@@ -301,7 +301,7 @@ def _factor(view: StepView) -> float:
     fact = view.latest_fact("loss_graph")
     # A sum over its number of elements is a mean.
     factors = [
-        None if term.coefficient is None else abs(term.coefficient) * max(1, term.summed())
+        None if term.coefficient is None else abs(term.coefficient) * max(1, term.summed)
         for term in (data_terms(fact) if fact is not None else ())
     ]
     known = [each for each in factors if each is not None]

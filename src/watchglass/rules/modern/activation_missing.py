@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from watchglass.config import parameter
 from watchglass.records import Finding, ModuleKind, Severity
-from watchglass.rules import forward_graph, signals
-from watchglass.rules.forward_graph import WEIGHTED_SUMS, ForwardGraph
+from watchglass.rules import signals
+from watchglass.rules.graph import forward
+from watchglass.rules.graph.forward import WEIGHTED_SUMS, ForwardGraph
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -40,11 +41,11 @@ class ActivationMissing(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a step with a new graph."""
-        yield from self._of(view, forward_graph.at(view))
+        yield from self._of(view, forward.at(view))
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The judgement of a run that ended before its modules were known."""
-        yield from self._of(view, forward_graph.at_end(view))
+        yield from self._of(view, forward.at_end(view))
 
     def _of(self, view: StepView, graph: ForwardGraph | None) -> Iterable[Finding]:
         if graph is not None and graph.whole and not _hidden(view, graph):
@@ -52,7 +53,7 @@ class ActivationMissing(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not where a part of the graph is hidden."""
-        return forward_graph.hidden(view)
+        return forward.hidden(view)
 
     def _judged(self, view: StepView, graph: ForwardGraph) -> Iterable[Finding]:
         bare = [pair for pair in graph.pairs if graph.superfluous(pair)]

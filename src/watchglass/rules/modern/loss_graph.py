@@ -9,8 +9,9 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
-from watchglass.rules.loss_mistakes import LossCalls, Mistake, mistakes
-from watchglass.rules.loss_terms import LossTerm, data_terms
+from watchglass.rules.graph.mistake import LossCalls, Mistake
+from watchglass.rules.graph.mistakes import mistakes
+from watchglass.rules.graph.terms import LossTerm, data_terms
 from watchglass.rules.modern.call_rounds import rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -178,27 +179,26 @@ class LossGraph(Rule):
 
 def _added(by_backward: list[list[LossTerm]]) -> int:
     """How many micro-batches a step has, if their losses are alike and each is a mean over its samples; else 0."""
-    first = [term.operations for term in by_backward[0]]
-    alike = all([term.operations for term in terms] == first for terms in by_backward)
+    first = [term.data for term in by_backward[0]]
+    alike = all([term.data for term in terms] == first for terms in by_backward)
     whole = all(term.whole and term.coefficient is not None for terms in by_backward for term in terms)
     if not (first and alike and whole) or any(_summed(term) for term in by_backward[0]):
         return 0
-    largest = max(abs(term.coefficient or 0.0) * max(1, term.summed()) for terms in by_backward for term in terms)
+    largest = max(abs(term.coefficient or 0.0) * max(1, term.summed) for terms in by_backward for term in terms)
     return len(by_backward) if largest > 0.99 else 0
 
 
 def _summed(term: LossTerm) -> int:
     """Samples that a term is the sum of, after its division by a number; 0 for a mean."""
-    if not term.operations:
+    if not term.results:
         return 0
-    at = len(term.operations) - 1
+    last = term.results[-1]
     # A weight that is learned, as that of one of several tasks.
-    while term.name(at) in ("mul", "div") and len(of_layers := term.of_layers(at)) == 1:
-        at = of_layers[0]
-    last = term.operations[at]
-    given, rows = term.sources(at), int(last.get("rows") or 1)
+    while last.name in ("mul", "div") and len(of_layers := last.of_layers) == 1:
+        last = of_layers[0]
+    rows = int(last.get("rows") or 1)
     is_sum = last.get("reduction") == "sum" or (
-        last.get("operation") == "sum" and last.get("elements", 1) > 1 and given and len(term.shape(given[0])) > 0
+        last.name == "sum" and last.get("elements", 1) > 1 and last.first is not None and len(last.first.shape) > 0
     )
     if not is_sum or rows < 4 or term.coefficient is None:
         return 0

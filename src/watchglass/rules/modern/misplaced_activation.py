@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchglass.records import Finding, Mode, ModuleKind, Severity
-from watchglass.rules import forward_graph, signals
-from watchglass.rules.forward_graph import WEIGHTED_SUMS, ForwardGraph
+from watchglass.records import Finding, Mode, ModuleKind, OperationKind, Severity
+from watchglass.rules import signals
+from watchglass.rules.graph import forward
+from watchglass.rules.graph.forward import WEIGHTED_SUMS, ForwardGraph
+from watchglass.rules.graph.terms import Made, terms_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -40,18 +42,18 @@ class MisplacedActivation(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings at a step with a new graph."""
-        yield from self._between(view, forward_graph.at(view))
+        yield from self._between(view, forward.at(view))
         for fact in view.facts("loss_graph") if view.mode is Mode.TRAIN else ():
-            for term in fact.data.get("terms") or ():
-                yield from self._before_loss(view, list(term.get("operations") or ()))
+            for term in terms_of(fact):
+                yield from self._before_loss(view, term.results)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The judgement of a run that ended before its modules were known."""
-        yield from self._between(view, forward_graph.at_end(view))
+        yield from self._between(view, forward.at_end(view))
 
     def applicable(self, view: StepView) -> str:
         """Not where a part of the graph is hidden."""
-        return forward_graph.hidden(view)
+        return forward.hidden(view)
 
     def _between(self, view: StepView, graph: ForwardGraph | None) -> Iterable[Finding]:
         if graph is None or not graph.whole:
@@ -80,17 +82,15 @@ class MisplacedActivation(Rule):
                     outputs=first.outputs,
                 )
 
-    def _before_loss(self, view: StepView, operations: list[dict[str, object]]) -> Iterable[Finding]:
-        for at, each in enumerate(operations):
-            source = _source(each)
-            if each.get("operation") != "relu" or source is None or operations[source].get("layer") is None:
+    def _before_loss(self, view: StepView, results: list[Made]) -> Iterable[Finding]:
+        # A softmax that weighs other results is a pooling.
+        pools = any(len(set(other.sources)) > 1 for other in results)
+        for each in results:
+            layer = each.first.layer if each.first is not None and len(each.sources) == 1 else None
+            if each.name != "relu" or layer is None or pools:
                 continue
-            takers = [other for other in operations if at in _sources(other)]
-            logits = takers and all(other.get("operation") in ("softmax", "log_softmax") for other in takers)
-            # A softmax that weighs other results is a pooling.
-            pools = any(len(set(_sources(other))) > 1 for other in operations)
-            if logits and not pools and all(other.get("axis_of_output") == 1 for other in takers):
-                layer = str(operations[source]["layer"])
+            logits = each.takers and all(other.operation.kind is OperationKind.SOFTMAX for other in each.takers)
+            if logits and all(other.get("axis_of_output") == 1 for other in each.takers):
                 message = (
                     f"a ReLU makes the logits of the loss from {layer}: a class whose logit is zero for a sample gets "
                     "no gradient from it"
@@ -109,13 +109,3 @@ class MisplacedActivation(Rule):
             symptoms=(symptom,),
             evidence={"layer": layer, **more},
         )
-
-
-def _sources(operation: dict[str, object]) -> list[int]:
-    given = operation.get("of")
-    return [each for each in given if isinstance(each, int)] if isinstance(given, list) else []
-
-
-def _source(operation: dict[str, object]) -> int | None:
-    found = _sources(operation)
-    return found[0] if len(found) == 1 else None

@@ -11,8 +11,8 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity, rounded
 from watchglass.rules import guessing, learning_rates, neighbours, signals
-from watchglass.rules.forward_graph import ForwardGraph
-from watchglass.rules.loss_terms import LossTerm, smooths_labels
+from watchglass.rules.graph.forward import ForwardGraph
+from watchglass.rules.graph.terms import smooths_labels, terms_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView, Stretch
@@ -103,7 +103,7 @@ class NoBetterThanGuessing(Rule):
         if view.mode is not Mode.TRAIN:
             return
         for fact in view.facts("loss_graph"):
-            self.smoothed = smooths_labels(map(LossTerm, fact.data.get("terms") or ()))
+            self.smoothed = smooths_labels(terms_of(fact))
         self.steps = view.model_step + 1
         neighbours.remember(self.compared, view)
         for fact in view.facts("target_sketch"):

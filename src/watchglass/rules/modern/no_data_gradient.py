@@ -11,7 +11,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
-from watchglass.rules.loss_terms import data_terms
+from watchglass.rules.graph.terms import data_terms
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state

@@ -9,6 +9,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity, rounded
 from watchglass.rules import signals
+from watchglass.rules.graph.terms import terms_of
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates, share
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -152,7 +153,7 @@ class PenaltyDominates(Rule):
         if self.factor > 0 or self.decay > 0:
             return True
         graph = view.latest_fact("loss_graph")
-        if graph is not None and any(term.get("kind") == "penalty" for term in graph.data.get("terms") or ()):
+        if graph is not None and not all(term.of_data for term in terms_of(graph)):
             return True
         whole, data = view.scalar("loss"), view.scalar(self.followed)
         return whole is not None and data is not None and abs(whole - data) > _ROUNDING * abs(whole)

@@ -10,13 +10,13 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
 from watchglass.rules import signals
-from watchglass.rules.loss_terms import LossTerm, data_terms
-from watchglass.rules.misfit import sign_of
+from watchglass.rules.graph.growth import falls_without_limit
+from watchglass.rules.graph.misfit import sign_of
+from watchglass.rules.graph.reversed_parts import reversed_hinge, reversed_part
+from watchglass.rules.graph.terms import terms_of
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates, share
 from watchglass.rules.needs import Needs
-from watchglass.rules.reversed_parts import reversed_hinge, reversed_part
 from watchglass.rules.rule import Rule, state
-from watchglass.rules.unbounded import falls_without_limit
 from watchglass.stats import median
 from watchglass.tables import StepView
 
@@ -98,12 +98,12 @@ class UpdateAgainstGradient(Rule):
         if view.mode is not Mode.TRAIN:
             return
         for fact in view.facts("loss_graph"):
-            terms = fact.data.get("terms") or ()
-            data = data_terms(fact)
+            terms = terms_of(fact)
+            data = [term for term in terms if term.of_data]
             self.sign, self.hinge = sign_of(data), reversed_hinge(data)
-            self.part = reversed_part(map(LossTerm, terms))
+            self.part = reversed_part(terms)
             known = len(terms) == fact.data.get("terms_count", len(terms))
-            self.endless = known and falls_without_limit(map(LossTerm, terms))
+            self.endless = known and falls_without_limit(terms)
         loss = signals.loss(view)
         if loss is not None and math.isfinite(loss):
             signals.remember_start(self.losses, loss, _LATEST)

@@ -19,7 +19,7 @@ from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
 from watchglass.rules import find_rule
 from watchglass.rules.classic.underfit import end_of
-from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.rules.graph.forward import ForwardGraph
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 

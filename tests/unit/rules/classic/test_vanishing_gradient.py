@@ -21,7 +21,7 @@ from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
 from watchglass.rules import capture_for, find_rule
-from watchglass.rules.forward_graph import ForwardGraph
+from watchglass.rules.graph.forward import ForwardGraph
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
 

@@ -21,8 +21,8 @@ from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity
 from watchglass.rules import capture_for, find_rule
-from watchglass.rules.loss_mistakes import LossCalls, mistakes
-from watchglass.rules.loss_terms import LossTerm
+from watchglass.rules.graph.mistakes import LossCalls, mistakes
+from watchglass.rules.graph.terms import LossTerm
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
 

@@ -23,55 +23,32 @@ _NUMBERED = re.compile(r"Backward\d*$")
 _UNSIGNED = 1 << 63
 PARAMETER = Operation("parameter", OperationKind.PARAMETER)
 
-#: By operation, names of autograd's nodes without "Backward" and number.
+#: Operations, each with the names of autograd's nodes without "Backward" and number, where these are others.
 _NODES = {
-    "reshape": "View ReshapeAlias UnsafeView Reshape Squeeze Unsqueeze",
-    "copy": "ToCopy Clone Alias Detach",
-    "transpose": "T Transpose Permute Swapaxes",
-    "expand": "Expand",
-    "slice": "Slice Narrow",
-    "select": "Select Unbind",
-    "split": "Split SplitWithSizes UnsafeSplit UnsafeSplitWithSizes",
-    "index": "Index",
-    "choose": "IndexSelect MaskedSelect Take",
-    "gather": "Gather",
-    "roll": "Roll Flip Rot90",
-    "pad": "ConstantPadNd",
-    "masked_fill": "MaskedFill",
-    "tril": "Tril",
-    "rearrange": """AsStrided Repeat Unfold UnfoldBackward Im2Col Col2Im PixelShuffle PixelUnshuffle Diagonal Triu
-        MaskedScatter Copy Real Imag ViewAsReal ViewAsComplex Conj NativeDropoutBackward SelectBackward SliceBackward
-        torch::autograd::CopySlices torch::autograd::CopyBackwards""",
-    "index_put": "IndexPut IndexPutImpl",
-    "fft": "FftR2C FftC2R FftC2C",
-    "linear": "Addmm Mm Mv Addmv Dot Linear MkldnnLinear",
-    "bmm": "Bmm Baddbmm Addbmm",
-    "convolution": "Convolution ConvolutionOverrideable MkldnnConvolution CudnnConvolution",
-    "bilinear": "Trilinear",
-    "embedding": "Embedding EmbeddingBag",
-    "recurrent": "MkldnnRnnLayer CudnnRnn MiopenRnn LstmMps ThnnFusedLstmCell ThnnFusedGruCell",
-    "leaky_relu": "LeakyRelu RreluWithNoise",
-    "prelu": "PreluKernel",
-    "elu": "Elu Celu Selu",
-    "relu": "Relu Threshold",
-    "shrink": "Softshrink Hardshrink",
-    "max": "Max Amax",
-    "min": "Min Amin",
-    "sign": "Sgn Sign",
-    "clamp": "Clamp ClampMin ClampMax",
-    "log1p": "Log1P",
-    "norm": "LinalgVectorNorm Norm",
-    "prod": "Prod Cumprod",
-    "distance": "EuclideanDist Cdist",
-    "softmax": "Softmax SafeSoftmax",
-    "batch_norm": "NativeBatchNorm CudnnBatchNorm MiopenBatchNorm",
-    "layer_norm": "NativeLayerNorm",
-    "group_norm": "NativeGroupNorm",
-    "rms_norm": "FusedRmsNorm",
-    "dropout": "NativeDropout FusedDropout Bernoulli",
-    "nll_loss": "NllLoss NllLoss2D",
-    "ctc_loss": "CtcLoss CudnnCtcLoss",
-}
+    name: nodes.split()
+    for name, nodes in (
+        ("reshape", "View ReshapeAlias UnsafeView Reshape Squeeze Unsqueeze"), ("copy", "ToCopy Clone Alias Detach"),
+        ("transpose", "T Transpose Permute Swapaxes"), ("slice", "Slice Narrow"), ("select", "Select Unbind"),
+        ("split", "Split SplitWithSizes UnsafeSplit UnsafeSplitWithSizes"), ("roll", "Roll Flip Rot90"),
+        ("choose", "IndexSelect MaskedSelect Take"), ("pad", "ConstantPadNd"),
+        ("rearrange", """AsStrided Repeat Unfold UnfoldBackward Im2Col Col2Im PixelShuffle PixelUnshuffle Diagonal Triu
+            MaskedScatter Copy Real Imag ViewAsReal ViewAsComplex Conj NativeDropoutBackward SelectBackward
+            SliceBackward torch::autograd::CopySlices torch::autograd::CopyBackwards"""),
+        ("index_put", "IndexPut IndexPutImpl"), ("fft", "FftR2C FftC2R FftC2C"),
+        ("linear", "Addmm Mm Mv Addmv Dot Linear MkldnnLinear"), ("bmm", "Bmm Baddbmm Addbmm"),
+        ("convolution", "Convolution ConvolutionOverrideable MkldnnConvolution CudnnConvolution"),
+        ("bilinear", "Trilinear"), ("embedding", "Embedding EmbeddingBag"),
+        ("recurrent", "MkldnnRnnLayer CudnnRnn MiopenRnn LstmMps ThnnFusedLstmCell ThnnFusedGruCell"),
+        ("leaky_relu", "LeakyRelu RreluWithNoise"), ("prelu", "PreluKernel"), ("elu", "Elu Celu Selu"),
+        ("relu", "Relu Threshold"), ("shrink", "Softshrink Hardshrink"), ("max", "Max Amax"), ("min", "Min Amin"),
+        ("sign", "Sgn Sign"), ("clamp", "Clamp ClampMin ClampMax"), ("log1p", "Log1P"),
+        ("norm", "LinalgVectorNorm Norm"), ("prod", "Prod Cumprod"), ("distance", "EuclideanDist Cdist"),
+        ("softmax", "Softmax SafeSoftmax"), ("batch_norm", "NativeBatchNorm CudnnBatchNorm MiopenBatchNorm"),
+        ("layer_norm", "NativeLayerNorm"), ("group_norm", "NativeGroupNorm"), ("rms_norm", "FusedRmsNorm"),
+        ("dropout", "NativeDropout FusedDropout Bernoulli"), ("nll_loss", "NllLoss NllLoss2D"),
+        ("ctc_loss", "CtcLoss CudnnCtcLoss"),
+    )
+}  # fmt: skip
 #: Where a node is not listed: by the beginning of its name.
 _BEGINNINGS = {
     **dict.fromkeys(("Upsample", "ReflectionPad", "ReplicationPad", "GridSampler"), "rearrange"),
@@ -82,7 +59,7 @@ _BEGINNINGS = {
 _BY_NODE = {
     # A word alone is that of its node: "log_softmax" of LogSoftmax.
     **{"".join(map(str.capitalize, name.split("_"))): each for name, each in OPERATIONS.items() if name not in _NODES},
-    **{node: OPERATIONS[name] for name, nodes in _NODES.items() for node in nodes.split()},
+    **{node: OPERATIONS[name] for name, nodes in _NODES.items() for node in nodes},
 }
 #: Names whose operations are kept.
 _MOST_KNOWN = 4096

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from watchglass.rules.loss_terms import LossTerm
+from watchglass.records import OperationKind, loss_kind
+from watchglass.rules.graph.terms import LossTerm, Made
 
 #: Order of an exponential: above that of any usual power.
 _EXPONENTIAL = 8.0
@@ -38,18 +39,8 @@ class Growth(NamedTuple):
 
 
 _LIMITED, _LINEAR = Growth(0.0, 0.0), Growth(1.0, 1.0)
-#: Operations with one fixed growth, independent of their inputs.
-_FIXED: Mapping[str, Growth] = {
-    **dict.fromkeys(("linear", "convolution", "bmm", "embedding", "bilinear"), _LINEAR),
-    **dict.fromkeys(("softmax", "sigmoid", "tanh", "hardtanh", "sin", "cos", "atan", "erf", "sign", "recurrent"),
-                    _LIMITED),
-    **dict.fromkeys(("log_softmax", "log_sigmoid"), Growth(0.0, 1.0)),
-    **dict.fromkeys(
-        ("l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-         "soft_margin_loss", "multi_margin_loss", "ctc_loss"), Growth(1.0, 0.0)
-    ),
-    "mse_loss": Growth(2.0, 0.0),
-}  # fmt: skip
+#: Operations that give an output of a layer.
+_LAYERS = (OperationKind.MATRIX, OperationKind.LOOKS_UP)
 #: Operations on one result.
 _OF_ONE: Mapping[str, Callable[[Growth], Growth]] = {
     **dict.fromkeys(("mean", "sum", "average_pool", "max_pool", "cat", "stack", "dropout", "leaky_relu", "prelu",
@@ -76,64 +67,58 @@ def falls_without_limit(terms: Iterable[LossTerm]) -> bool:
     """
     heads: list[tuple[set[str], Growth]] = []
     for term in terms:
-        found = _of(term) if term.whole and term.operations else None
-        if found is None:
+        values = term.evaluated(_of)
+        found = values[term.last] if term.last is not None else None
+        if found is None or None in values.values():
             return False
         if term.coefficient is None:
             found = found.either
         elif term.coefficient < 0:
             found = found.negative
-        layers = {str(each["layer"]) for each in term.operations if each.get("layer") is not None}
         # A term of no layer, such as a penalty, may be about any of them.
-        same = [each for each in heads if not layers or not each[0] or each[0] & layers]
+        same = [each for each in heads if not term.layers or not each[0] or each[0] & term.layers]
         heads = [each for each in heads if each not in same]
-        names = layers.union(*(each[0] for each in same))
-        growths = [found, *(each[1] for each in same)]
-        heads.append((names, Growth(max(each.up for each in growths), max(each.down for each in growths))))
+        heads.append((term.layers.union(*(each[0] for each in same)), _largest([found, *(each[1] for each in same)])))
     return any(growth.down > growth.up for _, growth in heads)
 
 
-def _of(term: LossTerm) -> Growth | None:
-    known: dict[int, Growth] = {}
-    # Operands come first.
-    for at in range(len(term.operations)):
-        found = _result(term, at, known)
-        if found is None:
-            return None
-        known[at] = found
-    return known[len(term.operations) - 1]
-
-
-def _result(term: LossTerm, at: int, known: Mapping[int, Growth]) -> Growth | None:
-    each, name, given = term.operations[at], term.name(at), term.operands(at)
-    if name in _FIXED:
-        return _FIXED[name]
-    if "unknown" in given:
+def _of(made: Made, known: Mapping[Made, Growth | None]) -> Growth | None:
+    """Growth of a result; None where that of one before it, or its operation, is not known."""
+    operation, name, given = made.operation, made.name, made.operands
+    if operation.kind in _LAYERS:
+        return _LINEAR
+    if operation.limited:
+        return _LIMITED
+    if operation.high == 0:
+        return Growth(0.0, 1.0)
+    if order := loss_kind(name).order:
+        return Growth(order, 0.0)
+    values = [known[each] if isinstance(each, Made) else _LINEAR for each in given if each != "constant"]
+    found = [each for each in values if each is not None]
+    if "unknown" in given or len(found) < len(values):
         return None
-    found = [known[other] if isinstance(other, int) else _LINEAR for other in given if other != "constant"]
     if not found:
         return _LIMITED
     if name in _OF_ONE:
-        of = Growth(max(one.up for one in found), max(one.down for one in found))
-        return _OF_ONE[name](of)
+        return _OF_ONE[name](_largest(found))
     if name == "pow":
-        return _power(found[0], each.get("exponent"))
+        return _power(found[0], made.get("exponent"))
     if name == "clamp":
-        return Growth(
-            *(
-                0.0 if each.get(limit) is not None else order
-                for limit, order in zip(("max", "min"), found[0], strict=True)
-            )
-        )
+        limits = [made.get(limit) is None for limit in ("max", "min")]
+        return Growth(*(order if free else 0.0 for free, order in zip(limits, found[0], strict=True)))
     if name in ("maximum", "minimum"):
         return _extreme(found, upper=name == "maximum", fixed=len(found) < len(given))
     if name == "add":
-        return Growth(max(one.up for one in found), max(one.down for one in found))
+        return _largest(found)
     if name == "sub":
         return _difference(found, first=given[0] != "constant" and len(given) > 1)
     if name in ("mul", "div"):
-        return _product(term, at, found)
+        return _product(made, found)
     return None
+
+
+def _largest(found: list[Growth]) -> Growth:
+    return Growth(max(each.up for each in found), max(each.down for each in found))
 
 
 def _power(of: Growth, exponent: float | None) -> Growth | None:
@@ -155,15 +140,14 @@ def _extreme(found: list[Growth], *, upper: bool, fixed: bool) -> Growth:
 def _difference(found: list[Growth], *, first: bool) -> Growth:
     if len(found) == 1:
         return found[0] if first else found[0].negative
-    one, other = found[0], found[1].negative
-    return Growth(max(one.up, other.up), max(one.down, other.down))
+    return _largest([found[0], found[1].negative])
 
 
-def _product(term: LossTerm, at: int, found: list[Growth]) -> Growth | None:
-    sources, name = term.sources(at), term.name(at)
+def _product(made: Made, found: list[Growth]) -> Growth | None:
+    sources, name = made.sources, made.name
     if len(found) == 1:
-        factor = term.operations[at].get("factor")
-        if name == "div" and term.operands(at)[0] == "constant":
+        factor = made.get("factor")
+        if name == "div" and made.operands[0] == "constant":
             return None
         return found[0].either if factor is None else found[0] if factor > 0 else found[0].negative
     if len(sources) != 2:
@@ -171,7 +155,7 @@ def _product(term: LossTerm, at: int, found: list[Growth]) -> Growth | None:
     one, other = found
     if name == "div":
         # By a length: of the same order as what it divides.
-        if any(term.name(each) in ("norm", "std") for each in (sources[1], *term.before(sources[1]))):
+        if any(each.name in ("norm", "std") for each in (sources[1], *sources[1].before)):
             return _LIMITED
         return one if not other.down else one.either
     if sources[0] == sources[1]:

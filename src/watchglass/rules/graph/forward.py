@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from watchglass.records import OPERATIONS, Mode
+from watchglass.records import Mode
 from watchglass.tables import StepView
 
 #: Operations that multiply by weights, and nothing else.
 WEIGHTED_SUMS = ("linear", "convolution")
-_SATURATING = frozenset(name for name, each in OPERATIONS.items() if each.saturates)
+_SATURATING = frozenset({"sigmoid", "hardsigmoid", "tanh", "hardtanh"})
 #: What lets a gradient around a saturating activation, or makes a gate of it.
 _AROUND = frozenset({"residual", "product"})
 #: What an attention is made of where a script computes it, and what may be part of one that knows no positions; what
@@ -86,6 +86,11 @@ class ForwardGraph:
             and not data.get("opaque")
             and (data.get("layers_count"), data.get("pairs_count")) == (len(self.layers), len(self.pairs))
         )
+        # By layer, those that it feeds; and layers that none feeds.
+        self._after: list[list[int]] = [[] for _ in self.layers]
+        for pair in self.pairs:
+            self._after[pair.first].append(pair.second)
+        self._first = set(range(len(self.layers))) - {pair.second for pair in self.pairs}
 
     def superfluous(self, pair: Pair) -> bool:
         """Whether two weighted sums in a row compute nothing that a single one could not.
@@ -163,21 +168,12 @@ class ForwardGraph:
 
         A convolution has as many units as the linear layer behind it takes, for its channels are at many positions.
         """
-        after: list[list[int]] = [[] for _ in self.layers]
-        for pair in self.pairs:
-            after[pair.first].append(pair.second)
-        first = set(range(len(self.layers))) - {pair.second for pair in self.pairs}
-        widths = [self._width(at, after[at]) for at in range(len(self.layers)) if after[at]]
-        inner = [at for at in range(len(self.layers)) if after[at]]
-        narrow = sorted(zip(widths, inner, strict=True))
-        return next((width for width, at in narrow if not self._around(at, first, after)), math.inf)
+        narrow = sorted((self._width(at, takers), at) for at, takers in enumerate(self._after) if takers)
+        return next((width for width, at in narrow if not self._around(at)), math.inf)
 
     def shortest(self) -> int:
         """Layers on the shortest way from a first layer to a last one, steps of one cell once; 0 without layers."""
-        after: list[list[int]] = [[] for _ in self.layers]
-        for pair in self.pairs:
-            after[pair.first].append(pair.second)
-        here = set(range(len(self.layers))) - {pair.second for pair in self.pairs}
+        here, after = set(self._first), self._after
         for length in range(1, len(self.layers) + 1):
             waiting = list(here)
             while waiting:
@@ -198,17 +194,17 @@ class ForwardGraph:
         # What takes more than the layer gives takes something else too.
         return float(max(each.inputs or self.layers[at].outputs for each in seen))
 
-    def _around(self, at: int, first: set[int], after: list[list[int]]) -> bool:
+    def _around(self, at: int) -> bool:
         """Whether a way leads to a last layer around one."""
-        waiting, seen = [each for each in first if each != at], {at}
+        waiting, seen = [each for each in self._first if each != at], {at}
         while waiting:
             now = waiting.pop()
             if now in seen:
                 continue
             seen.add(now)
-            if not after[now]:
+            if not self._after[now]:
                 return True
-            waiting += after[now]
+            waiting += self._after[now]
         return False
 
 
