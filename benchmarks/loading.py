@@ -36,7 +36,7 @@ def main() -> None:
         for number in range(_LOOPS):
             bare_us.append(_batch_us(options.workers, options.batches))
             hook = Hook(Path(folder) / f"run-{number}", profiler=True)
-            PyTorchAdapter(hook, discover=True)
+            PyTorchAdapter(hook.port, discover=True)
             watched_us.append(_batch_us(options.workers, options.batches))
             hook.close()
     for name, found in (("without", bare_us), ("with", watched_us)):

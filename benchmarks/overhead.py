@@ -85,7 +85,7 @@ def measure(
 
             off_the_clock(configuration.warm_up)
             gc.collect()
-            watched.hook.settle()
+            watched.hook.port.settle()
             begun, begun_s = watched.steps, watched.bound_s()
             comparison = compare(
                 *three,
@@ -99,7 +99,7 @@ def measure(
                 progress=progress,
                 processor_time=processor_time,
             )
-            watched.hook.settle()
+            watched.hook.port.settle()
             bound_s, steps = watched.bound_s() - begun_s, watched.steps - begun
         # Counted on an eager twin: a compiled model shows its outputs to hooks only while it is being compiled.
         seen = limits.captured(MODELS[model.removeprefix("compiled ")](), configuration.captured)

@@ -60,7 +60,7 @@ class Watched:
 
     def bound_s(self) -> float:
         """Seconds that watchglass says it has cost so far, at most: what stands in the verdict."""
-        costs = {**self.hook.cost.report(), **self.hook._recorder.report()}
+        costs = {**self.hook.port.cost.report(), **self.hook.port._recorder.report()}
         return float(costs["callback_ns"] + costs["recorder_cpu_ns"] + costs["device_ns"]) / 1e9
 
     def step(self) -> None:

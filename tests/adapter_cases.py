@@ -14,7 +14,7 @@ from torch import nn
 from xgboost.callback import TrainingCallback
 
 import framework_around_pytorch as around
-from watchglass.capture import Hook, attach, framework
+from watchglass.capture import Hook, attach, loop
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS
 from watchglass.testing import AdapterCase
 
@@ -198,7 +198,7 @@ class AroundPyTorchCase(AdapterCase):
         self.model = around.Model()
 
     def attach(self, hook: Hook) -> None:
-        attach(hook, framework("torch"))
+        attach(hook.port, loop("torch"))
         super().attach(hook)
 
     def train(self, steps: int, after_step: Callable[[int], None]) -> None:
@@ -211,7 +211,7 @@ class AroundPyTorchCase(AdapterCase):
 class XGBoostCase(AdapterCase):
     """A booster with a training set and a validation set."""
 
-    settings: ClassVar = {"collections": framework("xgboost").collections}
+    settings: ClassVar = {"collections": loop("xgboost").collections}
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class XGBoostCase(AdapterCase):
         self.callbacks: list[TrainingCallback] = []
 
     def attach(self, hook: Hook) -> None:
-        self.callbacks = [attach(hook, framework("xgboost"))]
+        self.callbacks = [attach(hook.port, loop("xgboost"))]
 
     def train(self, steps: int, after_step: Callable[[int], None]) -> None:
         class AfterStep(TrainingCallback):

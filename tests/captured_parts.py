@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 
-from watchglass.capture import Hook
+from watchglass.capture import Hook, Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, LossCall, ModuleCall, Update
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.saving.saved_tensors import Item
@@ -25,7 +25,7 @@ from watchglass.records import Role
 class Recording:
     """Stands for ``Saving``: asks the plan as it does, and keeps copies."""
 
-    hook: Hook
+    port: Port
     tensors: dict[str, list[Tensor]] = field(default_factory=dict)
     items: dict[str, tuple[Role, Item]] = field(default_factory=dict)
 
@@ -40,7 +40,7 @@ class Recording:
         ids = []
         for item in items:
             place = item.place
-            if self.hook.plan.keep(item.name, role, place, item.tags) is None:
+            if self.port.plan.keep(item.name, role, place, item.tags) is None:
                 continue
             value = item.tensor.detach().clone()
             self.tensors.setdefault(item.name, []).append(value if scale is None else value / scale)
@@ -65,12 +65,12 @@ class Stage:
         for model in models:
             self.models.settle(self.models.add(model).number)
         self.events = Events()
-        self.saving = Recording(self.hook)
+        self.saving = Recording(self.hook.port)
         self.facts: list[tuple[str, str, dict[str, Any]]] = []
         self.scalars: dict[str, list[float]] = {}
         self._forwards: list[tuple[OpenStep, Forward]] = []
         for part in parts:
-            part(self.hook, self.models, self.saving, self.events)
+            part(self.hook.port, self.models, self.saving, self.events)
 
     def __enter__(self) -> Stage:
         return self
@@ -96,7 +96,7 @@ class Stage:
 
     @contextmanager
     def forward(self, root: nn.Module, arguments: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Iterator[Any]:
-        clock = self.hook.clock
+        clock = self.hook.port.clock
         before, grad = clock.train, torch.is_grad_enabled()
         forward = clock.forward(grad=grad, training=root.training)
         step = clock.train if grad else clock.evaluation
@@ -142,7 +142,7 @@ class Stage:
 
     def update(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None, scale: Any = None) -> None:
         """Let an optimizer step."""
-        step = self.hook.clock.begin_update(id(optimizer))
+        step = self.hook.port.clock.begin_update(id(optimizer))
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         places = [(parameter, self.models.parameter(parameter)) for parameter in parameters]
         update = Update(step, optimizer, [(p, place.name, place) for p, place in places if place is not None], scale)
@@ -152,7 +152,7 @@ class Stage:
         with torch.no_grad():
             self._send(self.events.update_ended, update)
         self.gather(step)
-        self.hook.clock.end_update()
+        self.hook.port.clock.end_update()
 
     def train(self, model: nn.Module, optimizer: Optimizer, inputs: Any, loss: Callable[[Any], Tensor]) -> None:
         """One whole step."""
@@ -168,7 +168,7 @@ class Stage:
         """Collect facts and numbers of the events so far."""
         for records in [forward.records for _, forward in self._forwards] + ([step.records] if step else []):
             self.facts += records.facts
-            names = {number: name for name, number in self.hook._names.items()}
+            names = {number: name for name, number in self.hook.port.ids._by_name.items()}
             for tensor_id, _, value in records.scalars:
                 number = float(value.resolve() if hasattr(value, "resolve") else value)
                 self.scalars.setdefault(names[tensor_id], []).append(number)

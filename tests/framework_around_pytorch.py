@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from watchglass import Hook, Mode, Role
-from watchglass.capture import Framework
+from watchglass import Mode, ModuleKind
+from watchglass.capture import Loop, Modules, Port
+from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.record import OpenStep
 
 
 class Model(nn.Module):
@@ -57,41 +59,60 @@ class Model(nn.Module):
                         parameter -= 0.1 * parameter.grad  # type: ignore[operator]
             losses.append(loss.item())
             for listener in self.listeners:
-                listener.after(self, losses[-1])
+                listener.after(losses[-1])
             between(step)
 
 
 class Listener:
     """Makes a step of each update."""
 
-    def __init__(self, hook: Hook) -> None:
-        self._hook = hook
-        self.before, self.after = hook.guarded(self._before), hook.guarded(self._after)
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._step: OpenStep | None = None
+        self.before, self.after = port.guarded(self._before), port.guarded(self._after)
 
     def _before(self) -> None:
-        self._hook.apply_changes()
-        self._hook.clock.begin(Mode.TRAIN)
-        self._hook.ensure_started()
+        self._step = self._port.begin(Mode.TRAIN)
 
-    def _after(self, model: Model, loss: float) -> None:
-        step = self._hook.clock.train
-        if step.due:
-            self._hook.save_tensor("outer/body.weight", model.body.weight.grad, "gradients")
-        self._hook.add_scalar(step.records, "loss", loss, Role.LOSS)
-        self._hook.clock.end(step)
+    def _after(self, loss: float) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            self._port.save_scalar("loss", loss, "losses")
+            self._port.end(step)
 
 
-class Outer(Framework):
-    """Owns the steps of its models."""
+class OuterLoop(Loop):
+    """Drives the steps of its models."""
 
     name = "framework_around_pytorch"
 
-    def is_model(self, value: object) -> bool:
-        """Whether it is one."""
+    def is_loop(self, value: object) -> bool:
+        """Whether it is one of its models."""
         return isinstance(value, Model)
 
-    def attach(self, hook: Hook, model: Any = None) -> None:
+    def attach(self, port: Port, watched: Any = None) -> None:
         """Listen to a model."""
-        listener = Listener(hook)
-        model.listeners.append(listener)
-        hook.detach_with(lambda: model.listeners.remove(listener))
+        listener = Listener(port)
+        watched.listeners.append(listener)
+        port.detach_with(lambda: watched.listeners.remove(listener))
+
+
+class OuterModules(Modules):
+    """Names the modules of its models as its users know them."""
+
+    def is_model(self, value: object) -> bool:
+        """Whether it is one of its models."""
+        return isinstance(value, Model)
+
+    def modules(self, model: Model) -> Iterable[tuple[nn.Module, Place]]:
+        """The model and its two layers."""
+        yield model, Place("", "Model", 0, kind=ModuleKind.CONTAINER)
+        yield model.body, Place("trunk", "Layer", 1, kind=ModuleKind.LINEAR)
+        yield model.head, Place("classifier", "Layer", 2, kind=ModuleKind.LINEAR)
+
+    def parameters(self, model: Model) -> Iterable[tuple[torch.Tensor, ParameterPlace]]:
+        """Kernels and biases of the layers."""
+        for module, place in self.modules(model):
+            for leaf, parameter in module.named_parameters(recurse=False):
+                name = "kernel" if leaf == "weight" else leaf
+                yield parameter, ParameterPlace(f"{place.path}.{name}", name, place)

@@ -250,7 +250,7 @@ def observe_broken(law: Law, case: AdapterCase, folder: Path, broken: dict[str, 
 
 def _sabotage(law: Law, hook: Hook, broken: dict[str, Misdeed], seen: dict[str, list[str]]) -> None:
     """Commits the misdeeds, once, in the first callback after all has started."""
-    guard, save_scalar = hook.guarded, hook.save_scalar
+    guard, save_scalar = hook.port.guarded, hook.save_scalar
 
     def commit() -> None:
         if law.armed and not seen:
@@ -271,7 +271,7 @@ def _sabotage(law: Law, hook: Hook, broken: dict[str, Misdeed], seen: dict[str, 
         commit()
         save_scalar(*arguments)
 
-    hook.guarded = sabotaged  # type: ignore[assignment]
+    hook.port.guarded = sabotaged  # type: ignore[assignment]
     hook.save_scalar = broken_save  # type: ignore[method-assign]
 
 

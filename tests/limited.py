@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from watchglass.capture import Hook, attach, framework
+from watchglass.capture import Hook, attach, loop
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 
 #: The allowance for the start pays for captures on any machine, so that their steps depend on the steps' numbers alone.
@@ -21,5 +21,5 @@ PLENTY = replace(DEFAULT_LIMITS, allowance_ns=10**15)
 def watching_within(limits: CaptureLimits, model: nn.Module, run: Path, **settings: Any) -> Iterator[Hook]:
     """Watch a model as ``watchglass.watch`` does, with other limits; faults raise."""
     with Hook(run, limits=limits, strict=True, **settings) as hook:
-        attach(hook, framework("torch"), model)
+        attach(hook.port, loop("torch"), model)
         yield hook

@@ -144,8 +144,8 @@ class RealRuns(ABC):
                     return
                 # Without the sampler's process, which `watch` would start.
                 hook = hooks.enter_context(Hook(run, strict=True, profiler=True, **capture))
-                hook.phase_clock = self.clock.monotonic_ns
-                PyTorchAdapter(hook, discover=True)
+                hook.port.phase_clock = self.clock.monotonic_ns
+                PyTorchAdapter(hook.port, discover=True)
 
             torch.manual_seed(0)
             self.train(watch, sick=sick)

@@ -149,7 +149,7 @@ def _outcome(training: Training, path: Path | None, settings: Mapping[str, Any])
     hooks: list[Any] = []
     if path is not None and path.name == "found":
         hooks.append(watchglass.Hook(path, strict=True, **settings))
-        PyTorchAdapter(hooks[0], discover=True)
+        PyTorchAdapter(hooks[0].port, discover=True)
 
     def watch(*models: nn.Module) -> None:
         for model in models if path is not None and path.name != "found" else ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adapter_cases import AroundPyTorchCase, NumPyCase, PyTorchCase, XGBoostCase
-from framework_around_pytorch import Outer
+from framework_around_pytorch import OuterLoop
 from watchglass.capture import FRAMEWORKS, Entry
 from watchglass.testing import AdapterSuite
 
@@ -27,4 +27,4 @@ class TestAroundPyTorch(AdapterSuite):
 
     @pytest.fixture(autouse=True)
     def _in_the_table(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(FRAMEWORKS, Outer.name, Entry("framework_around_pytorch:Outer"))
+        monkeypatch.setitem(FRAMEWORKS, OuterLoop.name, Entry("framework_around_pytorch:OuterLoop", over=("torch",)))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
-from watchglass.capture import Hook, attach, framework
+from watchglass.capture import Hook, attach, loop
 from watchglass.capture.pytorch.profiling.phases import PyTorchPhases
 from watchglass.records import StepPhase
 from watchglass.testing import PhaseCase, PhaseSuite
@@ -74,7 +74,7 @@ class PyTorchCase(PhaseCase):
         self.optimizer = torch.optim.SGD(self.model.linear.parameters(), 0.1)
 
     def attach(self, hook: Hook) -> None:
-        attach(hook, framework("torch"), self.model)
+        attach(hook.port, loop("torch"), self.model)
 
     def train(self, steps: int) -> None:
         for inputs in DataLoader(Samples(self.spend, steps)):

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from watchglass import Hook, open_run
-from watchglass.capture import FRAMEWORKS, Framework, frameworks
-from watchglass.capture.guard import Guard
+from watchglass.capture import FRAMEWORKS, Arrays, Loop, Modules, frameworks
 from watchglass.record import StepClock
 from watchglass.testing import AdapterSuite, PhaseSuite
 
@@ -40,7 +39,7 @@ def page(text: str, in_tmp_path: Path) -> Iterator[dict[str, Any]]:
     sys.path.remove(str(in_tmp_path))
     FRAMEWORKS.clear()
     FRAMEWORKS.update(before)
-    frameworks._made.cache_clear()
+    frameworks.member.cache_clear()
     for name in ("trainer", "trainer_adapter", "trainer_phases"):
         del sys.modules[name]
 
@@ -69,11 +68,13 @@ def test_the_phases_of_the_page_pass_every_check(page: dict[str, Any], tmp_path:
 
 
 def test_the_contract_names_methods_that_exist(text: str) -> None:
-    rows = text.split("| member of `Framework` |")[1].split("\n\n")[0].splitlines()[2:]
-    described = {name for row in rows for name in re.findall(r"`(\w+)", row.split("|")[1])}
-    assert described == {name for name in vars(Framework) if not name.startswith("_")} | {"name"}
-    names = set(re.findall(r"`hook\.(\w+)", text)) - {"clock", "plan"}
+    rows = text.split("| member | meaning |")[1].split("\n\n")[0].splitlines()[2:]
+    described = {name for row in rows for name in re.findall(r"`(\w+\.\w+)", row.split("|")[1])}
+    own = {f"{each.__name__}.{name}" for each in (Loop, Arrays, Modules) for name in vars(each) if name[0] != "_"}
+    assert described == own | {"Loop.name"}
+    port = Hook("unused", strict=True).port
+    names = set(re.findall(r"`port\.(\w+)", text))
     assert len(names) > 6
-    assert [name for name in names if not hasattr(Hook, name) and not hasattr(Guard, name)] == []
-    for name in ("begin", "end", "forward", "begin_update", "end_update"):
+    assert [name for name in names if not hasattr(port, name)] == []
+    for name in ("forward", "begin_update", "end_update"):
         assert hasattr(StepClock, name)

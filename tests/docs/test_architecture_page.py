@@ -64,23 +64,22 @@ class TooHigh(Rule):
 '''
 ADAPTER = """
 import toy_framework
-from watchglass.capture.frameworks import Framework
+from watchglass.capture.loops import Loop
 from watchglass.records import Mode, Role
 
-class Toy(Framework):
+class Toy(Loop):
     name = "toy_framework"
 
-    def is_model(self, value):
+    def is_loop(self, value):
         return isinstance(value, toy_framework.Model)
 
-    def attach(self, hook, model=None):
+    def attach(self, port, watched=None):
         def updated(loss):
-            step = hook.clock.begin(Mode.TRAIN)
-            hook.ensure_started()
-            hook.add_scalar(step.records, "loss", loss, Role.LOSS)
-            hook.clock.end(step)
-        model.updated = hook.guarded(updated)
-        hook.detach_with(lambda: delattr(model, "updated"))
+            step = port.begin(Mode.TRAIN)
+            port.add_scalar(step.records, "loss", loss, Role.LOSS)
+            port.end(step)
+        watched.updated = port.guarded(updated)
+        port.detach_with(lambda: delattr(watched, "updated"))
 """
 ACTION = '''
 from watchglass.actions.action import Action
@@ -159,7 +158,9 @@ assert "TooHigh" in open("report.html").read()
     "adapter": Toy(
         {
             "capture/NAME/__init__.py": [("", ADAPTER)],
-            "capture/frameworks.py": [("\n}\n", '\n    "toy_framework": Entry("watchglass.capture.NAME:Toy"),\n}\n')],
+            "capture/frameworks.py": [
+                ("\n}\n", '\n    "toy_framework": Entry("watchglass.capture.NAME:ToyLoop"),\n}\n')
+            ],
         },
         """
 open("toy_framework.py", "w").write("class Model: pass")

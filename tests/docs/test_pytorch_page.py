@@ -58,14 +58,14 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
         "profiler": {"enabled": True, "profile_steps": "1:2", "python_profile": "2:3"},
     }
     with Hook(tmp_path / "run", **settings) as hook:
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
         model = Attending()
         optimizer = torch.optim.SGD(model.attend.parameters(), 0.1)
         for _ in range(3):
             model(torch.ones(2, 3, 4)).sum().backward()
             optimizer.step()
     with Hook(tmp_path / "after an import in a thread") as hook:
-        attach_at_first_use(hook)
+        attach_at_first_use(hook.port)
         inside.append(functions())
     wrapped = {name for seen in inside for name, value in seen.items() if before.get(name) is not value}
     losses = {f"torch.nn.functional.{name}" for name in LOSS_FUNCTIONS}

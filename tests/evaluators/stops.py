@@ -17,4 +17,4 @@ def commit_stop(run: Path, at_step: int, hook: Hook) -> None:
     store.write(layout.control_request("stop", 0), b"{}")
     reason = {"at_step": at_step, "reason": "requested by a test"}
     store.write(layout.control_commit("stop", 0), json.dumps(reason).encode())
-    until(lambda: hook.changes.stopping)
+    until(lambda: hook.port.changes.stopping)

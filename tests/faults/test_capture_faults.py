@@ -20,7 +20,7 @@ from torch import nn
 import watchglass
 from waiting import PATIENCE_S, until
 from watchglass import Mode, open_run
-from watchglass.capture import attach, framework
+from watchglass.capture import attach, loop
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.pytorch import public_calls
 from watchglass.capture.pytorch.saving.exact_updates import Updates
@@ -109,7 +109,7 @@ def test_a_fault_on_the_fast_path_is_recorded_although_no_step_is_open(
     expected, model = train(network(), 60), network()
     every_norm = replace(DEFAULT_LIMITS, norm_interval=1)
     hook = watchglass.Hook(tmp_path / "run", limits=every_norm, save_interval=1000)
-    attach(hook, framework("torch"), model)
+    attach(hook.port, loop("torch"), model)
     with hook:
         assert train(model, 60) == expected
     run = open_run(tmp_path / "run")
@@ -124,7 +124,7 @@ def test_an_evaluator_that_cannot_start_ends_no_recording(tmp_path: Path, caplog
 
     model = network()
     hook = watchglass.watch(model, run=tmp_path / "run")
-    hook.on_start.append(refused)
+    hook.port.on_start.append(refused)
     with caplog.at_level(logging.WARNING, "watchglass"), hook:
         train(model)
     assert open_run(tmp_path / "run").steps() == list(range(12))
@@ -155,7 +155,7 @@ def test_a_disk_that_fills_up_loses_nothing_once_there_is_room_again(
 
     model = network()
     hook = watchglass.Hook(tmp_path / "run", open_store=Disk, flush_interval_s=0.02, save_interval=1)
-    attach(hook, framework("torch"), model)
+    attach(hook.port, loop("torch"), model)
     losses = train(model, 30)
     hook.flush()
     full = False
@@ -177,7 +177,7 @@ def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
 
     model = network()
     watched = watchglass.Hook(tmp_path / "run", open_store=Broken, flush_interval_s=0.01)
-    attach(watched, framework("torch"), model)
+    attach(watched, loop("torch"), model)
     with caplog.at_level(logging.WARNING, "watchglass"), watched:
         assert train(model, 40) == expected
         until(lambda: bool(caplog.records))

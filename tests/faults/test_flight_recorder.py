@@ -25,7 +25,7 @@ RECORDING = """
 import time
 
 def recording(hook):
-    return hook._recorder._whole_kept > 0
+    return hook.port._recorder._whole_kept > 0
 
 def wait_until_recording(hook):
     while not recording(hook):

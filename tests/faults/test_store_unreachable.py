@@ -328,7 +328,7 @@ def test_a_stop_is_heard_while_nothing_can_be_sent(s3_location: str, s3_proxy: P
         store.write(layout.control_request("stop", 0), b"{}")
         until(lambda: store.size(layout.control_seen("stop", 0, 0, "worker_0")) is not None)
         store.write(layout.control_commit("stop", 0), b'{"at_step": 12, "reason": "asked for"}')
-        until(lambda: hook.changes.stopping)
+        until(lambda: hook.port.changes.stopping)
     finally:
         released.set()
     with pytest.raises(SystemExit):

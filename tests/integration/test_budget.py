@@ -125,14 +125,14 @@ KILLED = """
     import torch.nn.functional as F
     from watchglass.session import current_hook
 
-    current_hook().cost.report_ns = 0  # not once in ten seconds
+    current_hook().port.cost.report_ns = 0  # not once in ten seconds
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(41):
         optimizer.zero_grad()
         F.cross_entropy(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 0])).backward()
         optimizer.step()
-    recorder = current_hook()._recorder
+    recorder = current_hook().port._recorder
     while recorder._whole_kept < recorder._queue.whole_put:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -102,7 +102,7 @@ def test_a_second_watch_says_more_of_the_same_run(place: Path, model: nn.Module)
 def test_a_hook_made_by_a_script_reads_no_file(place: Path) -> None:
     (place / "watchglass.toml").write_text("save_interval = 0")
     hook = Hook("run", collections=[Collection("default")])
-    assert hook.config == SessionConfig("run", collections=(Collection("default"),))
+    assert hook.port.config == SessionConfig("run", collections=(Collection("default"),))
     hook.close()
 
 

@@ -84,7 +84,7 @@ def test_groups_take_turns_and_each_update_is_exact(tmp_path: Path, bound: int) 
         model, run=tmp_path, save_interval=1, collections=["updates"], capture_memory_bytes=bound, strict=True
     ) as hook:
         deltas = train(model, torch.optim.Adam(model.parameters(), lr=0.01))
-    assert 0 < hook.cost.memory.peak["cpu"] <= bound
+    assert 0 < hook.port.cost.memory.peak["cpu"] <= bound
     found = updates_by_step(open_run(tmp_path))
     groups = BOUNDS[bound]
     everything = set(deltas[0])
@@ -107,7 +107,7 @@ def test_several_optimizers_share_the_bound_and_each_has_its_turns(tmp_path: Pat
         model, run=tmp_path, save_interval=1, collections=["updates"], capture_memory_bytes=bound, strict=True
     ) as hook:
         deltas = train(model, *optimizers)
-    assert 0 < hook.cost.memory.peak["cpu"] <= bound
+    assert 0 < hook.port.cost.memory.peak["cpu"] <= bound
     found = updates_by_step(open_run(tmp_path))
     for start in range(STEPS - 1):
         assert set(found[start]) | set(found[start + 1]) == set(deltas[0])
@@ -213,8 +213,8 @@ def test_what_is_held_at_its_peak_is_within_the_bound(tmp_path: Path, bound: int
     optimizers = torch.optim.SGD(half[:3], lr=0.1), torch.optim.Adam(half[3:], lr=0.1)
     with watchglass.watch(model, run=tmp_path, save_interval=1, capture_memory_bytes=bound, strict=True) as hook:
         train(model, *optimizers)
-        held = hook.cost.memory.peak["cpu"]
-        waited = hook.cost.report()["peak_bytes"]["cpu"] - held
+        held = hook.port.cost.memory.peak["cpu"]
+        waited = hook.port.cost.report()["peak_bytes"]["cpu"] - held
     run = open_run(tmp_path)
     assert any(updates_by_step(run)), "updates were on"
     assert min(bound, sum(parameter.nbytes for parameter in half)) / 4 < held <= bound
@@ -310,7 +310,7 @@ def test_no_memory_for_copies_ends_updates_only(tmp_path: Path, caplog: pytest.L
     assert type(error).__name__ in fact.data["error"]
     assert len([m for m in caplog.messages if "stopped capturing update tensors: out of memory" in m]) == 1
     assert full.calls == 3, "no later step tries again"
-    memory = hook.cost.memory
+    memory = hook.port.cost.memory
     peak_bytes = memory.peak["cpu"]
     memory.hold("cpu", peak_bytes)
     assert memory.peak["cpu"] == peak_bytes, "what was held is given back"
@@ -334,10 +334,10 @@ def test_no_memory_for_one_kind_of_tensor_ends_that_kind_only(
 
     def full(tensor_id: int, tensor: Tensor) -> Any:
         name = ids.get(tensor_id) or ids.setdefault(
-            tensor_id, next(n for n, i in hook._names.items() if i == tensor_id)
+            tensor_id, next(n for n, i in hook.port.ids._by_name.items() if i == tensor_id)
         )
         info_role = name.partition("/")[0] if "/" in name else "weight" if name.endswith(".weight") else "output"
-        if info_role == role and hook.clock.next_train_step > 3:
+        if info_role == role and hook.port.clock.next_train_step > 3:
             raise MemoryError("Unable to allocate 3 GiB")
         return original(tensor_id, tensor)
 

@@ -214,7 +214,7 @@ def test_there_is_a_graph_for_captured_steps_and_one_for_others_and_nothing_is_c
             call(data[0])
         with torch.compiler.set_stance("fail_on_recompile"):
             train(call, model, data, 30)
-            adapter = PyTorchAdapter.of(hook)
+            adapter = PyTorchAdapter.of(hook.port)
             assert adapter is not None
             assert adapter.fast_path.on
             with torch.no_grad():
@@ -323,7 +323,7 @@ def test_a_loss_that_an_older_pytorch_compiles_for_any_batch_size_is_left_alone(
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     found: list[float] = []
     with watchglass.Hook(tmp_path / "run", save_interval=1, strict=True) as hook:
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
         for number in range(6):
             rows = 4 if number % 3 else 9
             tokens = torch.arange(8 * rows).reshape(rows, 8) % 16

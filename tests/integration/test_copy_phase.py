@@ -60,8 +60,8 @@ def trained(path: Path, copying: Copying, device: str = "meta", compiled: bool =
     called = torch.compile(model, backend="eager") if compiled else model
     optimizer = torch.optim.SGD(model.linear.parameters(), 0.1)
     with Hook(path, profiler=True, save_interval=16, strict=True) as hook:
-        hook.phase_clock = copying.clock.monotonic_ns
-        PyTorchAdapter(hook, discover=True)
+        hook.port.phase_clock = copying.clock.monotonic_ns
+        PyTorchAdapter(hook.port, discover=True)
         for inputs in DataLoader(torch.ones(STEPS, 4)):
             with copying:
                 inputs.to("meta", non_blocking=True)
@@ -108,7 +108,7 @@ def test_in_a_forked_process_that_trains_nothing_no_method_is_replaced(tmp_path:
     model = Model("meta")
     optimizer = torch.optim.SGD(model.linear.parameters(), 0.1)
     with Hook(tmp_path / "run", profiler=True, strict=True) as hook:
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
         for _ in range(2):
             F.cross_entropy(model(torch.ones(1, 4)), torch.zeros(1, dtype=torch.long)).backward()
             optimizer.step()

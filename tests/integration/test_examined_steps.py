@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from watchglass import open_run
-from watchglass.capture import Hook, attach, framework
+from watchglass.capture import Hook, attach, loop
 from watchglass.diagnose import verdict
 from watchglass.evaluate import replay
 from watchglass.records import Verdict
@@ -73,9 +73,9 @@ def _recorded(folder: Path, train: Callable[[], None], busy: int) -> Recorded:
         mock.patch("time.thread_time_ns", return_value=0),
         Hook(run, strict=True, **capture_for(default_rules())) as hook,
     ):
-        hook.cost.now_ns, hook.cost.used_ns = machine.callbacks_ns, machine.used_ns
-        hook.clock.now_ns = machine.steps_ns
-        attach(hook, framework("torch"))
+        hook.port.cost.now_ns, hook.port.cost.used_ns = machine.callbacks_ns, machine.used_ns
+        hook.port.clock.now_ns = machine.steps_ns
+        attach(hook.port, loop("torch"))
         train()
     opened = open_run(run)
     return Recorded(run, verdict(opened, replay(str(run), default_rules())))

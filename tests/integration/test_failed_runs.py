@@ -27,7 +27,7 @@ for step in range(20):
 RECORDED = """
 from watchglass.session import current_hook
 hook = current_hook()
-while hook is not None and hook._recorder._whole_kept < hook._recorder._queue.whole_put:
+while hook is not None and hook.port._recorder._whole_kept < hook.port._recorder._queue.whole_put:
     time.sleep(0.01)
 """
 

@@ -405,7 +405,7 @@ def recorded(
     """What a run holds but for times, and how many steps took the fast path."""
     loop, taken = Loop(update), 0
     with watching_within(limits, loop.model, path, save_interval=1000) as hook:
-        adapter = PyTorchAdapter.of(hook)
+        adapter = PyTorchAdapter.of(hook.port)
         assert adapter is not None
         for number in range(steps):
             happening(loop, number)
@@ -617,7 +617,7 @@ def test_a_second_optimizer_ends_the_fast_path_for_good(tmp_path: Path) -> None:
     loop = Loop()
     second = torch.optim.Adam(loop.model.parameters())
     with watchglass.watch(loop.model, run=tmp_path / "run", save_interval=1000, strict=True) as hook:
-        adapter = PyTorchAdapter.of(hook)
+        adapter = PyTorchAdapter.of(hook.port)
         assert adapter is not None
         on = []
         for number in range(STEPS):
@@ -753,7 +753,7 @@ def test_a_parameter_that_a_model_returns_keeps_no_hooks(tmp_path: Path, limits:
 
 def test_a_discovered_model_may_go_and_another_take_its_place(tmp_path: Path) -> None:
     hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     gone = []
     for _ in range(2):
         loop = Loop()
@@ -944,7 +944,7 @@ def test_a_teacher_that_is_called_without_gradients_leaves_a_step_on_the_fast_pa
     def recorded_of(path: Path, limits: CaptureLimits) -> tuple[Any, int]:
         it, taken = Distillation(), 0
         hook = watchglass.Hook(run=path, save_interval=interval, strict=True, limits=replace(limits, norm_interval=1))
-        adapter = PyTorchAdapter(hook, discover=True)
+        adapter = PyTorchAdapter(hook.port, discover=True)
         it.save = hook.save_scalar
         for number in range(STEPS):
             between(it, number)
@@ -1044,7 +1044,7 @@ def test_a_loss_on_a_device_is_left_to_the_full_path(tmp_path: Path) -> None:
         loop.optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         loop.inputs, loop.labels = loop.inputs.to(DEVICE), loop.labels.to(DEVICE)
         with watchglass.watch(model, run=tmp_path / "run", save_interval=1000, strict=True) as hook:
-            adapter = PyTorchAdapter.of(hook)
+            adapter = PyTorchAdapter.of(hook.port)
             assert adapter is not None
             taken = 0
             for _ in range(STEPS):

@@ -15,6 +15,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -228,7 +229,7 @@ def outcome(script: Callable[..., Any], path: Path | None, observer: Observer | 
     hook = None
     if path is not None:
         hook = Hook(path, strict=False, **settings)
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
     try:
         with observer or Observer():
             result = bits(script(lambda model: None))
@@ -305,15 +306,15 @@ def test_a_closed_strict_hook_raises_into_no_later_run(tmp_path: Path) -> None:
         pass
     with Hook(tmp_path / "run", strict=False) as hook:
         assert guard.fault_everywhere(InjectedError("shared"), bits) is False
-        assert hook.broken
-    assert not closed.broken
+        assert hook.port.guard.broken
+    assert not closed.port.guard.broken
 
 
 def test_a_strict_hook_raises_once_all_others_are_off(tmp_path: Path) -> None:
     lenient = [Hook(tmp_path / str(number), strict=False) for number in range(8)]
     with Hook(tmp_path / "strict", strict=True), pytest.raises(InjectedError):
         guard.fault_everywhere(InjectedError("shared"), bits)
-    assert all(hook.broken for hook in lenient)
+    assert all(hook.port.guard.broken for hook in lenient)
     for hook in lenient:
         hook.close()
 
@@ -370,16 +371,16 @@ def test_a_second_interrupt_cuts_the_end_of_a_process_short_without_a_traceback(
 
         def __init__(self) -> None:
             self.on_close: list[Callable[[], None]] = []
-            self.active = True
+            self.guard = SimpleNamespace(active=True)
 
-        def __exit__(self, *error: object) -> None:
+        def close(self, *ended: object) -> None:
             raise KeyboardInterrupt
 
     watcher: Any = Interrupted()
     exit_and_fork.close_at_exit(watcher, registered.append)
     try:
         registered[0]()
-        assert not watcher.active
+        assert not watcher.guard.active
     finally:
         for forget in watcher.on_close:
             forget()

@@ -49,7 +49,7 @@ def waits() -> Iterator[list[str]]:
 
 def promptly_read(hook: watchglass.Hook) -> None:
     """As if the recorder's thread read each step before the next one begins."""
-    hook.on_finished.append(lambda step: step.facts() and None)
+    hook.port.on_finished.append(lambda step: step.facts() and None)
 
 
 def facts_of(path: Path, training: DeviceTraining, spoilt: set[int], steps: int) -> list[dict[str, Any]]:

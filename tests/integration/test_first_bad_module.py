@@ -107,7 +107,7 @@ def test_poisoned_weights_are_named_where_only_a_gradient_shows_it(tmp_path: Pat
 
     with watching_within(limits, training.model, tmp_path / "run", save_interval=interval) as hook:
         for number in range(at + 3):
-            with hook.guard.suspended():
+            with hook.port.guard.suspended():
                 poison(number)
             training.step()
     run = open_run(tmp_path / "run")
@@ -298,10 +298,10 @@ def test_what_the_rerun_held_is_in_the_peak(tmp_path: Path) -> None:
     training = Training(nn.Sequential(nn.Linear(6, 4000), Bad(to_nan), nn.Linear(4000, 3)))
     with watchglass.watch(training.model, run=tmp_path / "run", save_interval=1000, strict=True) as hook:
         training.step()
-        before = hook.cost.memory.peak.get("cpu", 0)
+        before = hook.port.cost.memory.peak.get("cpu", 0)
         training.spoil()
         training.step()
-        assert hook.cost.memory.peak["cpu"] >= before + 16 * 4000 * 4
+        assert hook.port.cost.memory.peak["cpu"] >= before + 16 * 4000 * 4
 
 
 def test_outputs_that_were_changed_after_the_forward_are_not_compared(tmp_path: Path) -> None:

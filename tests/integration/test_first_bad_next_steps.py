@@ -187,7 +187,7 @@ def test_steps_are_heard_of_in_full_until_there_is_an_answer(tmp_path: Path) -> 
         training.optimizer.step()
 
     with watchglass.watch(training.model, run=tmp_path / "run", save_interval=1000, strict=True) as hook:
-        adapter = PyTorchAdapter.of(hook)
+        adapter = PyTorchAdapter.of(hook.port)
         assert adapter is not None
         for number in range(80):
             training.spoil(number in (30, 50))

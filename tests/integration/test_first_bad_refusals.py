@@ -119,7 +119,7 @@ def test_keyword_arguments_that_were_not_seen(tmp_path: Path) -> None:
     training.spoil()
     # Found by its first call, of which a hook on all modules is not shown them.
     with Hook(run=tmp_path / "run", strict=True, save_interval=1) as hook:
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
         training.step()
     (found, *_) = open_run(tmp_path / "run").facts("first_bad_module")
     assert found.data["refused"] == "the first call of a model is seen without its keyword arguments"
@@ -250,7 +250,7 @@ def test_what_came_out_of_another_model(tmp_path: Path) -> None:
         lambda: F.cross_entropy(second(first(training.inputs)), training.labels),
     )
     with Hook(run=tmp_path / "run", strict=True, save_interval=1) as hook:
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
         for number in range(4):
             training.spoil(number == 3)
             training.step()

@@ -1,4 +1,4 @@
-"""A model that two frameworks know: the one that stands lower in the table owns its steps, PyTorch keeps silent."""
+"""A model that two frameworks know: the outer one drives and names, PyTorch records tensors and opens no step."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import watchglass
-from framework_around_pytorch import Model, Outer
+from framework_around_pytorch import Model, OuterLoop
 from watchglass import Run, open_run
-from watchglass.capture import FRAMEWORKS, Entry, owner_of
+from watchglass.capture import FRAMEWORKS, Entry, loop_of
 from watchglass.config import SessionConfig
 from watchglass.session import current_hook, on_framework_imported
 
@@ -21,7 +21,9 @@ from watchglass.session import current_hook, on_framework_imported
 @pytest.fixture
 def launched(tmp_path: Path, launched_with: Callable[[SessionConfig], None]) -> Iterator[Path]:
     """A process of ``watchglass run`` that has imported PyTorch and the framework around it."""
-    FRAMEWORKS[Outer.name] = Entry("framework_around_pytorch:Outer")
+    FRAMEWORKS[OuterLoop.name] = Entry(
+        loop="framework_around_pytorch:OuterLoop", modules="framework_around_pytorch:OuterModules", over=("torch",)
+    )
     config = SessionConfig(run=str(tmp_path / "run"), strict=True, save_interval=1, planned_steps=100)
     launched_with(config)
     on_framework_imported("torch")
@@ -29,7 +31,7 @@ def launched(tmp_path: Path, launched_with: Callable[[SessionConfig], None]) -> 
     hook = current_hook()
     if hook is not None:
         hook.close()
-    FRAMEWORKS.pop(Outer.name, None)
+    FRAMEWORKS.pop(OuterLoop.name, None)
 
 
 def finished(path: Path) -> Run:
@@ -40,16 +42,43 @@ def finished(path: Path) -> Run:
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["optimizer", "by hand"])
-def test_the_outer_framework_owns_the_steps(launched: Path, by_hand: bool) -> None:
+def test_the_outer_loop_opens_the_steps_and_pytorch_records_into_them(launched: Path, by_hand: bool) -> None:
     model = Model()
     watchglass.watch(model)
     losses: list[float] = []
     model.fit(7, losses, by_hand=by_hand)
     run = finished(launched)
     assert run.steps() == list(range(7))
-    assert run.scalars("loss")[1].tolist() == losses
-    assert sorted(run.tensor_names()) == ["loss", "outer/body.weight"], "PyTorch's adapter has recorded something"
     assert run.steps(watchglass.Mode.EVAL) == []
+    assert run.scalars("loss")[1].tolist() == losses
+    for name in ("trunk.kernel", "trunk.bias", "classifier.kernel", "classifier.bias"):
+        # The first update by hand is known to be one only after its backward.
+        steps = list(range(by_hand, 7))
+        assert [step for step in run.tensor(f"gradient/{name}").steps() if step in steps] == steps
+        assert [step for step in run.tensor(f"update/{name}").steps() if step in steps] == steps
+    assert run.tensor("trunk.output").steps() == list(range(7))
+    assert run.facts("training_flags")
+    assert not [name for name in run.tensor_names() if "body" in name or "head" in name]
+
+
+def test_gradients_and_updates_are_those_that_pytorch_alone_records(launched: Path, tmp_path: Path) -> None:
+    def gradients(run: Run, name: str) -> list[list[float]]:
+        tensor = run.tensor(name)
+        return [tensor.reductions(each)[1].tolist() for each in ("l2", "min", "max")]
+
+    model, alone = Model(), Model()
+    alone.load_state_dict(model.state_dict())
+    watchglass.watch(model)
+    torch.manual_seed(0)
+    model.fit(6, [])
+    outer = finished(launched)
+    del FRAMEWORKS[OuterLoop.name]
+    torch.manual_seed(0)
+    with watchglass.watch(alone, run=tmp_path / "alone", save_interval=1, strict=True):
+        alone.fit(6, [])
+    inner = open_run(tmp_path / "alone")
+    for role in ("gradient", "update"):
+        assert gradients(outer, f"{role}/trunk.kernel") == gradients(inner, f"{role}/body.weight")
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["optimizer", "by hand"])
@@ -62,10 +91,10 @@ def test_it_is_not_watched_by_pytorch_either_if_it_is_not_given_to_watch(launche
 
 def test_the_table_decides(launched: Path) -> None:
     model = Model()
-    owner = owner_of(model)
-    assert owner is not None
-    assert owner.name == Outer.name
-    del FRAMEWORKS[Outer.name]
+    driver = loop_of(model, drives=True)
+    assert driver is not None
+    assert driver.name == OuterLoop.name
+    del FRAMEWORKS[OuterLoop.name]
     model.fit(4, [])
     run = finished(launched)
     assert run.steps() == list(range(4))
@@ -89,7 +118,7 @@ def test_other_models_of_pytorch_are_watched_beside_it(launched: Path) -> None:
     outer.fit(20, losses, step)
     run = finished(launched)
     assert run.steps() == list(range(40))
-    both = [each for pair in zip(losses, found, strict=True) for each in pair]
-    assert run.scalars("loss")[1].tolist() == pytest.approx(both)
-    assert run.tensor("gradient/weight").steps() == list(range(1, 40, 2))
-    assert not [name for name in run.tensor_names() if "/body" in name and "outer" not in name]
+    assert run.scalars("loss")[1].tolist() == losses
+    assert run.scalars("model_2/loss")[1].tolist() == pytest.approx(found)
+    assert run.tensor("gradient/trunk.kernel").steps() == list(range(0, 40, 2))
+    assert run.tensor("gradient/model_2.weight").steps() == list(range(1, 40, 2))

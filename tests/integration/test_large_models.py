@@ -80,7 +80,7 @@ def calls(path: Path | None, model: nn.Module, *, discovered: bool, **settings: 
     hook = None
     if path is not None and discovered:
         hook = watchglass.Hook(path, strict=True, **settings)
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
     elif path is not None:
         hook = watchglass.watch(model, run=path, strict=True, **settings)
     inputs, made = torch.ones(4, 2), []

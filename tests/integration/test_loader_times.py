@@ -45,8 +45,8 @@ def slept() -> Tensor:
 def watched(path: Path, **settings: Any) -> Hook:
     """A hook that records phases by that clock."""
     hook = Hook(path, profiler=True, strict=True, **settings)
-    hook.phase_clock = now_ns
-    PyTorchAdapter(hook, discover=True)
+    hook.port.phase_clock = now_ns
+    PyTorchAdapter(hook.port, discover=True)
     return hook
 
 
@@ -348,7 +348,7 @@ def test_a_stateful_loader_that_is_imported_later_is_timed(
 
 def test_nothing_is_timed_without_the_profiler(tmp_path: Path) -> None:
     hook = Hook(tmp_path / "run", strict=True)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for batch in DataLoader(Samples(None)):

@@ -40,7 +40,7 @@ def test_no_records_are_made_for_forwards_that_no_due_step_captures(tmp_path: Pa
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     numbers = []
     with Hook(run=tmp_path / "run", save_interval=EVERY, strict=True) as hook:
-        PyTorchAdapter(hook, discover=False).attach(model)
+        PyTorchAdapter(hook.port, discover=False).attach(model)
         for _ in range(3 * EVERY):
             made()
             optimizer.zero_grad()

@@ -21,7 +21,7 @@ from devices.fake_device import FakeDevice, OnDevice, move
 from timed_layers import BurnsBackward
 from torch_hooks import hooks_on_all_modules
 from watchglass import open_run
-from watchglass.capture import Hook, attach, framework
+from watchglass.capture import Hook, attach, loop
 from watchglass.capture.pytorch.device.readback import stopwatch_of
 from watchglass.capture.pytorch.profiling import module_times
 from watchglass.cli.run_contents import head_of
@@ -74,8 +74,8 @@ class Residual(nn.Module):
 def watched(path: Path, model: nn.Module, clock: LoadClock | None = None, **settings: Any) -> Hook:
     hook = Hook(path, **{"profiler": {"module_times": True}, "save_interval": 16, "strict": True, **settings})
     if clock is not None:
-        hook.phase_clock = clock.monotonic_ns
-    attach(hook, framework("torch"), model)
+        hook.port.phase_clock = clock.monotonic_ns
+    attach(hook.port, loop("torch"), model)
     return hook
 
 

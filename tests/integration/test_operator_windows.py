@@ -63,7 +63,7 @@ def train(
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     profiler = {"profile_steps": windows, "keep_traces": keep_traces}
     with Hook(run=folder, profiler=profiler, flight_recorder=False, strict=True) as hook:
-        adapter = PyTorchAdapter(hook, discover=False)
+        adapter = PyTorchAdapter(hook.port, discover=False)
         adapter.attach(model)
         for step in range(steps):
             between(step)
@@ -126,7 +126,7 @@ def test_a_forward_that_fails_leaves_no_module_open(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 4), layer)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with Hook(run=tmp_path, profiler={"profile_steps": "3:6"}, strict=True) as hook:
-        PyTorchAdapter(hook, discover=False).attach(model)
+        PyTorchAdapter(hook.port, discover=False).attach(model)
         for _ in range(8):
             layer.fails = True
             with pytest.raises(ArithmeticError):
@@ -209,7 +209,7 @@ def test_a_script_that_updates_by_itself_has_no_windows_for_that_reason(tmp_path
     weight = torch.ones(4, requires_grad=True)
     model = nn.Linear(4, 1)
     with Hook(run=tmp_path, profiler={"profile_steps": ("5:7", "100:105", "0s:300s")}, strict=True) as hook:
-        PyTorchAdapter(hook, discover=False).attach(model)
+        PyTorchAdapter(hook.port, discover=False).attach(model)
         for _ in range(30):
             (model(torch.randn(2, 4)) * weight.sum()).pow(2).mean().backward()
             with torch.no_grad():

@@ -36,7 +36,7 @@ def train(path: Path, **settings: Any) -> tuple[Run, list[int]]:
             optimizer.zero_grad()
             F.cross_entropy(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 0])).backward()
             optimizer.step()
-            intervals.append(hook.plan.budget.spacing(number + 1))
+            intervals.append(hook.port.plan.budget.spacing(number + 1))
         over.set()
     return open_run(path), intervals
 

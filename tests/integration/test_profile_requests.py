@@ -33,7 +33,7 @@ def train(folder: Path, between: Between = lambda hook, step: None, steps: int =
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with Hook(run=folder, flight_recorder=False, strict=True, **settings) as hook:
-        adapter = PyTorchAdapter(hook, discover=False)
+        adapter = PyTorchAdapter(hook.port, discover=False)
         adapter.attach(model)
         for step in range(steps):
             between(hook, step)
@@ -54,10 +54,10 @@ class Asking:
         if step != self.at:
             return
         hook.flush()
-        run = until(lambda: open_run(hook.config.run), despite=(MissingFileError,))
+        run = until(lambda: open_run(hook.port.config.run), despite=(MissingFileError,))
         run.wait_for_steps(step - 2)
         self.requests.append(run.profile(self.steps, **self.more))
-        until(lambda: hook.changes.pending)
+        until(lambda: hook.port.changes.pending)
 
     @property
     def request(self) -> ProfileRequest[Operators]:
@@ -68,7 +68,7 @@ def test_a_script_that_updates_by_itself_refuses_within_some_steps(tmp_path: Pat
     asking, refused = Asking(), []
     model = nn.Linear(4, 1)
     with Hook(run=tmp_path / "run", flight_recorder=False, strict=True) as hook:
-        PyTorchAdapter(hook, discover=False).attach(model)
+        PyTorchAdapter(hook.port, discover=False).attach(model)
         for step in range(40):
             asking(hook, step)
             if step == 35:
@@ -193,10 +193,10 @@ class Changing:
     def __call__(self, hook: Hook, step: int) -> None:
         if step in self.changes:
             hook.flush()
-            run = until(lambda: open_run(hook.config.run), despite=(MissingFileError,))
+            run = until(lambda: open_run(hook.port.config.run), despite=(MissingFileError,))
             run.wait_for_steps(step - 2)
             run.change_profiler(**self.changes[step])
-            until(lambda: hook.changes.pending)
+            until(lambda: hook.port.changes.pending)
 
 
 def test_modules_are_timed_between_two_requests_alone(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_run_without_a_sampler_gets_none_by_request(tmp_path: Path) -> None:
         with hook.step(Mode.TRAIN):
             hook.save_scalar("loss", 1.0)
         hook.flush()
-        run = until(lambda: open_run(hook.config.run), despite=(MissingFileError,))
+        run = until(lambda: open_run(hook.port.config.run), despite=(MissingFileError,))
         run.wait_for_steps(0)
         for settings in ({"enabled": True}, {"sample_interval_s": 1.0}):
             with pytest.raises(InvalidValueError, match="has no sampler, which only begins with the run"):

@@ -26,8 +26,8 @@ def test_report_trace_and_changes(s3_location: str) -> None:
     opened: list[int] = []
     profiler = {"profile_steps": "5:7", "keep_traces": True}
     with Hook(run=s3_location, profiler=profiler, flight_recorder=False, strict=True) as hook:
-        PyTorchAdapter(hook, discover=False).attach(model)
-        hook.on_start.append(lambda attempt: opened.append(attempt))
+        PyTorchAdapter(hook.port, discover=False).attach(model)
+        hook.port.on_start.append(lambda attempt: opened.append(attempt))
         for step in range(12):
             optimizer.zero_grad()
             model(torch.ones(2, 4)).mean().backward()

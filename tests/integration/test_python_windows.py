@@ -56,7 +56,7 @@ def train(
     model = nn.Sequential(nn.Linear(4, 8), Burn(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with Hook(run=folder, profiler=ProfilerConfig(**profiler), flight_recorder=False, strict=True) as hook:
-        PyTorchAdapter(hook, discover=False).attach(model)
+        PyTorchAdapter(hook.port, discover=False).attach(model)
         for step in range(steps):
             between(step)
             optimizer.zero_grad()

@@ -270,7 +270,7 @@ WATCHED = """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
     hook = watchglass.watch(model, runs={runs!r}, rules="default", stop_on="error", strict=True)
-    print(hook.config.run, flush=True)
+    print(hook.port.config.run, flush=True)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for step in range(100_000):
         inputs = torch.randn(16, 8)

@@ -135,7 +135,7 @@ def attempt(
     # Weights can be matched at captured steps only.
     with watching_within(PLENTY, training.model, run, **settings) as hook:
         if coming is not None:
-            hook.resumption.settle_later(coming, "optimizer")
+            hook.port.resumption.settle_later(coming, "optimizer")
         for left in reversed(range(count)):
             found.append(training.step())
             if left == LEFT - SAVED:

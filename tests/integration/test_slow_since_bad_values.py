@@ -41,8 +41,8 @@ def judged(run: Path, pauses: Callable[[int], bool]) -> Verdict:
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
     clock = Now()
     with Hook(run, strict=True, profiler=True, **{**capture_for(RULES), "save_interval": 1}) as hook:
-        hook.phase_clock = clock.monotonic_ns
-        PyTorchAdapter(hook, discover=True)
+        hook.port.phase_clock = clock.monotonic_ns
+        PyTorchAdapter(hook.port, discover=True)
         for step in range(STEPS):
             inputs, labels = batch()
             clock.advance(STEP_S)

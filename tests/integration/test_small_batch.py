@@ -44,8 +44,8 @@ def judged(run: Path, samples: int, *, wrong: float, steps: int = 240) -> list[D
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     optimizer.register_step_pre_hook(lambda *_: clock.advance(UPDATE_S))
     with Hook(run, strict=True, profiler=True, **{**capture_for(RULES), "save_interval": 4}) as hook:
-        hook.phase_clock = clock.monotonic_ns
-        PyTorchAdapter(hook, discover=True)
+        hook.port.phase_clock = clock.monotonic_ns
+        PyTorchAdapter(hook.port, discover=True)
         for _ in range(steps):
             words, classes = texts(samples, wrong=wrong)
             optimizer.zero_grad()

@@ -108,7 +108,7 @@ def watched(path: Path, clock: FakeClock | None = None, hook: type[Hook] = Hook,
     made = hook(path, profiler=profiler, save_interval=16, strict=True)
     if clock is not None:
         made.phase_clock = clock.monotonic_ns
-    PyTorchAdapter(made, discover=True)
+    PyTorchAdapter(made.port, discover=True)
     return made
 
 

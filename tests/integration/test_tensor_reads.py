@@ -31,7 +31,7 @@ def trained(
     model = nn.Linear(4, 2)
     updater = optimizer(model.parameters(), lr=0.1)
     with Hook(path, profiler=True, strict=True, **{"save_interval": 1, "facts": ("tensor_reads",), **settings}) as hook:
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
         for number in range(steps):
             updater.zero_grad()
             loss = F.cross_entropy(model(torch.randn(8, 4)), torch.zeros(8, dtype=torch.long))

@@ -34,7 +34,7 @@ def test_other_settings_hold_at_once_also_on_the_fast_path(run_path: Path) -> No
     with watchglass.watch(model, run=run_path, save_interval=1000, strict=True) as hook:
         for number in range(60):
             if number == 40:
-                adapter = PyTorchAdapter.of(hook)
+                adapter = PyTorchAdapter.of(hook.port)
                 assert adapter is not None
                 assert adapter.fast_path.on
                 assert watchglass.watch(model, save_interval=10) is hook
@@ -108,9 +108,9 @@ def test_what_watching_has_cost_is_not_forgotten_with_the_settings(run_path: Pat
     model = nn.Linear(4, 3)
     with watchglass.watch(model, run=run_path, save_interval=5, strict=True) as hook:
         train(model, 20)
-        before = hook.cost.report()
+        before = hook.port.cost.report()
         watchglass.watch(model, save_interval=7)
-        after = hook.cost.report()
+        after = hook.port.cost.report()
     assert before["callback_ns"] > 0
     assert before["train_ns"] > 0
     # The step that was open may have ended since.

@@ -5,20 +5,16 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.capture.frameworks import (
-        FRAMEWORKS as FRAMEWORKS,
-        Entry as Entry,
-        Framework as Framework,
-        Numbers as Numbers,
-        attach as attach,
-        framework as framework,
-        owner_of as owner_of,
-    )
+    from watchglass.capture.arrays import Arrays as Arrays, Numbers as Numbers
+    from watchglass.capture.frameworks import FRAMEWORKS as FRAMEWORKS, Entry as Entry
     from watchglass.capture.hook import Hook as Hook
+    from watchglass.capture.loops import Loop as Loop, attach as attach, loop as loop, loop_of as loop_of
+    from watchglass.capture.modules import Modules as Modules
+    from watchglass.capture.phase_source import PhaseSource as PhaseSource, record_phases as record_phases
+    from watchglass.capture.port import Port as Port
     from watchglass.capture.process_failure import failure_from as failure_from, report_uncaught as report_uncaught
     from watchglass.capture.step_phases import (
         AFTER_BACKWARD as AFTER_BACKWARD,
-        PhaseSource as PhaseSource,
         StepPhases as StepPhases,
     )
 

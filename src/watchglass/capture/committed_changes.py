@@ -5,22 +5,20 @@ The recorder's thread adds them as it hears of them. The training thread applies
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from watchglass.control import Commit, ProfileWindow, Stop
 from watchglass.records import Fact, WindowRefusal
-
-if TYPE_CHECKING:
-    from watchglass.capture.hook import Hook
 
 
 class CommittedChanges:
     """The changes that are committed and not applied yet. A stop stays: no TRAIN step begins after it.
 
     Args:
-        hook: Gets the facts, and settings that change.
+        add_fact: Records a fact of the process.
+        change_settings: Changes settings of the profiler.
+        profiles: Returns whether the profiler may record.
 
     Attributes:
         pending: These changes, oldest first.
@@ -28,8 +26,13 @@ class CommittedChanges:
             in the training thread, until one returns True.
     """
 
-    def __init__(self, hook: Hook) -> None:
-        self._hook = hook
+    def __init__(
+        self,
+        add_fact: Callable[[Fact], None],
+        change_settings: Callable[[Mapping[str, Any]], None],
+        profiles: Callable[[], bool],
+    ) -> None:
+        self._add_fact, self._change_settings, self._profiles = add_fact, change_settings, profiles
         self.pending: list[Commit] = []
         self.on_window: list[Callable[[str, range, int], bool]] = []
 
@@ -60,21 +63,13 @@ class CommittedChanges:
             if commit.change.steps:
                 self._request_window(commit, commit.change)
 
-    def _change_settings(self, settings: Mapping[str, Any]) -> None:
-        hook = self._hook
-        profiler = dataclasses.replace(hook.config.profiler, **settings)
-        hook.config = dataclasses.replace(hook.config, profiler=profiler)
-        for callback in hook.on_configured:
-            hook.guard.call(callback)
-        hook.add_fact(Fact("profiler_changed", -1, "control", {**settings, "step": hook.clock.next_train_step}))
-
     def _request_window(self, commit: Commit, window: ProfileWindow) -> None:
         """Give a request to the profiler that takes it; refuse it if none does."""
         steps = range(commit.at_step, commit.at_step + window.steps)
-        off = self._hook.config.profiler.enabled is False
+        off = not self._profiles()
         if not off and any(take(window.profile, steps, commit.number) for take in self.on_window):
             return
         reason = "only training steps of PyTorch are profiled"
         if off:
             reason = "the profiler is off, by --no-profiler, profiler=False or watchglass profile --off"
-        self._hook.add_fact(WindowRefusal(steps.start, steps.stop, reason, commit.number).to_fact(window.profile))
+        self._add_fact(WindowRefusal(steps.start, steps.stop, reason, commit.number).to_fact(window.profile))

@@ -8,19 +8,16 @@ import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from watchglass.capture.guard import harmless
-from watchglass.capture.process_failure import exit_text, keep_interrupt, report, uncaught
+from watchglass.capture.port import Port
+from watchglass.capture.process_failure import exit_text, failure_from, keep_interrupt, report, uncaught
 
-if TYPE_CHECKING:
-    from watchglass.capture.hook import Hook
-
-
-_watchers: list[Hook] = []
+_watchers: list[Port] = []
 
 
-def close_at_exit(watcher: Hook, register: Callable[[Callable[[], None]], object] = atexit.register) -> None:
+def close_at_exit(watcher: Port, register: Callable[[Callable[[], None]], object] = atexit.register) -> None:
     """Close a watcher when the process ends, also in a child of multiprocessing, which runs no ``atexit``."""
     _watchers.append(watcher)
     exit_text.open()
@@ -34,29 +31,34 @@ def close_at_exit(watcher: Hook, register: Callable[[Callable[[], None]], object
     multiprocessing.util.register_after_fork(watcher, harmless(_close_with_child))
 
 
-def _close_with_child(watcher: Hook) -> None:
+def _close_with_child(watcher: Port) -> None:
     finalizer = multiprocessing.util.Finalize(watcher, harmless(_end_of_child), (watcher,), exitpriority=100)
     watcher.on_close.append(finalizer.cancel)
 
 
-def _end(watcher: Hook) -> None:
+def _end(watcher: Port) -> None:
     error = uncaught()
     try:
-        watcher.__exit__(None, error, getattr(sys, "last_traceback", None))
+        _close(watcher, error, getattr(sys, "last_traceback", None))
     except KeyboardInterrupt:
-        watcher.active = False  # a second Ctrl-C: what is not written yet can be recovered
+        watcher.guard.active = False  # a second Ctrl-C: what is not written yet can be recovered
     finally:
         keep_interrupt(error)
 
 
-def _end_of_child(watcher: Hook) -> None:
+def _end_of_child(watcher: Port) -> None:
     # multiprocessing finalizes while the exception is on its way, and prints it afterwards.
     error = sys.exc_info()[1]
     report(error, trains=watcher.started)
-    watcher.__exit__(None, error, None)
+    _close(watcher, error, None)
 
 
-def _forget(watcher: Hook, end: Callable[[], None]) -> None:
+def _close(watcher: Port, error: BaseException | None, trace: Any) -> None:
+    failure = failure_from(error, trace)
+    watcher.close("failed" if failure is not None else None, failure)
+
+
+def _forget(watcher: Port, end: Callable[[], None]) -> None:
     atexit.unregister(end)
     if watcher in _watchers:
         _watchers.remove(watcher)

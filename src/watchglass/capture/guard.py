@@ -12,10 +12,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from watchglass.capture.hook import Hook
+from watchglass.capture.cost import Cost
 
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
 
@@ -24,9 +23,9 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 def fault_everywhere(error: Exception, where: Callable[..., Any]) -> bool:
-    """A part that all hooks share has failed: turn each hook off; returns False.
+    """A part that all captures share has failed: end each capture; returns False.
 
-    A closed hook is skipped, even a strict one. A strict hook raises once the others are off.
+    A closed one is skipped, even if it is strict. A strict one raises once the others are off.
     """
     strict = False
     for guard in list(_guards):
@@ -37,7 +36,7 @@ def fault_everywhere(error: Exception, where: Callable[..., Any]) -> bool:
 
 
 def harmless(callback: _Callback) -> _Callback:
-    """``callback`` of a part that all hooks share; it raises only :class:`~watchglass.errors.TrainingStopped`."""
+    """``callback`` of a part that all captures share; it raises only :class:`~watchglass.errors.TrainingStopped`."""
 
     @functools.wraps(callback)
     def run(*args: Any) -> Any:
@@ -64,16 +63,23 @@ class Guard:
     """Runs callbacks in the training process; of their exceptions only ``TrainingStopped`` passes.
 
     Args:
-        hook: Owner of the callbacks; gets their faults and their cost.
+        cost: Gets the time of the callbacks.
+        on_fault: Called once with the fault that ends the capture, and the name of the callback.
+        strict: Whether a fault is raised.
 
     Attributes:
+        active: Whether callbacks run; false after a fault and after the end of the capture.
+        broken: Whether a fault has ended the capture.
+        strict: Whether a fault is raised.
         thread: Identity of the training thread: the one that has made the guard, unless another one enters.
         waiting: The training thread waits for other threads that do its work: their calls count as its calls.
     """
 
-    def __init__(self, hook: Hook) -> None:
-        self._hook = hook
+    def __init__(self, cost: Cost, on_fault: Callable[[Exception, str], None], *, strict: bool) -> None:
+        self._cost, self._on_fault = cost, on_fault
+        self.active, self.broken, self.strict = True, False, strict
         self._busy = self._suspended = False
+        self._undo: list[Callable[[], object]] = []
         self.thread = threading.get_ident()
         self.waiting = False
         _guards.add(self)
@@ -90,14 +96,14 @@ class Guard:
             unless: Whether to do nothing now, called first: a compiler that reads the code must not get further.
         """
         # Bound here: this runs many times in every step.
-        thread, hook, cost = threading.get_ident, self._hook, self._hook.cost
+        thread, cost = threading.get_ident, self._cost
         now_ns = cost.now_ns
 
         @functools.wraps(callback)
         def run(*args: Any) -> Any:
             if unless is not None and unless():
                 return None
-            if self._busy or not hook.active or (thread() != self.thread and not self.is_lent):
+            if self._busy or not self.active or (thread() != self.thread and not self.is_lent):
                 return None
             self._busy = True
             started = now_ns()
@@ -127,15 +133,14 @@ class Guard:
             unless: As of :meth:`guarded`.
             leaves: Whether hooks may be removed here, after a fault: not where PyTorch is going through them.
         """
-        hook = self._hook
 
         # Not with functools.wraps: some are made at every step.
         def run(*args: Any) -> Any:
             if unless is not None and unless():
                 return None
-            if not hook.active:
+            if not self.active:
                 if leaves:
-                    hook.detach_if_broken()
+                    self.detach_if_broken()
                 return None
             try:
                 return callback(*args)
@@ -153,22 +158,46 @@ class Guard:
         """
         return self.waiting and not _is_of_the_script(threading.get_ident())
 
-    def fault(self, error: Exception, where: Callable[..., Any]) -> None:
-        """A callback has raised: the hook takes the fault, and raises it only where it is strict.
+    def fault(self, error: Exception, where: Callable[..., Any] | str) -> None:
+        """A callback has raised: end the capture; raise only if strict.
 
         Args:
             error: The exception.
-            where: The callback.
+            where: The callback, or a name of the work.
         """
-        self._hook.fault(error, name_of(where))
+        if self.strict:
+            raise error
+        if not self.broken:
+            self.active, self.broken = False, True
+            self._on_fault(error, where if isinstance(where, str) else name_of(where))
 
     def fault_shared(self, error: Exception, where: Callable[..., Any]) -> bool:
-        """A shared part has raised; returns whether to raise it: this hook watches and is strict."""
-        hook = self._hook
-        if not hook.active or hook.config.strict:
-            return hook.active
+        """A shared part has raised; returns whether to raise it: this guard is active and strict."""
+        if not self.active or self.strict:
+            return self.active
         self.fault(error, where)
         return False
+
+    def detach_with(self, undo: Callable[[], object]) -> None:
+        """Call ``undo`` when the capture detaches."""
+        self._undo.append(undo)
+
+    def detach(self) -> None:
+        """Undo what was put into frameworks, the last one first."""
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except Exception as error:  # the others must be undone too
+                self.fault(error, "detaching")
+
+    def detach_if_broken(self) -> bool:
+        """Detach after a fault, from where that is safe; returns whether there was one.
+
+        Not called during a fault: PyTorch may be iterating over the hooks that this removes.
+        """
+        if self.broken:
+            self.detach()
+        return self.broken
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of capture for a script: guarded, or plainly inside a callback, which is guarded already."""

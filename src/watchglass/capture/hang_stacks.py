@@ -12,12 +12,10 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from watchglass.capture.port import Port
 from watchglass.records import Fact
-
-if TYPE_CHECKING:
-    from watchglass.capture.hook import Hook
 
 #: Frames of a thread, the innermost ones, and threads that are recorded.
 _MOST_FRAMES, _MOST_THREADS = 32, 16
@@ -30,7 +28,7 @@ class HangStacks:
     """Records stacks after a silence, and again each time that it has doubled.
 
     Args:
-        hook: Gets the facts; the thread that makes this object trains.
+        port: Gets the facts; the thread that makes this object trains.
         after_s: Seconds without a step before the first stacks. The silence must also be twice as long as the longest
             time between two steps so far.
         now_s: Monotonic clock in seconds.
@@ -39,22 +37,22 @@ class HangStacks:
 
     def __init__(
         self,
-        hook: Hook,
+        port: Port,
         *,
         after_s: float,
         now_s: Callable[[], float] = time.monotonic,
         frames: Callable[[], Mapping[int, types.FrameType]] = sys._current_frames,
     ) -> None:
-        self._hook, self._after_s, self._now_s, self._frames = hook, after_s, now_s, frames
+        self._port, self._after_s, self._now_s, self._frames = port, after_s, now_s, frames
         self._step = -1
         self._since_s = now_s()
         self._longest_s = self._due_s = 0.0
         self._left = _MOST
-        hook.on_look.append(self.look)
+        port.on_look.append(self.look)
 
     def look(self) -> None:
         """Record stacks if they are due. On the recorder's thread."""
-        now_s, step = self._now_s(), self._hook.clock.last_step
+        now_s, step = self._now_s(), self._port.clock.last_step
         silent_s = now_s - self._since_s
         if step != self._step:
             self._longest_s = max(self._longest_s, silent_s) if self._step >= 0 else 0.0
@@ -64,12 +62,12 @@ class HangStacks:
             self._left -= 1
             self._due_s = 2 * silent_s
             data = {"step": step, "seconds": round(silent_s, 3), "threads": self._threads()}
-            self._hook.add_fact(Fact("stacks", -1, "recorder", data))
+            self._port.add_fact(Fact("stacks", -1, "recorder", data))
 
     def _threads(self) -> list[dict[str, Any]]:
         """The thread that trains, then the others."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        training = self._hook.guard.thread
+        training = self._port.guard.thread
         found = sorted(self._frames().items(), key=lambda each: (each[0] != training, each[0]))
         return [
             {"name": names.get(ident, str(ident)), "trains": ident == training, "frames": _described(frame)}

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from watchglass.capture.exit_text import ExitText
-from watchglass.capture.frameworks import crashed
+from watchglass.capture.modules import crashed
 from watchglass.config import environment
 from watchglass.errors import TrainingStopped
 from watchglass.records import Failure

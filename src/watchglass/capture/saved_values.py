@@ -6,54 +6,62 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.capture.arrays import Numbers, arrays_of
 from watchglass.capture.deferred_values import DeferredNumbers
-from watchglass.capture.frameworks import Numbers, reader_of
+from watchglass.capture.pending_records import PendingRecords
+from watchglass.capture.plan import Plan
+from watchglass.capture.tensor_ids import TensorIds
 from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.record import Captured, Readback
 from watchglass.records import Role, TensorInfo
 from watchglass.stats import exact_reduction, histograms_of, of_array
 from watchglass.store import RawTensor
 
-if TYPE_CHECKING:
-    from watchglass.capture.hook import Hook
-
 _log = logging.getLogger("watchglass")
 
 
 class SavedValues:
-    """Records the numbers and tensors that a script saves through its hook."""
+    """Records the numbers and tensors that a script, or an adapter, saves.
 
-    def __init__(self, hook: Hook) -> None:
-        self._hook = hook
+    Args:
+        plan: What is kept of them.
+        ids: Their numbers.
+        pending: The records that they belong to.
+    """
+
+    def __init__(self, plan: Plan, ids: TensorIds, pending: PendingRecords) -> None:
+        self._plan, self._ids, self._pending = plan, ids, pending
         # Names of values that are not numbers: each is reported once.
         self._refused: set[str] = set()
 
     def save_scalar(self, name: str, value: Any, collection: str | None) -> None:
-        """Record one number, see :meth:`Hook.save_scalar`."""
+        """Record one number; see ``Hook.save_scalar``."""
         number = self._read(name, value, number_of, "save_scalar needs a number")
         if number is None:
             return
         role, tags = role_of(collection, Role.METRIC), tuple(filter(None, (collection,)))
         info = functools.partial(TensorInfo, 0, name, role, dtype="float64", collections=tags)
-        self._hook.saved_records().saved.append((self._hook.tensor_id(name, info), 1.0, number))
+        self._pending.saved().saved.append((self._ids.of(name, info), 1.0, number))
 
     def save_tensor(self, name: str, value: Any, collection: str | None) -> None:
-        """Record statistics of a tensor, and what else the plan keeps of it, see :meth:`Hook.save_tensor`."""
+        """Record statistics of a tensor, and what else the plan keeps of it; see ``Hook.save_tensor``."""
         role, tags = role_of(collection, Role.CUSTOM), tuple(filter(None, (collection,)))
-        keep = self._hook.plan.keep_saved(name, tags, role)
+        keep = self._plan.keep_saved(name, tags, role)
         if keep is None:
             return
-        numbers = self._read(name, value, numbers_of, "save_tensor needs an array of numbers")
+        numbers = self._read(
+            name, value, lambda value: arrays_of(value).read(value), "save_tensor needs an array of numbers"
+        )
         if numbers is None:
             return
         elements = numbers.elements
-        tensor_id = self._hook.tensor_id(name, lambda: self._described(name, numbers, role, tags))
-        records = self._hook.saved_records()
+        tensor_id = self._ids.of(name, lambda: self._described(name, numbers, role, tags))
+        records = self._pending.saved()
         rows, histograms = computed(elements, lambda array: of_array(array)[None]), None
         if keep.histogram and not numbers.is_complex:
             histograms = computed(elements, lambda array: histograms_of([array]))
@@ -68,7 +76,7 @@ class SavedValues:
             records.facts.append(("shape", "save_tensor", {"tensor": name, "shape": list(numbers.shape)}))
 
     def _described(self, name: str, numbers: Numbers, role: Role, tags: tuple[str, ...]) -> TensorInfo:
-        collections = self._hook.plan.collections_of(name, role, tags=tags)
+        collections = self._plan.collections_of(name, role, tags=tags)
         trainable = True if role in (Role.WEIGHT, Role.BIAS) else None
         return TensorInfo(
             0, name, role, shape=numbers.shape, dtype=numbers.dtype, trainable=trainable, collections=collections
@@ -86,10 +94,9 @@ class SavedValues:
 
 def number_of(value: Any) -> Any:
     """A value as a float, or a readback for a value on a device; None where it may not be read now."""
-    reader = reader_of(value)
-    if reader is None:
+    if isinstance(value, (float, int)):
         return float(value)
-    numbers = reader.read(value)
+    numbers = arrays_of(value).read(value)
     if numbers is None:
         return None
     if numbers.is_complex or math.prod(numbers.shape) != 1:
@@ -97,19 +104,8 @@ def number_of(value: Any) -> Any:
     return computed(numbers.elements, lambda array: float(array.reshape(())))
 
 
-def numbers_of(value: Any) -> Numbers | None:
-    """A value as numbers; None where it may not be read now.
-
-    Raises:
-        Exception: The value holds no numbers.
-    """
-    reader = reader_of(value)
-    if reader is not None:
-        return reader.read(value)
-    array = np.asarray(value)
-    if array.dtype.kind not in "biufc":
-        raise ValueError("not numbers")
-    return Numbers(array.shape, str(array.dtype), array, array.dtype.kind == "c")
+def _numbers_of(value: Any) -> Numbers | None:
+    return arrays_of(value).read(value)
 
 
 def computed(elements: NDArray[Any] | Readback, make: Callable[[NDArray[Any]], Any]) -> Any:

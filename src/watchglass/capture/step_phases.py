@@ -1,20 +1,12 @@
-"""Divides the time of the training thread among the phases of its steps.
-
-:class:`PhaseSource` is the contract of what shows where phases begin: one member for each framework.
-"""
+"""Divides the time of the training thread among the phases of its steps."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import TYPE_CHECKING, ClassVar
 
 from watchglass.record import CapturedRecords
 from watchglass.records import StepPhase
-
-if TYPE_CHECKING:
-    from watchglass.capture.hook import Hook
 
 # Plain numbers: this runs in every step, and looking up a member of an enumeration costs more than comparing it.
 DATA, PREPARE, COPY, FORWARD, BACKWARD, UPDATE, OTHER = (int(phase) for phase in StepPhase)
@@ -112,25 +104,3 @@ class StepPhases:
         records.phases.append(phases)
         self.hand_over(records)
         return now_ns
-
-
-class PhaseSource(ABC):
-    """Shows where the phases of the steps of one framework begin.
-
-    An adapter gives it to :meth:`Hook.record_phases`, which asks for marks only if the configuration records phases.
-    Time without a mark is OTHER. A source of COPY calls ``phases.copied`` as a copy ends. The clock of the steps ends
-    the phases of a step as the step ends.
-    ``watchglass.testing.PhaseSuite`` has the tests that each source must pass.
-    """
-
-    #: The phases that it marks. Time of the others is part of those that it marks before them, or OTHER.
-    phases: ClassVar[frozenset[StepPhase]]
-
-    @abstractmethod
-    def attach(self, hook: Hook, phases: StepPhases) -> None:
-        """Call ``phases.begin(phase)`` from now on, in the training thread, where a phase begins.
-
-        Args:
-            hook: Its guard runs the callbacks; ``hook.detach_with`` undoes what is put into the framework.
-            phases: Gets the marks. :data:`AFTER_BACKWARD` stands for UPDATE if the step ends next, and else for OTHER.
-        """

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from watchglass.capture.window_profiler import WindowProfiler
 from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange
-from watchglass.records import WindowCost, WindowFrame, WindowRefusal
-
-if TYPE_CHECKING:
-    from watchglass.capture.hook import Hook
+from watchglass.records import Fact, WindowCost, WindowFrame, WindowRefusal
 
 #: Steps after which a requested window is refused if no optimizer has stepped meanwhile: house.
 _PATIENCE_STEPS = 16
@@ -130,12 +128,12 @@ class WindowFacts:
     The training thread adds windows that are over, and the recorder's thread reads them. A window is read once.
 
     Args:
-        hook: Gets the facts.
+        add_fact: Records a fact of the process.
         profiler: Recorded them.
     """
 
-    def __init__(self, hook: Hook, profiler: WindowProfiler) -> None:
-        self._hook, self._profiler = hook, profiler
+    def __init__(self, add_fact: Callable[[Fact], None], profiler: WindowProfiler) -> None:
+        self._add_fact, self._profiler = add_fact, profiler
         self._unread: deque[OpenWindow] = deque()
         self._reading = threading.Lock()
 
@@ -157,7 +155,7 @@ class WindowFacts:
                         fact = self._profiler.result(window.recording, window.frame, writes=writes)
                     finally:
                         self._profiler.free(window.recording)
-                    self._hook.add_fact(fact)
+                    self._add_fact(fact)
                 except Exception as error:
                     self.refuse(window.due, f"its events were not read: {type(error).__name__}: {error}")
                 self._unread.popleft()
@@ -167,4 +165,4 @@ class WindowFacts:
         steps = window.range
         first, end = (-1, -1) if steps.timed else (int(steps.start), int(steps.stop))
         refusal = WindowRefusal(first, end, reason, window.request, str(steps))
-        self._hook.add_fact(refusal.to_fact(self._profiler.kind))
+        self._add_fact(refusal.to_fact(self._profiler.kind))

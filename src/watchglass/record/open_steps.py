@@ -229,7 +229,7 @@ class OpenStep:
         start_ns: Worker's monotonic clock when it began.
         due: Whether statistics are to be captured at it.
         updated: Whether an optimizer has changed parameters in it.
-        by_hand: Whether it lasts until the script ends it.
+        by_hand: Whether it lasts until the script ends it, or the loop that drives.
         paused: Whether it was due, and is not until its update, because no backward runs through its many forwards.
         model: Number of the model that it trains or evaluates.
         queued_bytes: Its size in the recorder's queue in addition to its raw tensors.

@@ -141,12 +141,12 @@ class StepClock:
                 return forward
             self._hold_evaluation()
         step = self.train
-        if step is not None and step.updated:
+        if step is not None and step.updated and not step.by_hand:
             self.close_train()
             step = None
         forward = begun or Forward(now, training, model, grad=grad)
         if not grad:
-            if step is not None and step.forwards and all(other.model != model for other in step.forwards):
+            if step is not None and (step.by_hand or self._helps(model, step)):
                 forward.helps, forward.records = True, step.records
             else:
                 self._open_evaluation(forward)
@@ -198,7 +198,7 @@ class StepClock:
         """An optimizer is about to change parameters; returns the TRAIN step this belongs to."""
         self._close_evaluation()
         self._phase.clear()
-        if self.train is not None and optimizer in self.train.optimizers:
+        if self.train is not None and optimizer in self.train.optimizers and not self.train.by_hand:
             self.close_train()
         step = self.train or self._open_train(self.now_ns())
         step.optimizers.add(optimizer)
@@ -217,7 +217,9 @@ class StepClock:
         if mode is Mode.TRAIN or (self.train is not None and self.train.updated):
             self.close_train()
         if mode is Mode.TRAIN:
-            return self._open_train(self.now_ns())
+            step = self._open_train(self.now_ns())
+            step.by_hand = True
+            return step
         # A TRAIN step that has not updated yet continues after an evaluation inside it.
         self.evaluation = self._open(mode, self.now_ns(), self.next_train_step - 1)
         self.evaluation.by_hand = True
@@ -257,7 +259,7 @@ class StepClock:
             return
         trained = [forward for forward in forwards if forward.backpropagated]
         left = [forward for forward in forwards if not forward.backpropagated]
-        if step.updated and not trained:
+        if step.by_hand or (step.updated and not trained):
             # Gradients came without a backward, for example from torch.func, and still belong to these forwards.
             trained, left = forwards, []
         own = step.models | {forward.model for forward in trained}
@@ -283,6 +285,11 @@ class StepClock:
             step.records.absorb(more)
         step.forwards = []
         self._emit(step)
+
+    @staticmethod
+    def _helps(model: int, step: OpenStep) -> bool:
+        """Whether a call of a model without gradients is a part of a step of other models."""
+        return bool(step.forwards) and all(other.model != model for other in step.forwards)
 
     def _end(self, step: OpenStep) -> None:
         if self.end_phases is None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from watchglass.capture import Framework, Hook, attach, framework, report_uncaught
+from watchglass.capture import Hook, Loop, attach, loop, report_uncaught
 from watchglass.config import SessionConfig, environment
 
 _log = logging.getLogger("watchglass")
@@ -29,37 +29,37 @@ def set_current(hook: Hook) -> None:
     """Make ``hook`` the one that :func:`save_scalar` and :func:`save_tensor` write to."""
     global _current
     _current = hook
-    hook.on_close.append(functools.partial(_forget, hook))
+    hook.port.on_close.append(functools.partial(_forget, hook))
 
 
 def _forget(hook: Hook) -> None:
     global _current, _launched, _trained, _early_backwards
     _trained = _trained or hook.started
-    _early_backwards += hook.early_backwards
+    _early_backwards += hook.port.early_backwards
     if _current is hook:
         _current = None
     # A hook that was stopped or failed gets no successor.
-    if _launched is hook and not (hook.changes.stopping or hook.broken):
+    if _launched is hook and not (hook.port.changes.stopping or hook.port.guard.broken):
         _launched = None
 
 
-def hook_of_launch(launch: SessionConfig, owner: Framework, settings: Mapping[str, Any]) -> Hook:
+def hook_of_launch(launch: SessionConfig, driver: Loop, settings: Mapping[str, Any]) -> Hook:
     """The hook of this process in the run of its launcher, created on first use.
 
     Args:
         launch: The configuration of the launcher.
-        owner: The framework of the watched models, whose default collections are recorded.
+        driver: The loop, whose default collections are recorded.
         settings: The settings of the script.
     """
     global _launched
-    hook = _launched if _launched is not None and _launched.config.run == launch.run else None
-    config = launch if hook is None else hook.config
+    hook = _launched if _launched is not None and _launched.port.config.run == launch.run else None
+    config = launch if hook is None else hook.port.config
     names = {each.name for each in config.collections}
-    kept = (*config.collections, *(each for each in owner.collections if each.name not in names))
+    kept = (*config.collections, *(each for each in driver.collections if each.name not in names))
     config = replace(config, collections=kept).with_settings(settings)
     if hook is not None:
-        if config != hook.config:
-            hook.reconfigure(config)
+        if config != hook.port.config:
+            hook.port.reconfigure(config)
         return hook
     hook = _launched = Hook(config=config)
     set_current(hook)
@@ -81,13 +81,13 @@ def on_framework_imported(name: str, begun_s: float | None = None) -> None:
         launch = SessionConfig.from_env()
         if launch is None:
             return
-        owner = framework(name)
-        hook = hook_of_launch(launch, owner, {})
+        driver = loop(name)
+        hook = hook_of_launch(launch, driver, {})
         if not hook.active:
             return
-        attach(hook, owner)
+        attach(hook.port, driver)
         if begun_s is not None:
-            hook.cost.began(int((time.perf_counter() - begun_s) * 1e9))
+            hook.port.cost.began(int((time.perf_counter() - begun_s) * 1e9))
     except Exception as error:
         if environment.strict():
             raise

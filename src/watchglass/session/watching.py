@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watchglass.capture import FRAMEWORKS, Framework, Hook, attach, framework, owner_of
+from watchglass.capture import FRAMEWORKS, Hook, Loop, Port, attach, loop, loop_of
 from watchglass.config import (
     DEFAULT_COLLECTIONS,
     DEFAULT_RUNS,
@@ -87,8 +87,8 @@ def watch(
         RunExistsError: A training process of another launch writes ``run`` now.
         UnknownNameError: A rule or an action that does not exist.
     """
-    owner = owner_of(model)
-    if owner is None:
+    driver = loop_of(model)
+    if driver is None:
         raise InvalidValueError(
             f"watch needs a model of an imported framework, such as torch.nn.Module, but got {type(model).__name__}; "
             "for boosted trees use xgboost_callback, for other training loops use Hook"
@@ -101,16 +101,16 @@ def watch(
         if launch is None:
             _warn_of_ignored(watching)
         if settings:
-            hook.reconfigure(hook.config.with_settings(settings))
-    elif launch is not None and not FRAMEWORKS[owner.name].discovers and not environment.disabled():
-        hook = hook_of_launch(launch, owner, settings)
+            hook.port.reconfigure(hook.port.config.with_settings(settings))
+    elif launch is not None and not FRAMEWORKS[driver.name].discovers and not environment.disabled():
+        hook = hook_of_launch(launch, driver, settings)
     else:
-        call = _WatchCall(owner, run=run, **watching, **settings)
-        if hook is not None and absolute(call.run) == absolute(hook.config.run):
+        call = _WatchCall(driver, run=run, **watching, **settings)
+        if hook is not None and absolute(call.run) == absolute(hook.port.config.run):
             hook.close()  # a cell that is run again: its run ends with its verdict, and continues as a new attempt
         hook = call.begin(_default_run(runs))
     if hook.active:
-        attach(hook, owner, model)
+        attach(hook.port, driver, model)
     return hook
 
 
@@ -144,21 +144,21 @@ def xgboost_callback(
     """
     with importing("xgboost_callback needs XGBoost", "xgboost"):
         from watchglass.capture.xgboost import XGBoostCallback
-    owner = framework("xgboost")
-    call = _WatchCall(owner, **watching)
+    driver = loop("xgboost")
+    call = _WatchCall(driver, **watching)
 
-    def begin() -> Hook:
+    def begin() -> Port:
         launch = SessionConfig.from_env()
         if launch is None or environment.disabled():
-            return call.begin(_unused(_default_run(runs)))
-        hook = hook_of_launch(launch, owner, call.settings)
-        if hook.changes.stopping and not hook.active:
+            return call.begin(_unused(_default_run(runs))).port
+        hook = hook_of_launch(launch, driver, call.settings)
+        if hook.port.changes.stopping and not hook.active:
             raise TrainingStopped("the run was stopped")
-        return hook
+        return hook.port
 
-    def end(hook: Hook, status: str | None) -> None:
+    def end(port: Port, status: str | None) -> None:
         if SessionConfig.from_env() is None:  # under a launcher the hook stays open: the script may train again
-            hook.close(status)
+            port.close(status)
 
     return XGBoostCallback(begin, end, train=train, loss=loss)
 
@@ -168,7 +168,7 @@ class _WatchCall:
 
     def __init__(
         self,
-        owner: Framework,
+        driver: Loop,
         *,
         run: str | os.PathLike[str] | None = None,
         rules: str | Iterable[Any] | None = None,
@@ -194,7 +194,7 @@ class _WatchCall:
         file = read_file(found)
         if found is not None:
             _log.info("watchglass: settings from %s", found)
-        kept = owner.collections
+        kept = driver.collections
         default = kept or DEFAULT_COLLECTIONS
         by_rules = capture_of_rules(self._evaluation, file.settings, settings, default=default, always=kept)
         arguments = SettingsLayer(settings, "the arguments of watch", lambda name: f"SessionConfig: {name}")
@@ -215,14 +215,14 @@ class _WatchCall:
             return hook
         if self._evaluation is not None:  # it starts with the first step and ends with the run
             evaluator = WatchedEvaluator(replace(self._evaluation, run=config.run))
-            hook.on_start.append(evaluator.start)
-            hook.on_look.append(evaluator.look)
-            hook.on_close.append(evaluator.finish)
+            hook.port.on_start.append(evaluator.start)
+            hook.port.on_look.append(evaluator.look)
+            hook.port.on_close.append(evaluator.finish)
         if config.profiler.enabled:
             sampler = WatchedSampler(config)
-            hook.on_start.append(sampler.start)
-            hook.on_look.append(sampler.look)
-            hook.on_close.append(sampler.finish)
+            hook.port.on_start.append(sampler.start)
+            hook.port.on_look.append(sampler.look)
+            hook.port.on_close.append(sampler.finish)
         set_current(hook)
         return hook
 

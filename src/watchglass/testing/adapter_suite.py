@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.capture import Hook, attach, owner_of
+from watchglass.capture import Hook, attach, loop_of
 from watchglass.control import Commit, Stop
 from watchglass.errors import TrainingStopped
 from watchglass.records import Mode, ModuleKind
@@ -41,11 +41,8 @@ from watchglass.run import Run, open_run
 
 AfterStep = Callable[[int], None]
 
-#: Methods without injected faults: they are not part of a step, or scripts call them and they use the other methods.
-_NOT_BROKEN = frozenset((
-    "guarded", "detach_with", "detach_if_broken", "close", "fault", "forked", "flush", "step", "save_scalar",
-    "save_tensor",
-))  # fmt: skip
+#: Methods without injected faults: they are not part of a step.
+_NOT_BROKEN = frozenset(("close", "forked", "flush"))
 
 
 class AdapterCase(ABC):
@@ -67,9 +64,9 @@ class AdapterCase(ABC):
 
     def attach(self, hook: Hook) -> None:
         """Watch the model, by the table of frameworks; not called for an unwatched case."""
-        owner = owner_of(self.model)
-        assert owner is not None, f"no framework of the table owns the model {self.model!r}"
-        attach(hook, owner, self.model)
+        driver = loop_of(self.model)
+        assert driver is not None, f"no loop of the table is meant by the model {self.model!r}"
+        attach(hook.port, driver, self.model)
 
     @abstractmethod
     def train(self, steps: int, after_step: AfterStep) -> None:
@@ -195,7 +192,7 @@ class AdapterSuite(ABC):
             case, path = self.case(), tmp_path / str(stop)
             with self.hook(path) as hook, suppress(TrainingStopped):
                 # The recorder's thread calls this when it has seen the evaluator commit a stop.
-                commit = functools.partial(hook.changes.add, Commit(stop, Stop("requested by a test")))
+                commit = functools.partial(hook.port.changes.add, Commit(stop, Stop("requested by a test")))
                 case.attach(hook)
                 if stop == 0:
                     commit()
@@ -252,7 +249,7 @@ class _Breaking:
         self.armed = False
         self.calls: Counter[str] = Counter()
         self._name, self._call = name, call
-        self._places = {"hook": hook, "clock": hook.clock, "plan": hook.plan}
+        self._places = {"port": hook.port, "clock": hook.port.clock, "plan": hook.port.plan}
 
     def __enter__(self) -> _Breaking:
         for place, owner in self._places.items():

@@ -75,7 +75,7 @@ class PhaseSuite(ABC):
         """By a clock that only the loads move, the time of each phase is exactly that of its load."""
         clock = _LoadClock()
         with self.hook(tmp_path / "run") as hook:
-            hook.phase_clock = clock
+            hook.port.phase_clock = clock
             case = self.case(clock.spend)
             case.attach(hook)
             case.train(_STEPS)
@@ -132,7 +132,7 @@ class PhaseSuite(ABC):
         """What was put into the framework is undone."""
         clock = _LoadClock()
         hook = self.hook(tmp_path / "run")
-        hook.phase_clock = clock
+        hook.port.phase_clock = clock
         case = self.case(clock.spend)
         case.attach(hook)
         case.train(3)
@@ -145,7 +145,7 @@ class PhaseSuite(ABC):
         """A loop in a thread of the script beside the training thread delays no step."""
         clock = _LoadClock()
         with _no_garbage_collection(), self.hook(tmp_path / "run") as hook:
-            hook.phase_clock = clock
+            hook.port.phase_clock = clock
             case, other = self.case(clock.spend), self.case(lambda phase: None)
             case.attach(hook)
             case.train(3)
@@ -157,7 +157,7 @@ class PhaseSuite(ABC):
 
     def _train(self, path: Path, clock: _LoadClock, **settings: Any) -> None:
         with self.hook(path, **settings) as hook:
-            hook.phase_clock = clock
+            hook.port.phase_clock = clock
             case = self.case(clock.spend)
             case.attach(hook)
             case.train(_STEPS)

@@ -53,7 +53,7 @@ def call_watched(
         why = failure_from(failure)
         for hook in filter(None, hooks):
             hook.close("failed" if why is not None else None, why)
-    return failure, any(hook.broken for hook in filter(None, hooks))
+    return failure, any(hook.port.guard.broken for hook in filter(None, hooks))
 
 
 @contextmanager

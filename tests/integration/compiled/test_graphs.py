@@ -16,7 +16,8 @@ import watchglass
 from train_twice import EVERYTHING, batch, bits
 from watchglass import Mode, open_run
 from watchglass.capture import Hook
-from watchglass.capture.pytorch import PyTorchAdapter, saving
+from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.capture.pytorch.saving import saved_tensors as saving
 
 
 class Capture:
@@ -92,7 +93,7 @@ def test_nothing_is_read_of_a_step_that_is_captured_and_it_does_not_count(
         hook = None
         if watched and found:
             hook = Hook(tmp_path / "run", **settings)
-            PyTorchAdapter(hook, discover=True)
+            PyTorchAdapter(hook.port, discover=True)
         elif watched:
             hook = watchglass.watch(model, run=tmp_path / "run", **settings)
         losses = []

@@ -183,7 +183,7 @@ def test_an_evaluation_before_the_first_step_has_the_loss_that_training_shows_la
 
 def test_numbers_of_a_model_that_is_never_trained_are_no_losses(tmp_path: Path) -> None:
     hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     model, other = Stack(), Returning(lambda logits, loss: (loss, logits.mean()), by_hand)
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     with torch.no_grad():
@@ -234,7 +234,7 @@ class Smoothed(nn.Module):
 def test_a_loss_that_is_a_module_of_the_script_is_known_by_its_calls(tmp_path: Path, no_grad: bool) -> None:
     seen: list[float] = []
     hook = watchglass.Hook(run=tmp_path / "run", save_interval=100, strict=True)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     model, criterion, metric = Stack(), Smoothed(), Metric()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     for number in ALL:

@@ -52,7 +52,7 @@ class Explosive(nn.Module):
 
 def test_a_model_built_again_after_a_failed_forward_is_found(tmp_path: Path) -> None:
     with watchglass.Hook(tmp_path / "run", strict=True, save_interval=1) as hook:
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
         # As a search for the batch size that fits does it: the first model is never called again, and stays alive.
         failed = Explosive()
         failed.explodes = True
@@ -71,7 +71,7 @@ def test_a_watched_model_inside_another_is_still_a_part_of_it(tmp_path: Path) ->
     inner = network()
     outer = nn.Sequential(inner, nn.Linear(4, 4))
     with watchglass.Hook(tmp_path / "run", strict=True, save_interval=1) as hook:
-        adapter = PyTorchAdapter(hook, discover=False)
+        adapter = PyTorchAdapter(hook.port, discover=False)
         adapter.attach(outer)
         adapter.attach(inner)
         optimizer = torch.optim.SGD(outer.parameters(), 0.1)

@@ -197,8 +197,8 @@ def test_an_actor_that_never_trains_is_not_captured_for_ever(tmp_path: Path) -> 
     with watchglass.watch(model, run=tmp_path / "run", save_interval=1, strict=True) as hook:
         for _ in range(100):
             model(inputs)  # with gradients on and in training mode, as scripts that forget about both do
-        assert hook.clock.train is not None
-        assert not hook.clock.train.due
+        assert hook.port.clock.train is not None
+        assert not hook.port.clock.train.due
         optimizer = torch.optim.SGD(model.parameters(), 0.05)
         for number in range(2):
             train(model, optimizer, number)

@@ -149,7 +149,7 @@ def adversarial() -> Iterator[None]:
 
 def test_a_gradient_penalty_of_a_gan_is_no_evaluation(tmp_path: Path) -> None:
     hook = Hook(run=tmp_path / "run", save_interval=1000, strict=True)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     for _ in zip(range(STEPS), adversarial(), strict=False):
         pass
     hook.close()

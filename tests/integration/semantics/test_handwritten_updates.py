@@ -135,7 +135,7 @@ def test_each_way_to_write_an_update_is_a_step(tmp_path: Path, update: Update) -
 def found(path: Path, training: Callable[[], Any], **settings: Any) -> Any:
     """The run of a training run as ``watchglass run`` watches it."""
     hook = watchglass.Hook(run=path, save_interval=1, strict=True, **settings)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     training()
     hook.close()
     return open_run(path)
@@ -310,7 +310,7 @@ def test_each_step_past_the_hooks_is_counted_also_the_first(
             optimizer.step()
 
     hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
-    adapter = PyTorchAdapter(hook, discover=True)
+    adapter = PyTorchAdapter(hook.port, discover=True)
     training()
     hook.close()
     run = open_run(tmp_path / "run")
@@ -328,7 +328,7 @@ def bypass_run(
     model = Stack()
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     hook = watchglass.Hook(run=run, save_interval=1000, strict=True)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     for number in range(steps):
         inputs, labels = batch(number)
         loss = F.cross_entropy(model(inputs), labels)
@@ -365,7 +365,7 @@ def test_a_step_that_is_replaced_in_the_optimizer_itself_is_found_at_once(tmp_pa
     original = Plain.step
     optimizer = Plain(model.parameters(), RATE)
     hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     for number in range(80):
         if number == 40:
             optimizer.step = lambda *a, **k: original(optimizer, *a, **k)  # type: ignore[method-assign]
@@ -405,7 +405,7 @@ def test_a_scheduler_that_is_made_late_replaces_no_step(tmp_path: Path) -> None:
     model = Stack()
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     for number in range(60):
         if number == 30:
             scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)

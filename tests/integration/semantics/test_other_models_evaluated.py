@@ -120,7 +120,7 @@ def test_beside_a_compiled_model_a_further_loss_is_its_own_only_of_its_outputs(t
     """There no hook hears that another model is called."""
     torch.manual_seed(0)
     hook = Hook(tmp_path / "run", save_interval=1000, strict=True)
-    adapter = PyTorchAdapter(hook, discover=discover)
+    adapter = PyTorchAdapter(hook.port, discover=discover)
     model = network()
     average = copy.deepcopy(model).requires_grad_(False)
     compiled = torch.compile(model, backend="eager")
@@ -216,7 +216,7 @@ def test_a_compiled_function_of_other_modules_is_compiled_once(tmp_path: Path, d
 
     compiled = torch.compile(ask, backend=backend, fullgraph=True) if early else ask
     hook = Hook(tmp_path / "run", save_interval=1000, strict=True)
-    adapter = PyTorchAdapter(hook, discover=discover)
+    adapter = PyTorchAdapter(hook.port, discover=discover)
     if not discover:
         adapter.attach(model)
     with hook:

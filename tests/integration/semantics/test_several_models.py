@@ -28,7 +28,7 @@ STEPS = 24
 def found(path: Path, **settings: Any) -> Hook:
     """A hook that finds models itself, as ``watchglass run`` does."""
     hook = Hook(path, save_interval=settings.pop("save_interval", 1000), strict=True, **settings)
-    PyTorchAdapter(hook, discover=True)
+    PyTorchAdapter(hook.port, discover=True)
     return hook
 
 
@@ -329,7 +329,7 @@ def test_a_later_model_takes_the_fast_path_as_well(tmp_path: Path) -> None:
     kept, taken = [], [0, 0]
     said: list[float] = []
     with found(tmp_path / "run") as hook:
-        adapter = PyTorchAdapter.of(hook)
+        adapter = PyTorchAdapter.of(hook.port)
         assert adapter is not None
         for fold in range(2):
             model = network()

@@ -279,9 +279,9 @@ def test_a_closed_hook_lets_the_loop_run_on_and_keeps_nothing(tmp_path: Path) ->
             hook.save_scalar("loss", number)
         if number == 1:
             hook.close()
-            held = hook.cost.report()["peak_bytes"]
+            held = hook.port.cost.report()["peak_bytes"]
     assert open_run(tmp_path / "run").steps() == [0, 1]
-    assert hook.cost.report()["peak_bytes"] == held, "no thread would ever write them"
+    assert hook.port.cost.report()["peak_bytes"] == held, "no thread would ever write them"
 
 
 def test_nothing_is_written_before_the_first_training_step(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def test_calls_of_no_captured_forward_are_not_heard_and_the_functions_are_restor
         stage.models.refresh()
         with pytest.raises(RuntimeError, match="no"):
             stage.call(model, x)
-        stage.hook.clock.close()
+        stage.hook.port.clock.close()
         names = stage.names
         model[0](x)
         assert stage.names == names

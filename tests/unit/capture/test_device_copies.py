@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from watchglass.capture.guard import Guard
+from guards import guard as new_guard
 from watchglass.capture.pytorch.profiling.device_copies import COPIES
 from watchglass.capture.pytorch.public_calls import READS
 from watchglass.capture.step_phases import COPY, OTHER, PREPARE, StepPhases
@@ -38,10 +37,10 @@ class Timed:
     def __init__(self) -> None:
         self.clock = Clock()
         self.phases = StepPhases(self.clock)
-        self.hook: Any = SimpleNamespace(active=True, config=SimpleNamespace(strict=True), fault=None)
+        self.guard = new_guard()
         self.phases.begin(PREPARE)
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)  # loads the compiler
-        assert COPIES.listen(self.hook, self.phases)
+        assert COPIES.listen(self.guard, self.phases)
 
     @property
     def copied_ns(self) -> int:
@@ -65,7 +64,7 @@ class Taking(TorchDispatchMode):
 def timed() -> Iterator[Timed]:
     found = Timed()
     yield found
-    COPIES.leave(found.hook)
+    COPIES.leave(found.guard)
     assert "to" not in vars(Tensor)
     assert "cuda" not in vars(Tensor)
     assert torch._dynamo.callback_handler.start_callbacks == []
@@ -117,7 +116,7 @@ def test_another_thread_and_a_hook_that_is_off_read_no_clock(timed: Timed) -> No
     thread = threading.Thread(target=lambda: torch.ones(2).to("meta"))
     thread.start()
     thread.join()
-    timed.hook.active = False
+    timed.guard.active = False
     torch.ones(2).to("meta")
     assert timed.clock.now_ns == read
 
@@ -157,23 +156,23 @@ def test_modes_and_kinds_of_tensors_of_the_script_see_what_they_see_without_us(t
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_listeners_to_reads_hear_the_same_and_copies_are_timed_beneath(timed: Timed, ours_first: bool) -> None:
     heard: list[Any] = []
-    leave = READS["to"].listen(Guard(timed.hook), after=lambda args, kwargs, result: heard.append(result.device.type))
+    leave = READS["to"].listen(new_guard(), after=lambda args, kwargs, result: heard.append(result.device.type))
     torch.ones(2).to("meta")
     torch.ones(2, device="meta").to(torch.float64)
     Tensor.to(torch.ones(2), "meta")
     torch.ones(2).to(torch.float64)
     assert heard == ["meta", "meta", "meta", "cpu"]
     assert timed.copied_ns == 2
-    for end in ((lambda: COPIES.leave(timed.hook)), leave)[:: 1 if ours_first else -1]:
+    for end in ((lambda: COPIES.leave(timed.guard)), leave)[:: 1 if ours_first else -1]:
         end()
     assert "to" not in vars(Tensor)
 
 
 def test_while_a_method_is_wrapped_for_reads_nothing_is_put_around_it() -> None:
-    hook: Any = SimpleNamespace(active=True)
-    leave = READS["to"].listen(Guard(hook), after=lambda *call: None)
+    guard = new_guard()
+    leave = READS["to"].listen(guard, after=lambda *call: None)
     wrapper = vars(Tensor)["to"]
-    assert not COPIES.listen(hook, StepPhases())
+    assert not COPIES.listen(guard, StepPhases())
     assert vars(Tensor)["to"] is wrapper
     leave()
     assert "to" not in vars(Tensor)
@@ -186,13 +185,13 @@ def test_what_a_script_has_put_in_place_stays(timed: Timed) -> None:
     Tensor.to = own  # type: ignore[assignment]
     try:
         COPIES.settle()
-        COPIES.leave(timed.hook)
+        COPIES.leave(timed.guard)
         assert vars(Tensor)["to"] is own
-        assert COPIES.listen(timed.hook, timed.phases)  # around what is there
+        assert COPIES.listen(timed.guard, timed.phases)  # around what is there
         torch.ones(2).to("meta")
         assert timed.copied_ns == 1
         assert Tensor.to is own
-        COPIES.leave(timed.hook)
+        COPIES.leave(timed.guard)
         assert vars(Tensor)["to"] is own
     finally:
         del Tensor.to
@@ -201,7 +200,7 @@ def test_what_a_script_has_put_in_place_stays(timed: Timed) -> None:
 def test_two_hooks_get_the_same_copies(timed: Timed) -> None:
     other = Timed()
     torch.ones(2).to("meta")
-    COPIES.leave(other.hook)
+    COPIES.leave(other.guard)
     torch.ones(2).to("meta")
     assert other.copied_ns == 1
     assert timed.copied_ns == 2
@@ -255,11 +254,11 @@ def test_compiled_code_is_the_same(
 ) -> None:
     torch.set_default_device(device)
     inputs = [torch.ones(3), torch.ones(3), torch.ones(4), torch.ones(5), torch.ones(3)]
-    COPIES.leave(timed.hook)
+    COPIES.leave(timed.guard)
     torch._dynamo.reset()
     wanted = graphs_of(function, *inputs, **options)
     torch._dynamo.reset()  # which forgets who listens to it
-    assert COPIES.listen(timed.hook, timed.phases)
+    assert COPIES.listen(timed.guard, timed.phases)
     assert graphs_of(function, *inputs, **options) == wanted
     assert "to" in vars(Tensor)
 
@@ -298,5 +297,5 @@ def test_function_transforms_and_exports_are_the_same(timed: Timed) -> None:
         ]
 
     found = exported()
-    COPIES.leave(timed.hook)
+    COPIES.leave(timed.guard)
     assert found == exported()

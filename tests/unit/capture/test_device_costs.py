@@ -196,11 +196,11 @@ def test_what_was_gathered_is_sent_as_a_step_ends(tmp_path: Path) -> None:
 
     class Gathered(DeviceStatistics):
         def send(self) -> None:
-            sent.append(hook.clock.next_train_step)
+            sent.append(hook.port.clock.next_train_step)
 
     with Hook(run=tmp_path / "run") as hook:
-        Saving(hook, Gathered(hook.cost))
+        Saving(hook.port, Gathered(hook.port.cost))
         for _ in range(3):
             with hook.step("train"):
-                assert len(sent) == hook.clock.next_train_step - 1
+                assert len(sent) == hook.port.clock.next_train_step - 1
     assert sent == [1, 2, 3]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from facts_of import batch, classifier, facts, facts_by_step, watching
 from watchglass import Mode
-from watchglass.capture import Hook, attach, framework
+from watchglass.capture import Hook, attach, loop
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
@@ -85,7 +85,7 @@ def test_flags_of_a_frozen_encoder_are_marked(run_path: Path) -> None:
         return probed
 
     with Hook(run_path, save_interval=1, strict=True, facts=("training_flags",)) as hook:
-        attach(hook, framework("torch"))
+        attach(hook.port, loop("torch"))
         for model, forward in ((encoder, encoder), (head, frozen)):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             for number in range(12):
@@ -251,7 +251,7 @@ def test_frozen_parameters_and_what_becomes_of_them(run_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_frozen_weights_that_are_as_an_initializer_drew_them(run_path: Path, dtype: torch.dtype) -> None:
     with Hook(run_path, save_interval=1) as hook:
-        attach(hook, framework("torch"))
+        attach(hook.port, loop("torch"))
         model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).to(dtype)
         model[0].requires_grad_(False)
         optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
@@ -293,7 +293,7 @@ def test_frozen_weights_that_were_drawn_by_methods_of_tensors(
 ) -> None:
     before = torch.Tensor.normal_, torch.Tensor.uniform_
     with Hook(run_path, save_interval=1) as hook:
-        attach(hook, framework("torch"))
+        attach(hook.port, loop("torch"))
         model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
         draw(model[0].weight)
         model[0].requires_grad_(False)
@@ -311,7 +311,7 @@ def test_drawn_weights_are_not_read_while_they_are_drawn(monkeypatch: pytest.Mon
     """On a device reading a value waits for all that it has to do."""
     unobserved = torch.Tensor.normal_, nn.init.normal_
     with Hook(run_path, save_interval=1) as hook:
-        attach(hook, framework("torch"))
+        attach(hook.port, loop("torch"))
         nn.Linear(4, 4)  # the first module attaches the adapter
         assert torch.Tensor.normal_ is not unobserved[0]
         assert nn.init.normal_ is not unobserved[1]
@@ -452,7 +452,7 @@ def test_what_is_on_by_default_is_recorded(run_path: Path) -> None:
 def test_settings_that_change_before_the_first_step_count(run_path: Path) -> None:
     model = classifier()
     with watching(model, run_path) as hook:
-        hook.reconfigure(hook.config.with_settings({"facts": ("loss_call",)}))
+        hook.port.reconfigure(hook.port.config.with_settings({"facts": ("loss_call",)}))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
             step(model, optimizer)

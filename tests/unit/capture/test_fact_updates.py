@@ -198,7 +198,7 @@ def test_calls_of_a_teacher_count_as_no_evaluations(run_path: Path) -> None:
     model, teacher = classifier(), classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watchglass.Hook(run=run_path, strict=True, facts=("running_statistics",)) as hook:
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
         for number in range(6):
             inputs, labels = batch(number)
             with torch.no_grad():

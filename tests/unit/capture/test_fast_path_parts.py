@@ -246,7 +246,7 @@ class Steps:
         self.model = nn.Linear(2, 2)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.current = SimpleNamespace(
-            hook=SimpleNamespace(limits=SimpleNamespace(alike_steps=HABIT)),
+            port=SimpleNamespace(limits=SimpleNamespace(alike_steps=HABIT)),
             recomputed=False,
             quiet_steps=HABIT,
             models=SimpleNamespace(only_root=lambda step: self.model),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,22 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from failing import Bad, Poisoned, to_nan
+from guards import guard
 from watchglass.capture import first_bad_analysis
 from watchglass.capture.first_bad_analysis import Look
-from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.extremes import bring_back, look_at
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.modules.module_tree import ModuleTree
-
-
-def _raise(error: Exception, where: str) -> None:
-    raise error
-
-
-def strict_guard() -> Guard:
-    """That of a hook whose faults are raised; it hears of faults that all hooks share for as long as it lives."""
-    return Guard(SimpleNamespace(active=True, fault=_raise))  # type: ignore[arg-type]
 
 
 class Function(nn.Module):
@@ -75,7 +65,7 @@ def forward(model: nn.Module, *arguments: Any) -> first_bad_analysis.Found | Non
 def backward(
     model: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] = torch.sum
 ) -> first_bad_analysis.Found | None:
-    trace, output = traced(model, x, gradients=strict_guard())
+    trace, output = traced(model, x, gradients=guard())
     loss(output).backward()
     trace.close()
     return first_bad_analysis.in_backward(trace.seen)
@@ -278,7 +268,7 @@ def test_a_loss_that_sends_back_bad_gradients_is_the_loss() -> None:
 
 def test_hooks_on_leaves_do_not_stay() -> None:
     x = X.clone().requires_grad_()
-    trace, output = traced(nn.Linear(4, 2), x, gradients=strict_guard())
+    trace, output = traced(nn.Linear(4, 2), x, gradients=guard())
     output.sum().backward()
     seen = len(trace.seen.gradients)
     assert seen == 2

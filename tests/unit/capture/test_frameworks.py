@@ -11,8 +11,9 @@ import torch
 import xgboost
 
 import watchglass
-from watchglass.capture import FRAMEWORKS, Entry, Framework, framework, owner_of
-from watchglass.capture.frameworks import reader_of
+from watchglass.capture import FRAMEWORKS, Arrays, Entry, Loop, Modules, loop, loop_of
+from watchglass.capture.arrays import arrays_of
+from watchglass.capture.frameworks import member
 from watchglass.config import SessionConfig
 from watchglass.errors import InvalidValueError
 from watchglass.session import current_hook, on_framework_imported
@@ -30,27 +31,31 @@ def launched(tmp_path: Path, launched_with: Callable[[SessionConfig], None]) -> 
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_each_entry_is_a_framework_of_that_name(name: str) -> None:
-    found = framework(name)
-    assert isinstance(found, Framework)
-    assert found.name == name
-    assert framework(name) is found
+def test_each_entry_names_members_of_the_contracts(name: str) -> None:
+    entry = FRAMEWORKS[name]
+    for home, contract in ((entry.loop, Loop), (entry.arrays, Arrays), (entry.modules, Modules)):
+        assert not home or isinstance(member(home), contract)
+        assert not home or member(home) is member(home)
+    if entry.loop:
+        assert loop(name).name == name
+    assert all(list(FRAMEWORKS).index(below) < list(FRAMEWORKS).index(name) for below in entry.over)
 
 
 def test_models_and_arrays_are_known_by_their_framework() -> None:
     model, tensor = torch.nn.Linear(2, 1), torch.ones(2)
-    assert owner_of(model) is reader_of(tensor) is framework("torch")
+    assert loop_of(model) is loop("torch")
+    assert arrays_of(tensor) is member(FRAMEWORKS["torch"].arrays)
     for value in (tensor, 3, xgboost.XGBRegressor(), None):
-        assert owner_of(value) is None
+        assert loop_of(value) is None
     for value in (model, 3, [1.0], np.ones(2), np.float32(1)):
-        assert reader_of(value) is None
+        assert arrays_of(value) is arrays_of(np.ones(1))
 
 
 def test_what_the_process_has_not_imported_is_not_asked() -> None:
-    FRAMEWORKS["not_imported"] = Entry("nowhere:Nothing")
+    FRAMEWORKS["not_imported"] = Entry(loop="nowhere:Nothing")
     try:
-        assert owner_of(torch.nn.Linear(2, 1)) is framework("torch")
-        assert owner_of(3) is None
+        assert loop_of(torch.nn.Linear(2, 1)) is loop("torch")
+        assert loop_of(3) is None
     finally:
         del FRAMEWORKS["not_imported"]
 

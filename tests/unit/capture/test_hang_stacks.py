@@ -108,7 +108,7 @@ def test_the_thread_that_trains_comes_first_with_its_line(silent: Silent) -> Non
 def test_a_hook_with_phases_notes_them(tmp_path: Path) -> None:
     for profiler in (True, False):
         with Hook(tmp_path / str(profiler), profiler=profiler, strict=True) as hook:
-            assert len(hook.on_look) == profiler
+            assert len(hook.port.on_look) == profiler
             with hook.step():
                 pass
         assert list(open_run(tmp_path / str(profiler)).facts("stacks")) == []

@@ -126,7 +126,7 @@ def test_a_forward_that_raises_leaves_no_hook_for_the_steps_after_it(run_path: P
             stage.call(model, x)
         assert pre_hooks_on_all_modules()
         saved = len(stage.saving.tensors["0.input.0"])
-        stage.hook.clock.close()
+        stage.hook.port.clock.close()
         model[0](x)
         assert not pre_hooks_on_all_modules()
         assert len(stage.saving.tensors["0.input.0"]) == saved

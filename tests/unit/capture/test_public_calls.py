@@ -7,14 +7,13 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from watchglass.capture.guard import Guard
+from guards import guard as new_guard
 from watchglass.capture.pytorch import public_calls as calls
 
 
@@ -26,7 +25,7 @@ class Heard:
         self._leave: list[Callable[[], None]] = []
 
     def listen(self) -> None:
-        guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
+        guard = new_guard(strict=False)
         calls.LOSS_HOOKS.rest(self, False)
         self._leave = [
             calls.EVERY_BACKWARD.listen(guard, before=self._backward),
@@ -114,7 +113,7 @@ def test_a_wrapper_of_ours_that_another_has_kept_and_put_back_is_reported_once(o
 
 def test_a_call_that_is_observed_for_facts_is_wrapped_again_after_ours_was_removed() -> None:
     original, count = torch.nn.utils.clip_grad_norm_, 0
-    guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
+    guard = new_guard(strict=False)
 
     def called(*call: Any) -> None:
         nonlocal count
@@ -146,7 +145,7 @@ def test_a_loss_is_reported_once_under_a_default_device() -> None:
 
 
 def test_what_a_script_puts_in_place_for_a_while_is_not_kept() -> None:
-    guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
+    guard = new_guard(strict=False)
     original, gone = F.softmax, []
     try:
         for _ in range(3):
@@ -163,7 +162,7 @@ def test_what_a_script_puts_in_place_for_a_while_is_not_kept() -> None:
 
 
 def test_the_wrapper_of_a_function_is_the_same_each_time() -> None:
-    guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
+    guard = new_guard(strict=False)
     found = []
     for _ in range(2):
         leave = calls.SOFTMAX.listen(guard)
@@ -178,7 +177,7 @@ def test_the_wrapper_of_a_function_is_the_same_each_time() -> None:
     [(torch, "softmax"), (torch.Tensor, "softmax"), (F, "softmax"), (F, "scaled_dot_product_attention")],
 )
 def test_a_function_that_stays_wrapped_can_be_pickled(owner: Any, name: str) -> None:
-    leave = calls.keep_wrapped(Guard(SimpleNamespace(active=True)))  # type: ignore[arg-type]
+    leave = calls.keep_wrapped(new_guard(strict=False))
     try:
         function = getattr(owner, name)
         assert calls.is_wrapped(function)

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.window_profiler import WindowProfiler
 from watchglass.capture.windows import DueWindow, OpenWindow, WindowFacts
 from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange
@@ -108,7 +107,7 @@ def test_a_window_of_the_configuration_loses_the_step_at_which_it_could_not_begi
 def test_windows_that_are_over_are_read_once_and_freed_also_where_that_fails() -> None:
     hook, good, bad = Facts(), Profiler("operator_window"), Profiler(ValueError("no events"))
     for profiler in (good, bad):
-        facts, window = WindowFacts(cast(Hook, hook), cast(WindowProfiler, profiler)), opened(STEPS, 10)
+        facts, window = WindowFacts(hook.add_fact, cast(WindowProfiler, profiler)), opened(STEPS, 10)
         window.inside_s += [1.0, 3.0]
         facts.add(window)
         facts.read(writes=False)

@@ -38,23 +38,23 @@ class Adapter:
 
     def __init__(self, hook: Hook, trainer: Trainer) -> None:
         self.hook = hook
-        self.before, self.after = hook.guarded(self.begin), hook.guarded(self.end)
+        self.before, self.after = hook.port.guarded(self.begin), hook.port.guarded(self.end)
         trainer.listeners.append(self)
-        hook.detach_with(lambda: trainer.listeners.remove(self))
+        hook.port.detach_with(lambda: trainer.listeners.remove(self))
 
     def begin(self, trainer: Trainer) -> None:
-        self.hook.apply_changes()
-        self.hook.clock.begin(Mode.TRAIN)
-        self.hook.ensure_started()
+        self.hook.port.apply_changes()
+        self.hook.port.clock.begin(Mode.TRAIN)
+        self.hook.port.ensure_started()
 
     def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
-        step = self.hook.clock.train
+        step = self.hook.port.clock.train
         if step is None:
             return
-        self.hook.add_scalar(step.records, "loss", loss, Role.LOSS)
+        self.hook.port.add_scalar(step.records, "loss", loss, Role.LOSS)
         if step.due:
             self.hook.save_tensor(self.name(), gradient)
-        self.hook.clock.end(step)
+        self.hook.port.clock.end(step)
 
     def name(self) -> str:
         return "gradient/weights"
@@ -88,8 +88,8 @@ class ChangesNumbers(Adapter):
 class CountsTwice(Adapter):
     def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
         super().end(trainer, loss, gradient)
-        if self.hook.clock.next_train_step == 3:
-            self.hook.clock.end(self.hook.clock.begin(Mode.TRAIN))
+        if self.hook.port.clock.next_train_step == 3:
+            self.hook.port.clock.end(self.hook.port.clock.begin(Mode.TRAIN))
 
 
 class MissesLosses(Adapter):
@@ -117,20 +117,20 @@ class NamesByIdentity(Adapter):
 class StartsAtOnce(Adapter):
     def __init__(self, hook: Hook, trainer: Trainer) -> None:
         super().__init__(hook, trainer)
-        hook.ensure_started()
+        hook.port.ensure_started()
 
 
 class DoesNotStop(Adapter):
     def begin(self, trainer: Trainer) -> None:
-        self.hook.clock.begin(Mode.TRAIN)
-        self.hook.ensure_started()
+        self.hook.port.clock.begin(Mode.TRAIN)
+        self.hook.port.ensure_started()
 
 
 class StopsTooLate(Adapter):
     def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
         super().end(trainer, loss, gradient)
         try:
-            self.hook.apply_changes()
+            self.hook.port.apply_changes()
         except TrainingStopped:
             trainer.weights *= 0.5
             raise
@@ -181,13 +181,13 @@ class KeepsTheHook(Adapter):
 class InventsKinds(Adapter):
     def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
         modules = {"module_types": {"": "Trainer"}, "module_kinds": {"": "trainer"}}
-        self.hook.current_records().facts.append(("model", "test", modules))
+        self.hook.port.records.current().facts.append(("model", "test", modules))
         super().end(trainer, loss, gradient)
 
 
 class LeavesOutKinds(Adapter):
     def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
-        self.hook.current_records().facts.append(("model", "test", {"module_types": {"": "Trainer"}}))
+        self.hook.port.records.current().facts.append(("model", "test", {"module_types": {"": "Trainer"}}))
         super().end(trainer, loss, gradient)
 
 

@@ -1,6 +1,6 @@
 """The adapter for PyTorch; the only package that imports it."""
 
 from watchglass.capture.pytorch.adapter import PyTorchAdapter
-from watchglass.capture.pytorch.framework import PyTorch
+from watchglass.capture.pytorch.framework import PyTorchArrays, PyTorchLoop, PyTorchModules
 
-__all__ = ["PyTorch", "PyTorchAdapter"]
+__all__ = ["PyTorchAdapter", "PyTorchArrays", "PyTorchLoop", "PyTorchModules"]

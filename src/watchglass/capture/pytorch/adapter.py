@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.phase_source import record_phases
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.calls import Compilations
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
@@ -50,29 +51,31 @@ from watchglass.capture.pytorch.updates.watched_optimizers import WatchedOptimiz
 from watchglass.record import OpenStep
 from watchglass.records import UnsteppedBackwards
 
-_adapters: weakref.WeakKeyDictionary[Hook, PyTorchAdapter] = weakref.WeakKeyDictionary()
+_adapters: weakref.WeakKeyDictionary[Port, PyTorchAdapter] = weakref.WeakKeyDictionary()
 
 
 class PyTorchAdapter:
     """Watches PyTorch in this process through one hook.
 
     Args:
-        hook: Gets all records.
+        port: Gets all records.
         discover: Find models by their outermost calls; otherwise only those given to :meth:`attach` count.
     """
 
-    def __init__(self, hook: Hook, *, discover: bool) -> None:
-        self._current = TrainingState(hook)
+    def __init__(self, port: Port, *, discover: bool) -> None:
+        self._current = TrainingState(port)
         # Before the fast path, which keeps where the marks go.
-        hook.record_phases(PyTorchPhases(self._current))
+        record_phases(port, PyTorchPhases(self._current))
         self._current.models.on_numbered = self._numbered
         self._current.begin_step = self._begin_step
-        hook.clock.number_of = self._current.models.settle
+        port.clock.number_of = self._current.models.settle
         self._discovery: Discovery | None = None
         self._discovers = discover
-        saving = Saving(hook)
-        self._capture = ModuleCapture(hook, self._current.models, saving, self._current.events)
-        self._readings = ParameterReader(hook, self._current.models, saving)
+        # The last step of another loop that was prepared.
+        self._begun = -1
+        saving = Saving(port)
+        self._capture = ModuleCapture(port, self._current.models, saving, self._current.events)
+        self._readings = ParameterReader(port, self._current.models, saving)
         self.fast_path = FastPath(self._current, self._readings)
         self._calls = self.fast_path.ahead.full = RootCalls(self._current, self._capture, self.fast_path)
         self._hidden = HiddenForwards(self._current, self._capture)
@@ -80,7 +83,7 @@ class PyTorchAdapter:
         self._optimizers = WatchedOptimizers(self._current, self._readings, self._unknown)
         stages = TrainingStages(self._current.models, self.fast_path.leave)
         self._current.events.add(stages)
-        hook.detach_with(calls.loads(hook.guard, after=hook.guarded(stages.iterated)))
+        port.detach_with(calls.loads(port.guard, after=port.guarded(stages.iterated)))
         self._updates = UpdatePoint(
             self._current, self._readings, self._capture, self.fast_path, self._optimizers, stages
         )
@@ -89,20 +92,20 @@ class PyTorchAdapter:
         self.fast_path.script = self._handwritten
         self.fast_path.on_missed_update = self._handwritten.look_back
         self._backwards.on_end = self._handwritten.after_backward
-        UnoptimizedWeights(hook, self._current.models, saving, self._optimizers.living)
+        UnoptimizedWeights(port, self._current.models, saving, self._optimizers.living)
         self._current.models.carried.listen(self._current.events)
         for part in TENSOR_PARTS:
-            part(hook, self._current.models, saving, self._current.events)
+            part(port, self._current.models, saving, self._current.events)
         FirstBadModule(self._current)
         ModuleTiming(self._current, self._capture)
-        _adapters[hook] = self
-        hook.detach_with(lambda: _adapters.pop(hook, None))
-        self._install(hook, discover=discover)
+        _adapters[port] = self
+        port.detach_with(lambda: _adapters.pop(port, None))
+        self._install(port, discover=discover)
 
     @staticmethod
-    def of(hook: Hook) -> PyTorchAdapter | None:
+    def of(port: Port) -> PyTorchAdapter | None:
         """The adapter of a hook that has one."""
-        return _adapters.get(hook)
+        return _adapters.get(port)
 
     def attach(self, root: nn.Module) -> None:
         """Watch a model whose outermost call is ``root``."""
@@ -113,32 +116,32 @@ class PyTorchAdapter:
         models.settle(models.number(root))
         self._hidden.each_step_updated(None)
 
-    def _install(self, hook: Hook, *, discover: bool) -> None:
+    def _install(self, port: Port, *, discover: bool) -> None:
         fast_path, updates, backwards = self.fast_path, self._updates, self._backwards
-        guarded, shielded = hook.guarded, hook.guard.shielded
+        guarded, shielded = port.guarded, port.guard.shielded
         # The fast path hands over its steps before others use them.
-        hook.on_settle.insert(0, fast_path.settle)
-        hook.on_end.append(self._report_elsewhere)
-        acts, detach = fast_path.scaler_acts, hook.detach_with
+        port.on_settle.insert(0, fast_path.settle)
+        port.on_end.append(self._report_elsewhere)
+        acts, detach = fast_path.scaler_acts, port.detach_with
         before_scaler_step = acts(guarded(updates.before_scaler_step))
         after_scaler_step = acts(unless_captured(guarded(updates.after_scaler_step)))
         begins, ends = fast_path.before_backward, fast_path.after_backward
-        listening = [calls.EVERY_BACKWARD.listen(hook.guard, before=begins, ended=ends)]
+        listening = [calls.EVERY_BACKWARD.listen(port.guard, before=begins, ended=ends)]
         detach(lambda: [leave() for leave in listening])
         TensorReads(self._current)
-        detach(calls.SCALER_SCALE.listen(hook.guard, after=acts(guarded(backwards.loss_scaled))))
-        detach(calls.SCALER_STEP.listen(hook.guard, before=before_scaler_step, ended=after_scaler_step))
+        detach(calls.SCALER_SCALE.listen(port.guard, after=acts(guarded(backwards.loss_scaled))))
+        detach(calls.SCALER_STEP.listen(port.guard, before=before_scaler_step, ended=after_scaler_step))
         for name, call in calls.LOSSES.items():
             judged = fast_path.judges(functools.partial(backwards.loss_computed, name))
             computed = guarded(unless_captured(judged))
-            detach(call.listen(hook.guard, after=computed))
-        rest = functools.partial(calls.LOSS_HOOKS.rest, hook)
+            detach(call.listen(port.guard, after=computed))
+        rest = functools.partial(calls.LOSS_HOOKS.rest, port)
         rest(False)
         detach(lambda: rest(True))
         self._current.events.resting.append(rest)
         fast_path.listen_to_losses = lambda on: rest(not on)
         # After the other wrappers of the same functions: the last one is restored first.
-        Facts(hook, self._current.models, self._current.events)
+        Facts(port, self._current.models, self._current.events)
         fast_path.full = FullPath(
             before_forward=unless_captured(guarded(self._before_forward)),
             before_backward=unless_captured(guarded(backwards.before_backward)),
@@ -149,33 +152,33 @@ class PyTorchAdapter:
         before, after = shielded(fast_path.before_update), shielded(fast_path.after_update)
         fast_path.compiled_updates = CompiledUpdates(before, after, self._readings.updates.forget)
         beginnings = fast_path.listen_to_updates = Switch(lambda: register_optimizer_step_pre_hook(before))
-        hook.detach_with(lambda: beginnings(False))
+        port.detach_with(lambda: beginnings(False))
         beginnings(True)
         updated = Exchange(register_optimizer_step_post_hook(after), after, fast_path.updated(after))
-        hook.detach_with(updated.remove)
+        port.detach_with(updated.remove)
 
         def observe_steps(on: bool) -> None:
             if on:
-                listening.append(calls.EVERY_BACKWARD.listen(hook.guard, before=begins, ended=ends))
+                listening.append(calls.EVERY_BACKWARD.listen(port.guard, before=begins, ended=ends))
             else:
                 listening.pop()()
             self._calls.count(not on)
             updated(not on)
 
         fast_path.observe_steps = observe_steps
-        operators = OperatorProfiler(hook, self._current.models, self._optimizers.living)
+        operators = OperatorProfiler(port, self._current.models, self._optimizers.living)
         # After the fast path and the update point, which end the step.
         windows: list[StepWindows] = []
         for profiler in (operators, CProfile(), Pyinstrument()):
-            windows.append(StepWindows(hook, profiler, windows))
-        hook.detach_with(self._capture.switch_off)
+            windows.append(StepWindows(port, profiler, windows))
+        port.detach_with(self._capture.switch_off)
         if discover:
             self._discovery = Discovery(self._current, self._calls)
             self._calls.between = self._discovery.between
         else:
             self._calls.between = UnwatchedModels(self._current, self._optimizers.living).between
-        Compilations(hook, self._current.models, self._calls, self._capture, self._discovery, self._hidden)
-        script_unwatched(hook)
+        Compilations(port, self._current.models, self._calls, self._capture, self._discovery, self._hidden)
+        script_unwatched(port)
 
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         if self._handwritten.look() and self.fast_path.enter_with(root, arguments, kwargs):
@@ -187,14 +190,14 @@ class PyTorchAdapter:
         self._handwritten.before_backward(roots)
 
     def _numbered(self, tree: ModuleTree | None, provisional: int, number: int) -> None:
-        self._current.hook.clock.renumber(provisional, number)
+        self._current.port.clock.renumber(provisional, number)
         if tree is not None:
             self._current.objectives.follow(tree)
 
     def _report_elsewhere(self) -> None:
         if self.fast_path.elsewhere:
             reason = "the loop ran in a thread that is not watched; call watchglass.watch in the thread that trains"
-            self._current.hook.add_fact(UnsteppedBackwards(self.fast_path.elsewhere, reason).to_fact("backward"))
+            self._current.port.add_fact(UnsteppedBackwards(self.fast_path.elsewhere, reason).to_fact("backward"))
 
     def _without_optimizer(self) -> bool:
         return self._discovery is not None and not self._discovery.has_optimizers
@@ -209,11 +212,15 @@ class PyTorchAdapter:
 
     def _begin_step(self, step: OpenStep) -> None:
         current = self._current
+        if step.by_hand:
+            if step.global_step == self._begun:
+                return
+            self._begun = step.global_step
         if step.due:
             self._readings.begin()
             current.events.notify(current.events.step_began, step, step.records)
-        if step.mode_step == current.hook.clock.first_train_step + 1:
+        if step.mode_step == current.port.clock.first_train_step + 1:
             # Not at the first: by the second step every model has been called.
             describe_training(current, step)
         if self._discovery is not None:
-            self._discovery.step_began()
+            self._discovery.between(False)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.adapter import PyTorchAdapter
 from watchglass.capture.pytorch.public_calls import EVERY_BACKWARD, MODULE_MADE
 
 
-def attach_at_first_use(hook: Hook) -> None:
+def attach_at_first_use(port: Port) -> None:
     """Watch all modules that are trained, in the thread that first uses PyTorch."""
     leave = [
-        MODULE_MADE.listen(hook.guard, before=lambda args, kwargs: attach()),
-        EVERY_BACKWARD.listen(hook.guard, before=lambda args, kwargs: attach(args, kwargs)),
+        MODULE_MADE.listen(port.guard, before=lambda args, kwargs: attach()),
+        EVERY_BACKWARD.listen(port.guard, before=lambda args, kwargs: attach(args, kwargs)),
     ]
 
     def settle() -> bool:
@@ -28,10 +28,10 @@ def attach_at_first_use(hook: Hook) -> None:
         return first
 
     def attach(*backward: Any) -> None:
-        if settle() and PyTorchAdapter.of(hook) is None:
-            hook.guard.enter_thread()
-            adapter = PyTorchAdapter(hook, discover=True)
+        if settle() and PyTorchAdapter.of(port) is None:
+            port.guard.enter_thread()
+            adapter = PyTorchAdapter(port, discover=True)
             if backward:  # its own listener comes too late for this one
                 adapter.fast_path.before_backward(*backward)
 
-    hook.detach_with(settle)
+    port.detach_with(settle)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.losses.loss_outputs import LossOutputs
 from watchglass.capture.pytorch.losses.objective import Objectives
@@ -32,7 +32,7 @@ class TrainingState:
     """Shared by the parts of one adapter; written by the training thread only.
 
     Attributes:
-        hook: Gets all records.
+        port: Gets all records.
         models: The models that are watched.
         events: The events of the adapter's parts.
         sources: Which outputs of modules are losses.
@@ -60,7 +60,7 @@ class TrainingState:
         looks_at_loss: Given the node that made a finite loss, before its backward, returns whether the step must leave
             the fast path; None where no loss needs a look.
         foreign: Optimizers of parameters that belong to no watched model.
-        silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
+        silent: The last model that was called belongs to a loop around PyTorch that drives, outside of its steps.
         begin_step: Called when a TRAIN step has opened.
         next_observed: The next TRAIN step from a given one on that a part wants to see, although it is not captured.
         phases: Where the time of steps goes; None where it is not recorded.
@@ -69,7 +69,7 @@ class TrainingState:
             trained on.
     """
 
-    hook: Hook
+    port: Port
     models: Models = field(default_factory=Models)
     events: Events = field(default_factory=Events)
     sources: LossOutputs = field(default_factory=LossOutputs)
@@ -104,7 +104,7 @@ class TrainingState:
 
     def __post_init__(self) -> None:
         # A closed hook must keep no model alive.
-        self.hook.detach_with(self._let_go)
+        self.port.detach_with(self._let_go)
 
     @property
     def root(self) -> nn.Module | None:
@@ -115,6 +115,13 @@ class TrainingState:
     def root(self, root: nn.Module | None) -> None:
         self._root = None if root is None else weakref.ref(root)
         self._root_compiled = None
+
+    @property
+    def in_owned_step(self) -> bool:
+        """Whether a step is open that another loop, or the script, ends."""
+        clock = self.port.clock
+        step = clock.evaluation or clock.train
+        return step is not None and step.by_hand
 
     @property
     def in_forward(self) -> bool:
@@ -159,7 +166,7 @@ class TrainingState:
     def leave_update(self) -> None:
         """The last update was left by an exception, as when a notebook's cell is interrupted: its step is over."""
         self.update_depth = 0
-        self.hook.clock.end_update()
+        self.port.clock.end_update()
 
     def _let_go(self) -> None:
         self.forward = None

@@ -1,5 +1,5 @@
 """The adapter for XGBoost; the only package that imports it."""
 
-from watchglass.capture.xgboost.callback import XGBoost, XGBoostCallback
+from watchglass.capture.xgboost.callback import XGBoostCallback, XGBoostLoop
 
-__all__ = ["XGBoost", "XGBoostCallback"]
+__all__ = ["XGBoostCallback", "XGBoostLoop"]

@@ -15,28 +15,28 @@ from typing import Any
 from xgboost import collective
 from xgboost.callback import TrainingCallback
 
-from watchglass.capture.frameworks import Framework
-from watchglass.capture.hook import Hook
+from watchglass.capture.loops import Loop
+from watchglass.capture.port import Port
 from watchglass.capture.xgboost.rounds import Rounds
 from watchglass.capture.xgboost.training_set import training_set
 from watchglass.config import Collection, environment
 from watchglass.errors import TrainingStopped
 
 
-class XGBoost(Framework):
+class XGBoostLoop(Loop):
     """No model is given to ``watch``: ``xgboost.train`` makes its own, and the script gives it a callback."""
 
     name = "xgboost"
     #: The vectors of feature importances too, one number for each feature.
     collections = (Collection("feature_importance", save_raw=True),)
 
-    def is_model(self, value: object) -> bool:
+    def is_loop(self, value: object) -> bool:
         """No."""
         return False
 
-    def attach(self, hook: Hook, model: None = None) -> XGBoostCallback:
-        """A callback that records into a hook which is open already."""
-        return XGBoostCallback(lambda: hook)
+    def attach(self, port: Port, watched: None = None) -> XGBoostCallback:
+        """A callback that records into a port which is open already."""
+        return XGBoostCallback(lambda: port)
 
     def rank(self) -> int | None:
         """Rank in the group of XGBoost's communicator, which only the training thread can read."""
@@ -54,8 +54,8 @@ class XGBoostCallback(TrainingCallback):
     callback that does nothing, also where watchglass is not installed.
 
     Args:
-        open_hook: Makes or finds the hook when training begins, in the thread that trains.
-        close_hook: Called with that hook when training has ended; a second argument is ``"failed"`` when an
+        open_port: Makes or finds the port when training begins, in the thread that trains.
+        close_port: Called with that port when training has ended; a second argument is ``"failed"`` when an
             exception ended it, else None.
         train: Name of the evaluation set that is the training data; if "", the set that is, or else the first whose
             name contains "train".
@@ -64,14 +64,14 @@ class XGBoostCallback(TrainingCallback):
 
     def __init__(
         self,
-        open_hook: Callable[[], Hook],
-        close_hook: Callable[[Hook, str | None], None] = lambda hook, status: None,
+        open_port: Callable[[], Port],
+        close_port: Callable[[Port, str | None], None] = lambda port, status: None,
         *,
         train: str = "",
         loss: str = "",
     ) -> None:
         super().__init__()
-        self._open_hook, self._close_hook = open_hook, close_hook
+        self._open_port, self._close_port = open_port, close_port
         self._train, self._loss = train, loss
         self._rounds: Rounds | None = None
 
@@ -79,11 +79,11 @@ class XGBoostCallback(TrainingCallback):
         """Training begins: watch it from here on. Returns the model unchanged."""
         left: XGBoostCallback | None = getattr(_latest, "callback", None)
         if left is not None and left._rounds is not None:
-            left._close_hook(left._rounds.hook, "failed")
-        hook, _latest.callback = self._open_hook(), self
-        rank = XGBoost().rank()
-        hook.rank = lambda: rank
-        self._rounds = Rounds(hook, self._train or hook.guard.call(training_set) or "", self._loss)
+            left._close_port(left._rounds.port, "failed")
+        port, _latest.callback = self._open_port(), self
+        rank = XGBoostLoop().rank()
+        port.rank = lambda: rank
+        self._rounds = Rounds(port, self._train or port.guard.call(training_set) or "", self._loss)
         return model
 
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
@@ -113,11 +113,11 @@ class XGBoostCallback(TrainingCallback):
         if rounds is not None:
             # Where an earlier callback stopped the run, the end of the last round was not reported here.
             rounds.end(model)
-            self._close_hook(rounds.hook, None)
+            self._close_port(rounds.port, None)
         return model
 
     def __deepcopy__(self, memo: dict[int, Any]) -> XGBoostCallback:
-        return XGBoostCallback(self._open_hook, self._close_hook, train=self._train, loss=self._loss)
+        return XGBoostCallback(self._open_port, self._close_port, train=self._train, loss=self._loss)
 
     def __reduce__(self) -> tuple[type[TrainingCallback], tuple[()]]:
         return TrainingCallback, ()

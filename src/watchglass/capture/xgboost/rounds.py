@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 from xgboost import Booster
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.xgboost.model import KINDS, facts_of, importance, kinds_of, trees_of
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role
@@ -34,29 +34,28 @@ class Rounds:
     """Opens and closes a TRAIN step per round, and an EVAL step for evaluations on other data.
 
     Args:
-        hook: The hook that records.
+        port: The port that records.
         train: Name of the evaluation set that is the training data; the first whose name contains "train" if "".
         loss: Metric that is the loss; the first one of :data:`LOSSES` if "".
     """
 
-    def __init__(self, hook: Hook, train: str, loss: str) -> None:
-        self.hook, self._train, self._loss = hook, train, loss
+    def __init__(self, port: Port, train: str, loss: str) -> None:
+        self.port, self._train, self._loss = port, train, loss
         self._step: OpenStep | None = None
-        self._until_end = ExitStack()
         self._kept: list[str] = []
         self._keep_trees = False
         self._facts: dict[str, dict[str, Any]] = {}
         self._said = False
         self.evaluations: Evaluations = {}
-        self.begin, self.end = hook.guarded(self._begin), hook.guarded(self._end)
-        self.apply_changes = hook.guarded(hook.apply_changes)
+        self.begin, self.end = port.guarded(self._begin), port.guarded(self._end)
+        self.apply_changes = port.guarded(port.apply_changes)
 
     def _begin(self, evaluations: Evaluations) -> None:
         # One object for all rounds: it has the last round even if another callback hides its end.
         self.evaluations = evaluations
-        self._step = self._until_end.enter_context(self.hook.step(Mode.TRAIN))
+        self._step = self.port.begin(Mode.TRAIN)
         # Also without a model: cross-validation must not warn of an empty collection.
-        keep, tags = self.hook.plan.keep, (_IMPORTANCE,)
+        keep, tags = self.port.plan.keep, (_IMPORTANCE,)
         kept = [kind for kind in KINDS if keep(f"{_IMPORTANCE}/{kind}", Role.CUSTOM, tags=tags)]
         self._kept = kept if self._step.due else []
         trees = keep(f"{_TREES}/depth", Role.CUSTOM, tags=(_TREES,))
@@ -67,10 +66,10 @@ class Rounds:
         step, self._step = self._step, None
         if step is None:
             return
-        if self.hook.resumption.open and isinstance(model, Booster):
+        if self.port.resumption.open and isinstance(model, Booster):
             # Only after the first round: an earlier call would configure the model too soon.
             with suppress(Exception):
-                self.hook.resumption.settle(model.num_boosted_rounds() - 1, "booster")
+                self.port.resumption.settle(model.num_boosted_rounds() - 1, "booster")
         metrics = self.evaluations
         train = _first(metrics, self._train, lambda name: "train" in name.lower())
         if train is None or self._loss_of(metrics[train]) is None:
@@ -79,14 +78,14 @@ class Rounds:
             self._add(step, train, followed=True)
         if isinstance(model, Booster):
             self._read(step, model)
-        self._until_end.close()
+        self.port.end(step)
         others = [name for name in metrics if name != train]
         if others:
-            evaluation = self.hook.clock.begin(Mode.EVAL)
+            evaluation = self.port.clock.begin(Mode.EVAL)
             for name in others:
                 # The last of several sets: XGBoost's early stopping uses that one too.
                 self._add(evaluation, name, followed=name == others[-1])
-            self.hook.clock.end(evaluation)
+            self.port.clock.end(evaluation)
 
     def _loss_of(self, metrics: Mapping[str, Any]) -> str | None:
         return _first(metrics, self._loss, _is_loss)
@@ -97,11 +96,11 @@ class Rounds:
         for name, values in metrics.items():
             mean, *deviation = values[-1] if isinstance(values[-1], tuple) else values[-1:]
             if name == loss and followed:
-                self.hook.add_scalar(step.records, "loss", float(mean), Role.LOSS)
+                self.port.add_scalar(step.records, "loss", float(mean), Role.LOSS)
             role = Role.LOSS if name == loss or _is_loss(name) else Role.METRIC
-            self.hook.add_scalar(step.records, f"{data}-{name}", float(mean), role)
+            self.port.add_scalar(step.records, f"{data}-{name}", float(mean), role)
             if deviation:
-                self.hook.add_scalar(step.records, f"{data}-{name}-std", float(deviation[0]), Role.METRIC)
+                self.port.add_scalar(step.records, f"{data}-{name}-std", float(deviation[0]), Role.METRIC)
 
     def _read(self, step: OpenStep, model: Booster) -> None:
         if not step.due and self._facts:
@@ -114,12 +113,12 @@ class Rounds:
         self._facts = facts
         for kind in self._kept:
             if kind in kinds_of(facts["optimizer"]["type"]):
-                self.hook.save_tensor(f"{_IMPORTANCE}/{kind}", importance(model, kind), _IMPORTANCE)
+                self.port.save_tensor(f"{_IMPORTANCE}/{kind}", importance(model, kind), _IMPORTANCE)
         if self._keep_trees:
             depths, largest = trees_of(model, model.num_boosted_rounds() - 1)
             if len(depths):
-                self.hook.save_tensor(f"{_TREES}/depth", depths, _TREES)
-                self.hook.save_tensor(f"{_TREES}/largest_node", largest, _TREES)
+                self.port.save_tensor(f"{_TREES}/depth", depths, _TREES)
+                self.port.save_tensor(f"{_TREES}/largest_node", largest, _TREES)
 
     def _report_missing(self, train: str | None) -> None:
         if self._said:

@@ -159,7 +159,7 @@ class TestALoadedBaseInRealRuns(RealRuns):
 def watched_process(run: Path) -> Iterator[None]:
     """All models are watched from the start, as under a launcher."""
     with Hook(run, save_interval=1, strict=True) as hook:
-        PyTorchAdapter(hook, discover=True)
+        PyTorchAdapter(hook.port, discover=True)
         yield
 
 

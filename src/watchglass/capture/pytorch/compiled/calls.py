@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import unwrap
@@ -77,7 +77,7 @@ class Compilations:
     """Reports compilations while a training run is watched, before the first call of the compiled code.
 
     Args:
-        hook: The hook.
+        port: The port.
         models: The models that are watched.
         calls: Notified of compiled versions of watched root modules, and of root modules compiled in place.
         capture: Notified of compiled modules inside a watched one.
@@ -87,7 +87,7 @@ class Compilations:
 
     def __init__(
         self,
-        hook: Hook,
+        port: Port,
         models: Models,
         calls: RootCalls,
         capture: ModuleCapture,
@@ -96,8 +96,8 @@ class Compilations:
     ) -> None:
         self._models, self._calls = models, calls
         self._capture, self._discovery, self._hidden = capture, discovery, hidden
-        hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
-        hook.detach_with(COMPILE_IN_PLACE.listen(hook.guard, after=hook.guarded(self._compiled_in_place)))
+        port.detach_with(COMPILE.listen(port.guard, after=port.guarded(self._compiled)))
+        port.detach_with(COMPILE_IN_PLACE.listen(port.guard, after=port.guarded(self._compiled_in_place)))
 
     def _compiled(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         model = arguments[0] if arguments else kwargs.get("model")

@@ -51,13 +51,13 @@ class HiddenForwards:
             if any(forward is not self._forward for forward in step.forwards):
                 return
             self._report(step)
-        model, next_step = 0 if step is None else step.model, current.hook.clock.next_train_step
-        if capture.compiled.has_roots and current.hook.alternating.next_due(model, next_step) == next_step:
+        model, next_step = 0 if step is None else step.model, current.port.clock.next_train_step
+        if capture.compiled.has_roots and current.port.alternating.next_due(model, next_step) == next_step:
             capture.compiled.switch(True)
 
     def records_of(self, module: nn.Module, output: Any, grad: bool) -> CapturedRecords | None:
         """Records for a module's output outside any observed forward; None to skip it."""
-        current, clock = self._current, self._current.hook.clock
+        current, clock = self._current, self._current.port.clock
         forward, before = self._forward, clock.train
         if not grad or current.in_backward or current.update_depth:
             return None
@@ -67,7 +67,7 @@ class HiddenForwards:
             forward.marked = False
             batch = first_tensor((output,), None)
             forward.weight = float(batch.shape[0]) if batch is not None and batch.dim() else 1.0
-            if clock.train is not None and clock.train is not before:
+            if clock.train is not None and (clock.train is not before or clock.train.by_hand):
                 current.begin_step(clock.train)
         return forward.records if clock.train is not None and clock.train.due else None
 

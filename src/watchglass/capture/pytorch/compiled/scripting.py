@@ -20,22 +20,22 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.graph import loss_operations
 from watchglass.capture.pytorch.modules.module_hooks import taken_off
 from watchglass.capture.wrappers_importlib_bootstrap import around
 
 #: Active hooks, each with its thread.
-_watching: list[tuple[Hook, int]] = []
+_watching: list[tuple[Port, int]] = []
 _undo: list[Callable[[], None]] = []
 
 
-def script_unwatched(hook: Hook) -> None:
+def script_unwatched(port: Port) -> None:
     """Script and trace modules as in an unwatched run, until ``hook`` detaches."""
     if not _watching:
         for name in ("script", "trace", "trace_module"):
             _wrap(name)
-    entry = hook, threading.get_ident()
+    entry = port, threading.get_ident()
     _watching.append(entry)
 
     def leave() -> None:
@@ -43,7 +43,7 @@ def script_unwatched(hook: Hook) -> None:
         while _undo and not _watching:
             _undo.pop()()
 
-    hook.detach_with(leave)
+    port.detach_with(leave)
 
 
 def _wrap(name: str) -> None:
@@ -59,11 +59,11 @@ def _wrap(name: str) -> None:
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
             return False
         with ExitStack() as stack:
-            for hook, thread in _watching:
+            for port, thread in _watching:
                 # A training run in another thread is still observed.
                 if thread == threading.get_ident():
-                    hook.settle()
-                    stack.enter_context(hook.guard.suspended())
+                    port.settle()
+                    stack.enter_context(port.guard.suspended())
             for each in (*args, *kwargs.values()):
                 owner = getattr(each, "__self__", each)  # a module's ``forward`` stands for the module
                 if isinstance(owner, nn.Module):

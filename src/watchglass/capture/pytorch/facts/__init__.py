@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.facts.allocator import Allocator
@@ -49,8 +49,8 @@ class Facts:
     is restored first.
     """
 
-    def __init__(self, hook: Hook, models: Models, events: Events) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, events: Events) -> None:
+        self._port = port
         self._models = models
         self._events = events
         self._subjects = ObjectNames()
@@ -58,10 +58,10 @@ class Facts:
         self._parts: dict[frozenset[str], tuple[Any, ExitStack]] = {}
         self._resting = False
         self._wakes = 0
-        hook.detach_with(self._leave)
+        port.detach_with(self._leave)
         calls.FACTS.rest(self, False)
         self._configure()
-        hook.on_configured.append(self._configure)
+        port.on_configured.append(self._configure)
         events.resting.append(self._rest)
 
     def _rest(self, on: bool) -> None:
@@ -90,14 +90,14 @@ class Facts:
 
     def _configure(self) -> None:
         """Make the parts that are wanted and missing, and drop the others."""
-        chosen = chosen_facts(self._hook.config.facts)
+        chosen = chosen_facts(self._port.config.facts)
         wanted = {kinds & chosen: make for kinds, make in _MAKERS.items() if kinds & chosen}
         for kinds in self._parts.keys() - wanted.keys():
             self._parts.pop(kinds)[1].close()
         for kinds, make in wanted.items():
             if kinds not in self._parts:
                 leave = ExitStack()
-                part = make(self._hook, self._models, self._subjects, leave, kinds)
+                part = make(self._port, self._models, self._subjects, leave, kinds)
                 leave.callback(self._events.add(part))
                 self._parts[kinds] = part, leave
 
@@ -110,32 +110,32 @@ class Facts:
                 leave.push(part)
 
 
-_Maker = Callable[[Hook, Models, ObjectNames, ExitStack, frozenset[str]], Any]
+_Maker = Callable[[Port, Models, ObjectNames, ExitStack, frozenset[str]], Any]
 _MAKERS: dict[frozenset[str], _Maker] = {
-    _CALLS: lambda hook, models, subjects, leave, kinds: CallOrderFact(hook, subjects, leave),
-    frozenset({"clip"}): lambda hook, models, subjects, leave, kinds: ClipCalls(hook, leave),
-    frozenset({"loss_scale"}): lambda hook, models, subjects, leave, kinds: LossScales(hook, leave),
-    frozenset({"leftover_gradients"}): lambda hook, models, subjects, leave, kinds: Leftovers(hook, subjects, leave),
-    frozenset({"training_flags"}): lambda hook, models, subjects, leave, kinds: TrainingFlags(models),
-    frozenset({"membership"}): lambda hook, models, subjects, leave, kinds: Membership(hook, models, subjects, leave),
-    frozenset({SEEN_ROWS}): lambda hook, models, subjects, leave, kinds: SeenRowsFact(),
-    frozenset({"token_targets"}): lambda hook, models, subjects, leave, kinds: TokenTargets(hook, leave),
-    frozenset({"allocator"}): lambda hook, models, subjects, leave, kinds: Allocator(),
-    frozenset({"held_memory"}): lambda hook, models, subjects, leave, kinds: HeldMemory(),
-    frozenset({"loss_call"}): lambda hook, models, subjects, leave, kinds: LossCallFact(),
+    _CALLS: lambda port, models, subjects, leave, kinds: CallOrderFact(port, subjects, leave),
+    frozenset({"clip"}): lambda port, models, subjects, leave, kinds: ClipCalls(port, leave),
+    frozenset({"loss_scale"}): lambda port, models, subjects, leave, kinds: LossScales(port, leave),
+    frozenset({"leftover_gradients"}): lambda port, models, subjects, leave, kinds: Leftovers(port, subjects, leave),
+    frozenset({"training_flags"}): lambda port, models, subjects, leave, kinds: TrainingFlags(models),
+    frozenset({"membership"}): lambda port, models, subjects, leave, kinds: Membership(port, models, subjects, leave),
+    frozenset({SEEN_ROWS}): lambda port, models, subjects, leave, kinds: SeenRowsFact(),
+    frozenset({"token_targets"}): lambda port, models, subjects, leave, kinds: TokenTargets(port, leave),
+    frozenset({"allocator"}): lambda port, models, subjects, leave, kinds: Allocator(),
+    frozenset({"held_memory"}): lambda port, models, subjects, leave, kinds: HeldMemory(),
+    frozenset({"loss_call"}): lambda port, models, subjects, leave, kinds: LossCallFact(),
     frozenset({"output_sketch", "target_sketch"}): (
-        lambda hook, models, subjects, leave, kinds: JudgedRows(models, kinds)
+        lambda port, models, subjects, leave, kinds: JudgedRows(models, kinds)
     ),
-    frozenset({"update_sample"}): lambda hook, models, subjects, leave, kinds: UpdateSampleFact(),
-    frozenset({"gradient_noise"}): lambda hook, models, subjects, leave, kinds: GradientNoiseFact(hook, models, leave),
-    frozenset({"rank_gradients"}): lambda hook, models, subjects, leave, kinds: RankGradients(hook, models, leave),
-    frozenset({"running_statistics"}): lambda hook, models, subjects, leave, kinds: RunningStatistics(models),
+    frozenset({"update_sample"}): lambda port, models, subjects, leave, kinds: UpdateSampleFact(),
+    frozenset({"gradient_noise"}): lambda port, models, subjects, leave, kinds: GradientNoiseFact(port, models, leave),
+    frozenset({"rank_gradients"}): lambda port, models, subjects, leave, kinds: RankGradients(port, models, leave),
+    frozenset({"running_statistics"}): lambda port, models, subjects, leave, kinds: RunningStatistics(models),
     frozenset({"loss_graph", "forward_graph", "unheld_parameters"}): (
-        lambda hook, models, subjects, leave, kinds: GraphLooks(
-            models, kinds, UnheldParameters(hook, models, subjects, leave)
+        lambda port, models, subjects, leave, kinds: GraphLooks(
+            models, kinds, UnheldParameters(port, models, subjects, leave)
         )
     ),
     frozenset({"batch", "data_loader", "input_sketch"}): (
-        lambda hook, models, subjects, leave, kinds: Batches(hook, models, kinds, leave)
+        lambda port, models, subjects, leave, kinds: Batches(port, models, kinds, leave)
     ),
 }

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
 from watchglass.capture.pytorch.facts.later_masks import LaterMasks, later_masks
@@ -29,12 +29,12 @@ class SeenPositions:
     """Notes each call of attention in one forward, with how many of its positions see the next one.
 
     Args:
-        hook: The hook of the run.
+        port: The port of the run.
         copies: Where what masks show is added.
         carefully: Calls a function that may fail at forms of attention that are unknown here.
     """
 
-    def __init__(self, hook: Hook, copies: Copies, carefully: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, port: Port, copies: Copies, carefully: Callable[[Callable[[], None]], None]) -> None:
         self._copies = copies
         self._carefully = carefully
         self._calls: list[dict[str, Any]] = []
@@ -42,7 +42,7 @@ class SeenPositions:
         self._softmaxes: dict[int, dict[str, Any]] = {}
         # How many calls of multi_head_attention_forward are running: what they call is no other attention.
         self._within = 0
-        guard, guarded = hook.guard, hook.guarded
+        guard, guarded = port.guard, port.guarded
         self._listening = [
             ATTENTION.listen(guard, after=guarded(self._attended)),
             MULTI_HEAD_ATTENTION.listen(guard, before=self._enter, after=guarded(self._heads), ended=self._exit),

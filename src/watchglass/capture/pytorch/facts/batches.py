@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.deferred_values import DeferredFact
-from watchglass.capture.hook import Hook
 from watchglass.capture.input_sketches import Correlations, Sample, first_of_each_kind, hashed
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import compiling, in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -77,8 +77,8 @@ class _EpochStart:
 class Batches:
     """Samples the arguments of outermost modules, and observes iterations over loaders."""
 
-    def __init__(self, hook: Hook, models: Models, kinds: frozenset[str], leave: ExitStack) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, kinds: frozenset[str], leave: ExitStack) -> None:
+        self._port = port
         self._models = models
         self._kinds = kinds
         self._loaders = ObjectNames()
@@ -94,13 +94,13 @@ class Batches:
         self._embedded: list[tuple[weakref.ref[nn.Module], _Takers]] = []
         #: An entry of :attr:`Events.module_listeners`.
         self.module_listeners = (lambda: "input_sketch" in kinds, self._called)
-        self._guarded = hook.guarded(self._first_batches, unless=compiling)
+        self._guarded = port.guarded(self._first_batches, unless=compiling)
         if kinds & {"batch", "data_loader"}:
             leave.callback(self._end_epoch_start)
-            leave.callback(calls.loads(hook.guard, after=hook.guarded(self._iterated)))
+            leave.callback(calls.loads(port.guard, after=port.guarded(self._iterated)))
         if "batch" in kinds:
             # Forwards inside a backward are recomputations without a new batch.
-            leave.callback(calls.BACKWARD.listen(hook.guard))
+            leave.callback(calls.BACKWARD.listen(port.guard))
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward is about to run."""
@@ -185,7 +185,7 @@ class Batches:
         name = self._loaders.name("loader", loader)
         count = self._iterations[name] = self._iterations.get(name, 0) + 1
         if count == 1 and "data_loader" in self._kinds:
-            self._hook.current_records().facts.append(("data_loader", "DataLoader", {"loader": name, **_of(loader)}))
+            self._port.records.current().facts.append(("data_loader", "DataLoader", {"loader": name, **_of(loader)}))
         if self._epoch is not None and self._epoch.loader == name:
             self._end_epoch_start()  # its batches are fewer than its workers
         # At the first, second, fourth, eighth epoch and so on: what workers have in common does not change.
@@ -229,7 +229,7 @@ class Batches:
         while epoch.remove:
             epoch.remove.pop()()
         if len(epoch.batches) > 1:
-            self._hook.current_records().facts.append(("batch", "first batches", DeferredFact(epoch.data)))
+            self._port.records.current().facts.append(("batch", "first batches", DeferredFact(epoch.data)))
 
 
 def _memory(tensor: Any) -> tuple[Any, ...] | None:

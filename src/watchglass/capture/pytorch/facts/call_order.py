@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from watchglass.capture import call_order
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.facts.rank_gradients import processes
@@ -27,17 +27,17 @@ class CallOrderFact:
     """Listens to the calls and records changes of their order.
 
     Args:
-        hook: The hook that records.
+        port: The port that records.
         subjects: Names of the called objects.
         leave: Collects the functions that end the listening.
     """
 
-    def __init__(self, hook: Hook, subjects: ObjectNames, leave: ExitStack) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, subjects: ObjectNames, leave: ExitStack) -> None:
+        self._port = port
         self._subjects = subjects
         self._last_version: tuple[int, int] = (0, 0)
         #: The rounds that the calls make.
-        self.rounds = rounds = call_order.CallOrder(functools.partial(hook.guard.call, self._write))
+        self.rounds = rounds = call_order.CallOrder(functools.partial(port.guard.call, self._write))
         named, note = subjects.name, rounds.note
         observed: dict[calls.PublicCall, calls.Before] = {
             calls.BACKWARD: lambda args, kwargs: rounds.backward(),
@@ -53,13 +53,13 @@ class CallOrderFact:
         for name, call in calls.CLIPS.items():
             observed[call] = self._noted(name)
         for call, before in observed.items():
-            leave.callback(call.listen(hook.guard, before=self._in_training(before)))
+            leave.callback(call.listen(port.guard, before=self._in_training(before)))
         made = self._in_training(self._scheduler_made)
-        leave.callback(calls.SCHEDULER_MADE.listen(hook.guard, after=made))
+        leave.callback(calls.SCHEDULER_MADE.listen(port.guard, after=made))
 
     def _in_training(self, listener: Callable[..., None]) -> Callable[..., None]:
         """``listener`` in the training thread: other threads may be writing gradients of what would get a name."""
-        guard = self._hook.guard
+        guard = self._port.guard
 
         def run(*arguments: Any) -> None:
             if get_ident() == guard.thread:
@@ -100,4 +100,4 @@ class CallOrderFact:
     def _write(self) -> None:
         self._last_version = self._version()
         data = {**self.rounds.record(), "objects": self._subjects.describe(), "processes": processes()}
-        self._hook.current_records().facts.append(("calls", "wrapped functions", data))
+        self._port.records.current().facts.append(("calls", "wrapped functions", data))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -51,11 +51,11 @@ class _Clipping:
 class ClipCalls:
     """Listens to the clip functions of ``torch.nn.utils``."""
 
-    def __init__(self, hook: Hook, leave: ExitStack) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, leave: ExitStack) -> None:
+        self._port = port
         self._known: dict[tuple[Any, ...], _Clipping] = {}
         for function, call in calls.CLIPS.items():
-            leave.callback(call.listen(hook.guard, after=hook.guarded(functools.partial(self._clipped, function))))
+            leave.callback(call.listen(port.guard, after=port.guarded(functools.partial(self._clipped, function))))
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has begun: record how often a gradient was clipped."""
@@ -83,7 +83,7 @@ class ClipCalls:
             clipping.compared += 1
             clipping.exceeded += not value <= limit
         if fresh:
-            self._hook.current_records().facts.append(("clip", function, clipping.take_data()))
+            self._port.records.current().facts.append(("clip", function, clipping.take_data()))
 
     def _record(self, norm: Any) -> float | None:
         """Record the norm at captured steps; returns it where that needs no wait."""
@@ -92,7 +92,7 @@ class ClipCalls:
         partial = _is_partial(norm)
         if hasattr(norm, "to_local"):
             norm = norm.to_local()
-        step = self._hook.clock.train
+        step = self._port.clock.train
         due = step is not None and step.due
         value: Any
         if norm.device.type == "cpu":
@@ -103,10 +103,10 @@ class ClipCalls:
         if due and step is not None:
             if partial:
                 # The norm of this rank's shards: the total is the root of the sum of squares over ranks.
-                self._hook.tensor_id(
+                self._port.ids.of(
                     _NORM, lambda: TensorInfo(0, _NORM, Role.METRIC, dtype="float64", placement="partial")
                 )
-            self._hook.add_scalar(step.records, _NORM, value, Role.METRIC)
+            self._port.add_scalar(step.records, _NORM, value, Role.METRIC)
         return value if norm.device.type == "cpu" and not partial else None
 
 

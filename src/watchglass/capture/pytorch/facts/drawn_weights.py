@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -39,7 +39,7 @@ class DrawnWeights:
     Nothing waits for a device: values stay there until they are compared.
     """
 
-    def __init__(self, hook: Hook, models: Models, leave: ExitStack) -> None:
+    def __init__(self, port: Port, models: Models, leave: ExitStack) -> None:
         #: By functions of ``torch.nn.init``, since watchglass observes the process, and by methods of tensors until the
         #: first captured forward.
         self.drawn = _Samples()
@@ -48,8 +48,8 @@ class DrawnWeights:
         #: written again, and what is made from another tensor, as files are read, was not written at all.
         self.written_once = _Samples()
         self._by_methods = 0
-        leave.callback(calls.INITIALIZED.listen(hook.guard, after=self._initialized))
-        self._leave_methods: Callable[[], None] | None = calls.DRAWN.listen(hook.guard, after=self._drawn)
+        leave.callback(calls.INITIALIZED.listen(port.guard, after=self._initialized))
+        self._leave_methods: Callable[[], None] | None = calls.DRAWN.listen(port.guard, after=self._drawn)
         leave.callback(self.begin_training)
         models.on_given = self._given
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.deferred_values import DeferredFact
-from watchglass.capture.hook import Hook
 from watchglass.capture.noise_samples import INPUTS, LAYERS, OUTPUTS, ROWS, SampledLayer, next_after, noise_of
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
 from watchglass.capture.pytorch.facts.rank_gradients import processes
@@ -72,8 +72,8 @@ class _Looked:
 class GradientNoiseFact:
     """Copies some inputs and gradients of linear layers in the first forward of some captured steps."""
 
-    def __init__(self, hook: Hook, models: Models, leave: ExitStack) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, leave: ExitStack) -> None:
+        self._port = port
         self._models = models
         self._paces: weakref.WeakKeyDictionary[nn.Module, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._fit: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
@@ -131,7 +131,7 @@ class GradientNoiseFact:
         if samples < 2 or output[0, ..., 0].numel() != positions:
             return
         layer = looked.layers[call.module] = _Layer(call.module, _some(given, samples, positions, INPUTS))
-        layer.remove = observe_gradient(output, self._hook.guard, layer.arrived).remove
+        layer.remove = observe_gradient(output, self._port.guard, layer.arrived).remove
 
     def forward_ended(self, call: ForwardCall) -> None:
         """The forward has ended: what is called after it belongs to another one."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.deferred_values import DeferredFact
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -34,7 +34,7 @@ _SCRIPT = "script"
 class Leftovers:
     """Looks at some gradients before the first backward of a captured step."""
 
-    def __init__(self, hook: Hook, subjects: ObjectNames, leave: ExitStack) -> None:
+    def __init__(self, port: Port, subjects: ObjectNames, leave: ExitStack) -> None:
         self._subjects = subjects
         self._thread = threading.get_ident()
         self._armed = False
@@ -45,8 +45,8 @@ class Leftovers:
         self._reported: dict[str, tuple[int, bool]] = {}
         # Stands for the lines of the script that change parameters; known from their first update on.
         self._script: weakref.ref[Any] | None = None
-        self._look = hook.guarded(self._look_at_all)
-        leave.callback(calls.BACKWARD.listen(hook.guard, before=self._backward))
+        self._look = port.guarded(self._look_at_all)
+        leave.callback(calls.BACKWARD.listen(port.guard, before=self._backward))
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has begun: look when its first backward comes."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
@@ -18,12 +18,12 @@ from watchglass.records import Role
 class LossScales:
     """Listens to ``step`` and ``update`` of ``torch.amp.GradScaler``."""
 
-    def __init__(self, hook: Hook, leave: ExitStack) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, leave: ExitStack) -> None:
+        self._port = port
         self._scales: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._ones: dict[torch.device, torch.Tensor] = {}
-        leave.callback(calls.SCALER_STEP.listen(hook.guard, after=hook.guarded(self._after_step)))
-        leave.callback(calls.SCALER_UPDATE.listen(hook.guard, after=hook.guarded(self._after_update)))
+        leave.callback(calls.SCALER_STEP.listen(port.guard, after=port.guarded(self._after_step)))
+        leave.callback(calls.SCALER_UPDATE.listen(port.guard, after=port.guarded(self._after_update)))
 
     def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         # Only its update changes the scale.
@@ -33,7 +33,7 @@ class LossScales:
         if first is None or not scaler.is_enabled():
             return
         device = first.device
-        step = self._hook.clock.train
+        step = self._port.clock.train
         due = step is not None and step.due
         if device.type == "cpu":
             # Only of a scaler on the CPU can the scale be read without a wait.
@@ -41,9 +41,9 @@ class LossScales:
             if scaler not in self._scales:
                 self._changed(scaler, scale)
             if due and step is not None:
-                self._hook.add_scalar(step.records, "loss_scale", scale, Role.METRIC)
+                self._port.add_scalar(step.records, "loss_scale", scale, Role.METRIC)
         elif due and step is not None:
-            self._hook.add_scalar(step.records, "loss_scale", self._on_device(scaler, device), Role.METRIC)
+            self._port.add_scalar(step.records, "loss_scale", self._on_device(scaler, device), Role.METRIC)
 
     def _after_update(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         scaler = args[0]
@@ -55,7 +55,7 @@ class LossScales:
     def _changed(self, scaler: Any, scale: float) -> None:
         data = {"scale": scale, "before": self._scales.get(scaler)}
         self._scales[scaler] = scale
-        self._hook.current_records().facts.append(("loss_scale", "GradScaler.update", data))
+        self._port.records.current().facts.append(("loss_scale", "GradScaler.update", data))
 
     def _on_device(self, scaler: Any, device: torch.device) -> DeviceRows:
         """The scale, read from its effect: every other public way waits for the device."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.deferred_values import DeferredFact
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.facts.drawn_weights import DrawnWeights
@@ -136,12 +136,12 @@ def _as_drawn(compared: Sequence[_Compared]) -> dict[str, list[str]]:
 class Membership:
     """Compares the parameters of the optimizers with those of the models."""
 
-    def __init__(self, hook: Hook, models: Models, subjects: ObjectNames, leave: ExitStack) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, subjects: ObjectNames, leave: ExitStack) -> None:
+        self._port = port
         self._models = models
         self._subjects = subjects
-        leave.callback(calls.OPTIMIZER_GIVEN.listen(hook.guard, after=subjects.optimizer_given))
-        self._drawn = DrawnWeights(hook, models, leave)
+        leave.callback(calls.OPTIMIZER_GIVEN.listen(port.guard, after=subjects.optimizer_given))
+        self._drawn = DrawnWeights(port, models, leave)
         self._captures = 0
         self._seen: tuple[Any, ...] = ()
         self._reported: dict[str, Any] = {}
@@ -178,7 +178,7 @@ class Membership:
         self._strange[id(optimizer)] = None if known or steps == _STRANGE_STEPS else steps
         if not known and steps == _STRANGE_STEPS and len(self._models):
             self._subjects.name("optimizer", optimizer)
-            self._notify(self._hook.current_records(), self._subjects.optimizers(), optimizer)
+            self._notify(self._port.records.current(), self._subjects.optimizers(), optimizer)
 
     def _notify(self, records: CapturedRecords, optimizers: list[Optimizer], stepped: Optimizer) -> None:
         data = self._data(optimizers, stepped)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.deferred_values import DeferredFact
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.modules.models import Models
@@ -66,8 +66,8 @@ class _Observed:
 class RankGradients:
     """Observes one gradient of each model at captured steps, where several processes train together."""
 
-    def __init__(self, hook: Hook, models: Models, leave: ExitStack) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, leave: ExitStack) -> None:
+        self._port = port
         self._models = models
         self._step = -1
         self._observed: dict[int, _Observed] = {}
@@ -96,7 +96,7 @@ class RankGradients:
             return
         observed = self._observed[id(parameter)] = _Observed(parameter, wrapped)
         if wrapped.wrapper != "FullyShardedDataParallel" and not is_compiled(call.root):
-            observed.remove = observe_accumulated(parameter, self._hook.guard, observed.arrived).remove
+            observed.remove = observe_accumulated(parameter, self._port.guard, observed.arrived).remove
 
     def _wrapped(self, root: nn.Module) -> _Wrapped:
         own = [root, *inside(root)] if is_wrapper(root) else []

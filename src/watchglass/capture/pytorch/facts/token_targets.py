@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from watchglass.capture.deferred_values import DeferredFact
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall, ModuleCall
 from watchglass.capture.pytorch.facts.attention_masks import SeenPositions
 from watchglass.capture.pytorch.facts.copies import Copies
@@ -34,11 +34,11 @@ _MOST_CALLS = 256
 class _Look:
     """One forward that is looked at."""
 
-    def __init__(self, forward: Forward, hook: Hook, carefully: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, forward: Forward, port: Port, carefully: Callable[[Callable[[], None]], None]) -> None:
         self.forward = forward
         self.copies = Copies()
         self.labels = TokenLabels(self.copies)
-        self.attention = SeenPositions(hook, self.copies, carefully)
+        self.attention = SeenPositions(port, self.copies, carefully)
         self.recurrent: list[bool] = []
         #: Whether a loss has been computed: what is called later makes no part of its predictions.
         self.closed = False
@@ -64,8 +64,8 @@ class _Look:
 class TokenTargets:
     """Notes the tokens that embeddings take, who sees whom in attention, and the labels of loss functions."""
 
-    def __init__(self, hook: Hook, leave: ExitStack) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, leave: ExitStack) -> None:
+        self._port = port
         # By model: captured steps so far.
         self._captures: dict[int, int] = {}
         # Models that embed no tokens.
@@ -89,7 +89,7 @@ class TokenTargets:
         if not self._due or call.step.mode is not Mode.TRAIN or not call.forward.grad:
             return
         self._due = False
-        self._look = _Look(call.forward, self._hook, self._carefully)
+        self._look = _Look(call.forward, self._port, self._carefully)
 
     def forward_ended(self, call: ForwardCall) -> None:
         """It has ended; its loss may follow."""

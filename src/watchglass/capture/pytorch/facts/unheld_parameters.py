@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.deferred_values import DeferredFact
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
@@ -42,14 +42,14 @@ class UnheldParameters:
     """Compares the parameters that a backward reaches with those of the optimizers.
 
     Args:
-        hook: The hook that records.
+        port: The port that records.
         models: The models that are watched.
         subjects: Names of the optimizers that are called.
         leave: Collects the functions that end the listening.
     """
 
-    def __init__(self, hook: Hook, models: Models, subjects: ObjectNames, leave: ExitStack) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, subjects: ObjectNames, leave: ExitStack) -> None:
+        self._port = port
         self._models = models
         self._subjects = subjects
         self._updating: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -61,7 +61,7 @@ class UnheldParameters:
         self._numbers: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._next = itertools.count()
         self._seen: dict[int, _Seen] = {}
-        leave.callback(calls.OPTIMIZER_GIVEN.listen(hook.guard, after=subjects.optimizer_given))
+        leave.callback(calls.OPTIMIZER_GIVEN.listen(port.guard, after=subjects.optimizer_given))
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped, at any step."""
@@ -70,7 +70,7 @@ class UnheldParameters:
         self._updating.add(optimizer)
         if optimizer in self._idle:
             data = {"backward": 0, "count": 0, "parameters": [], "stepped": self._subjects.name("optimizer", optimizer)}
-            self._hook.current_records().facts.append(("unheld_parameters", "optimizer", data))
+            self._port.records.current().facts.append(("unheld_parameters", "optimizer", data))
 
     def look(self, records: CapturedRecords, backward: int, reached: Sequence[Tensor]) -> None:
         """A backward is about to reach these parameters."""

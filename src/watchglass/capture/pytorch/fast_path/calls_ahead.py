@@ -82,7 +82,7 @@ class CallsAhead:
         self.held: list[CallAhead] = []
         self._now, self._number_of = now, number_of
         self._thread = get_ident()
-        self._hook = Unsaved(shielded(self.returned, unless=compiling))
+        self._port = Unsaved(shielded(self.returned, unless=compiling))
         self._forget: list[Callable[[], None]] = []
         self.seen: list[tuple[Expected, int]] = []
 
@@ -118,7 +118,7 @@ class CallsAhead:
         """The fast path begins: observe the returns of the calls that are expected."""
         for root in {each() for each, _ in self.expected}:
             if root is not None:
-                self._forget.append(unsaved(root.register_forward_hook(self._hook)))
+                self._forget.append(unsaved(root.register_forward_hook(self._port)))
 
     def expects(self, root: nn.Module) -> bool:
         """Whether a call of this outermost module, which begins between steps, is the next that is expected."""

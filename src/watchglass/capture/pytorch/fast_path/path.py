@@ -117,12 +117,12 @@ class FastPath:
         #: Starts or stops observing loss functions.
         self.listen_to_losses: Callable[[bool], None] = lambda on: None
         self._current = current
-        self._hook = current.hook
+        self._port = current.port
         self._readings = readings
         self._thread = get_ident()
         self._phases = current.phases
-        current.hook.in_steady_step = self._in_steady_step
-        shielded = current.hook.guard.shielded
+        current.port.records.in_steady_step = self._in_steady_step
+        shielded = current.port.guard.shielded
         self._now = now = StepProgress()
         self.ahead = CallsAhead(now, current.models.number, shielded)
         self.pattern = StepPattern(current, self.ahead)
@@ -143,8 +143,8 @@ class FastPath:
         self._kwargs: Any = None
         self._versions: tuple[int, ...] | None = None
         self._states = Randomness()
-        limits = current.hook.limits
-        self._interval = StepInterval(current.hook.plan, limits.whole_steps, limits.row_ns, limits.step_interval)
+        limits = current.port.limits
+        self._interval = StepInterval(current.port.plan, limits.whole_steps, limits.row_ns, limits.step_interval)
         # Calls of the model in the present step of a rest.
         self._begun = 0
         # Of a rest: its steps, and how many of them are still to come. After it, its steps until they have numbers.
@@ -232,7 +232,7 @@ class FastPath:
         gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
         chosen = kwargs.get("inputs") is not None or len(args) > _INPUTS
         at = self._now.at
-        if get_ident() != self._thread and not (at == OFF and self._hook.guard.is_lent):
+        if get_ident() != self._thread and not (at == OFF and self._port.guard.is_lent):
             self.elsewhere += 1
             return
         if at == RESTING:
@@ -295,7 +295,7 @@ class FastPath:
             if get_ident() != self._thread:
                 return None
             if optimizer is self.pattern.optimizer() and self._now.at == IN_BACKWARD:
-                if self._take_norm(optimizer, self._hook.current_records()):
+                if self._take_norm(optimizer, self._port.records.current()):
                     return None
             elif optimizer in self._current.foreign:
                 return None
@@ -348,21 +348,21 @@ class FastPath:
         """The step is over if the script has updated since its last backward; returns the phase."""
         if self.script.updated():
             if self._read is not None:
-                self._hook.current_records().absorb(self._read)
+                self._port.records.current().absorb(self._read)
                 self._read = None
             self._end_step(ABSENT)
         return self._now.at
 
     def _end_step(self, rate: float) -> None:
         """The step is over, with this learning rate."""
-        hook = self._hook
+        port = self._port
         if self._phases is None:
             end_ns, phases = monotonic_ns(), NO_PHASES
         else:
             end_ns, phases = self._phases.end()
             if self._phases.pauses or self._phases.loads:
-                self._phases.hand_over(hook.current_records())
-        hook.steady_step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
+                self._phases.hand_over(port.records.current())
+        port.steady.step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
         self._backwards = 0
         self._now.follows = self.pattern.begins
         if self.pattern.several:
@@ -370,15 +370,15 @@ class FastPath:
         self._arguments = self._kwargs = None
         self._step = step = self._step + 1
         self._now.at = BETWEEN
-        if step >= self._watchful or hook.changes.pending or not hook.active:
+        if step >= self._watchful or port.changes.pending or not port.guard.active:
             if self._interval.look(step):
                 fact = ("step_interval", "budget", {"interval": self._interval.interval})
-                hook.current_records().facts.append(fact)
+                port.records.current().facts.append(fact)
             self._look_around()
 
     def _look_around(self, *, rests: bool = True) -> None:
         """Between steps: leave where the path ends, rest, or listen to the beginning of an update for its norm."""
-        if self._step >= self._end or self._hook.changes.pending or not self._hook.active:
+        if self._step >= self._end or self._port.changes.pending or not self._port.guard.active:
             self.leave()
             return
         recorded = self._interval.next_due(self._step)
@@ -394,9 +394,9 @@ class FastPath:
 
     def _may_rest(self) -> bool:
         """Whether the steps can be counted, and nothing that a script saves, or another rank does, depends on them."""
-        pattern, hook = self.pattern, self._hook
-        observed = pattern.several or pattern.most > 1 or pattern.by_script or self.ahead.observed or hook.saves_between
-        return not observed and hook.rank() is None
+        pattern, port = self.pattern, self._port
+        observed = pattern.several or pattern.most > 1 or pattern.by_script or self.ahead.observed
+        return not observed and not port.records.saves_between and port.rank() is None
 
     def _go_to_rest(self, steps: int) -> None:
         self._rest = self._left = steps
@@ -429,8 +429,8 @@ class FastPath:
 
     def updated(self, full: Callable[..., Any]) -> Callable[..., Any]:
         """``full`` for the steps of optimizers while the path rests: they are counted."""
-        ident, thread, changes = get_ident, self._thread, self._hook.changes
-        wake = self._hook.guard.shielded(self._wake)
+        ident, thread, changes = get_ident, self._thread, self._port.changes
+        wake = self._port.guard.shielded(self._wake)
 
         def run(optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
             if optimizer is not self.pattern.optimizer() or ident() != thread:
@@ -450,15 +450,15 @@ class FastPath:
 
     def _number_rested(self) -> None:
         steps, self._unnumbered = self._unnumbered, 0
-        self._hook.clock.pass_train(steps)
+        self._port.clock.pass_train(steps)
 
     def _record_last(self) -> None:
         """Record the last step of a rest without its loss, so that the number of steps is known whatever comes."""
         if self._unnumbered:
-            self._hook.clock.pass_train(self._unnumbered - 1)
+            self._port.clock.pass_train(self._unnumbered - 1)
             self._unnumbered = 0
             now_ns = monotonic_ns() if self._phases is None else self._phases.end()[0]
-            self._hook.steady_step(now_ns, now_ns, ABSENT, ABSENT, 0.0, NO_PHASES)
+            self._port.steady.step(now_ns, now_ns, ABSENT, ABSENT, 0.0, NO_PHASES)
 
     def _wake(self) -> None:
         """The rest is over, between two steps."""
@@ -489,18 +489,18 @@ class FastPath:
 
     def enter(self) -> None:
         """Take this path from the next step to the next captured one, if that is not the same."""
-        hook, pattern = self._hook, self.pattern
-        self._step = hook.clock.next_train_step
-        captured = hook.alternating.next_due(pattern.model, self._step)
+        port, pattern = self._port, self.pattern
+        self._step = port.clock.next_train_step
+        captured = port.alternating.next_due(pattern.model, self._step)
         self._end = min(captured, self._current.next_observed(self._step))
-        if self._end <= self._step or hook.changes.pending:
+        if self._end <= self._step or port.changes.pending:
             return
-        if not hook.begin_steady_steps(pattern.model, rated=not pattern.by_script):
+        if not port.steady.begin(pattern.model, rated=not pattern.by_script):
             return
         self._first = self._step
         self._interval.begin(self._step)
         self._norm_ns = self._rested = 0
-        self._since_ns = hook.clock.now_ns()
+        self._since_ns = port.clock.now_ns()
         self._now.at, self._now.follows = BETWEEN, pattern.begins
         # Its records belong to the recorder now; they must not be kept alive up to the next forward on the full path.
         self._current.forward = None
@@ -543,7 +543,7 @@ class FastPath:
             if self._begun and not superseded:
                 # It is not known when it was called, and whether a backward has run since.
                 at = IN_FORWARD
-                self._start_ns, self._weight = self._hook.clock.now_ns(), 1.0
+                self._start_ns, self._weight = self._port.clock.now_ns(), 1.0
             self._begun = 0
         elif at == BETWEEN and superseded:
             self._record_last()
@@ -557,9 +557,9 @@ class FastPath:
         self.ahead.ignore()
         for listener in self._current.events.resting:
             listener(False)
-        self._hook.alternating.passed(self.pattern.model, steps)
-        now_ns = self._hook.clock.now_ns()
-        self._hook.cost.steady_steps_ended(steps, self._since_ns, now_ns, self._norm_ns, self._rested)
+        self._port.alternating.passed(self.pattern.model, steps)
+        now_ns = self._port.clock.now_ns()
+        self._port.cost.steady_steps_ended(steps, self._since_ns, now_ns, self._norm_ns, self._rested)
         if at in (IN_FORWARD, IN_BACKWARD):
             self._hand_over(at, superseded)
         if at == IN_BACKWARD and self._read is not None:
@@ -571,7 +571,7 @@ class FastPath:
         self.ahead.give_back()
 
     def _hand_over(self, at: int, superseded: bool) -> None:
-        current, clock, pattern = self._current, self._hook.clock, self.pattern
+        current, clock, pattern = self._current, self._port.clock, self.pattern
         root, forwards = pattern.root(), self._several.all
         training = root is None or root.training
         if not pattern.several:
@@ -590,7 +590,7 @@ class FastPath:
             current.forward = clock.forward(
                 grad=True, training=training, start_ns=forward.start_ns, model=pattern.model, begun=forward
             )
-            if clock.train is not None and clock.train is not before:
+            if clock.train is not None and (clock.train is not before or clock.train.by_hand):
                 current.begin_step(clock.train)
             if self._backwards and forward is through[-1]:
                 current.objectives.restore(self.pattern.optimizer(), self._loss, self._total, self._backwards)
@@ -607,7 +607,7 @@ class FastPath:
             # Without the output of the model: it must not live longer than in an unwatched run.
             last.state = state = ForwardState(
                 root, self._arguments, self._kwargs, pattern.settings, self._versions, self._states, pattern.draws,
-                self._hook.limits.kept_forward_bytes,
+                self._port.limits.kept_forward_bytes,
             )  # fmt: skip
             state.loss = self._loss if at == IN_BACKWARD and self._backwards == 1 else None
         current.root = root

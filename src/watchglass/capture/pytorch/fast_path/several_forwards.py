@@ -49,13 +49,13 @@ class SeveralForwards:
         self.differentiated: list[Forward] = []
         self._now, self._current = now, current
         self._thread = get_ident()
-        self._hook = Unsaved(shielded(self.returned, unless=compiling))
+        self._port = Unsaved(shielded(self.returned, unless=compiling))
         self._arrived: Callable[..., Any] = shielded(self._through)
         self._forget: list[Callable[[], None]] = []
 
     def observe(self, root: nn.Module) -> None:
         """The fast path begins: observe what this outermost module returns."""
-        self._forget.append(unsaved(root.register_forward_hook(self._hook)))
+        self._forget.append(unsaved(root.register_forward_hook(self._port)))
 
     def begin(self, forward: Forward) -> None:
         """A forward of the open step begins."""

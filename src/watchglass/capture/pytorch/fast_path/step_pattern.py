@@ -52,7 +52,7 @@ class StepPattern:
     def __init__(self, current: TrainingState, ahead: CallsAhead) -> None:
         self._current = current
         self._ahead = ahead
-        self._alike, self._habit = 0, current.hook.limits.alike_steps
+        self._alike, self._habit = 0, current.port.limits.alike_steps
         self.root: Callable[[], nn.Module | None] = gone
         self.inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.training = True

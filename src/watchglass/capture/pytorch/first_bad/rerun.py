@@ -42,7 +42,7 @@ class Rerun:
 
     def __init__(self, current: TrainingState, weights: Weights) -> None:
         self._current = current
-        self._hook = current.hook
+        self._port = current.port
         self._weights = weights
 
     def of_forward(self, step: OpenStep, start: Any, lines: Lines) -> dict[str, Any]:
@@ -129,14 +129,14 @@ class Rerun:
     @contextmanager
     def _rerun(self, state: ForwardState, *, graph: bool, taken: int = 0) -> Iterator[Trace]:
         taken += sum(buffer.nbytes for buffer in state.root.buffers())
-        bound = self._hook.config.capture_memory_bytes - taken
+        bound = self._port.config.capture_memory_bytes - taken
         reason = refusal(state, bound)
         if reason:
             raise RefusedError(reason)
-        gradients = self._hook.guard if graph else None
+        gradients = self._port.guard if graph else None
         trace = Trace(self._current.models.module, state.kwargs, most_bytes=bound, graph=graph, gradients=gradients)
         try:
-            with self._hook.guard.suspended():
+            with self._port.guard.suspended():
                 yield trace
         except RefusedError:
             raise
@@ -144,8 +144,8 @@ class Rerun:
             raise RefusedError(f"the re-run failed: {type(error).__name__}: {error}") from None
         finally:
             trace.close()
-            self._hook.cost.memory.hold("cpu", trace.peak_bytes + taken)
-            self._hook.cost.memory.hold("cpu", -trace.peak_bytes - taken)
+            self._port.cost.memory.hold("cpu", trace.peak_bytes + taken)
+            self._port.cost.memory.hold("cpu", -trace.peak_bytes - taken)
 
     def _outputs(self, state: ForwardState, trace: Trace, inside: Lines, *, graph: bool) -> dict[str, Tensor]:
         # Not to modules that are called again in the backward, by checkpoints.

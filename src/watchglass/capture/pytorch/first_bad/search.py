@@ -57,11 +57,11 @@ class FirstBadModule:
         self._late = False
         self._coming: DeviceRows | None = None
         self._lines = Lines()
-        self._suspects = Suspects(NormInterval(current.hook.plan, 1.0, current.hook.limits.norm_interval))
+        self._suspects = Suspects(NormInterval(current.port.plan, 1.0, current.port.limits.norm_interval))
         # The step whose gradients an operation may spoil.
         self._feared: tuple[OpenStep, OperationFault] | None = None
         current.events.add(self)
-        current.hook.detach_with(lambda: self._lines.note(False))
+        current.port.detach_with(lambda: self._lines.note(False))
         self._noting = NotedForwards(current.events, self._lines, self._reads, lambda: self._suspects.wants_lines)
 
     def step_began(self, step: OpenStep) -> None:
@@ -103,7 +103,7 @@ class FirstBadModule:
         if not isinstance(loss, float):
             self._on_device(step, loss)
             return
-        self._current.hook.flush()
+        self._current.port.flush()
         step.records.facts.append(("nonfinite_loss", "backward", {"value": str(loss)}))
         if self._next_steps.on:
             self._next_steps.loss_failed(step, loss, start, self._lines)
@@ -132,7 +132,7 @@ class FirstBadModule:
             if not self._done:
                 self._later(step, "update point", lambda: self._last(names) if (names := bad.bad()) else None)
             return
-        self._current.hook.flush()
+        self._current.port.flush()
         feared, self._feared = self._feared, None
         if self._next_steps.on:
             self._next_steps.gradients_failed(step, self._last(bad))

@@ -56,7 +56,7 @@ class NextStepsWatch:
         self._traced: tuple[Forward, Trace] | None = None
         self._traces: list[tuple[Forward, Trace]] = []
         self._before: list[Weight] = []
-        current.hook.detach_with(self.disarm)
+        current.port.detach_with(self.disarm)
 
     @property
     def on(self) -> bool:
@@ -71,10 +71,10 @@ class NextStepsWatch:
         current.models.refresh()
         # So that steps take the full path.
         current.quiet_steps = 0
-        self._failed, self._left = step, current.hook.limits.next_steps
+        self._failed, self._left = step, current.port.limits.next_steps
         # So that a rule about time knows who makes these steps slow.
         step.records.facts.append(("modules_examined", "next steps", {"steps": self._left}))
-        guarded = current.hook.guarded
+        guarded = current.port.guarded
         current.every_gradient = True
         self._undo = [
             current.events.add(self),
@@ -176,7 +176,7 @@ class NextStepsWatch:
                 return
             if self._poisoned(call):
                 return
-        trace = Trace(current.models.module, call.kwargs, gradients=current.hook.guard)
+        trace = Trace(current.models.module, call.kwargs, gradients=current.port.guard)
         self._traced = (call.forward, trace)
         self._traces.append(self._traced)
         if unwrap(call.root) is call.root:
@@ -219,7 +219,7 @@ class NextStepsWatch:
         if not self._answered:
             self._answered = True
             records.facts.append(("first_bad_module", source, found.to_json("next_steps", step=step.mode_step, **more)))
-            self._current.hook.flush()
+            self._current.port.flush()
         self.disarm()
 
     def _forget(self) -> None:

@@ -47,8 +47,8 @@ class CountedAnswers:
 
     def __init__(self, current: TrainingState, expected: Callable[[], bool]) -> None:
         self._expected = expected
-        self._observer = OperationObserver(current.hook.guarded(unless_captured(self._observed)))
-        self._guard = current.hook.guard
+        self._observer = OperationObserver(current.port.guarded(unless_captured(self._observed)))
+        self._guard = current.port.guard
         # Functions that end the observation of copies, which only predictions on a device need.
         self._copies: list[Callable[[], None]] = []
         # Shapes of the outputs of the last call, the forward, and the classes that were chosen, with copies.
@@ -60,8 +60,8 @@ class CountedAnswers:
         self._evaluating = False
         self._evaluations = 0
         self._compiled: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
-        current.hook.on_settle.append(self.leave)
-        current.hook.detach_with(self.leave)
+        current.port.on_settle.append(self.leave)
+        current.port.detach_with(self.leave)
         current.events.resting.append(lambda on: self.leave())
 
     def called(self, root: nn.Module, *, evaluating: bool) -> None:

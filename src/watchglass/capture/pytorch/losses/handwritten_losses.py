@@ -42,14 +42,14 @@ class HandwrittenLosses:
         self._current = current
         self._record = record
         self._expected = expected
-        self._observer = OperationObserver(current.hook.guarded(unless_captured(self._observed)))
+        self._observer = OperationObserver(current.port.guarded(unless_captured(self._observed)))
         self._tracer: OperationTracer | None = None
         # Rows of the forward that is followed.
         self._rows: list[Any] = []
         # Models called since operations are observed, by whether any part of them is compiled.
         self._compiled: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
-        current.hook.on_settle.append(self.leave)
-        current.hook.detach_with(self.leave)
+        current.port.on_settle.append(self.leave)
+        current.port.detach_with(self.leave)
         current.events.resting.append(lambda on: self.leave())
 
     def called(self, root: nn.Module, *, evaluating: bool) -> None:

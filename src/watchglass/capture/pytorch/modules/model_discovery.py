@@ -22,10 +22,10 @@ from torch.nn.modules.module import (
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 
-from watchglass.capture.frameworks import owner_of
+from watchglass.capture.loops import loop_of
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import captured, compiling
-from watchglass.capture.pytorch.modules.module_hooks import Switch, Unsaved, unsaved
+from watchglass.capture.pytorch.modules.module_hooks import Switch
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, parameters_of
 from watchglass.capture.pytorch.public_calls import OPTIMIZER_GIVEN
 from watchglass.capture.pytorch.step.root_calls import RootCalls
@@ -55,18 +55,15 @@ class Discovery:
         self._by_parameters = False
         # A compiled function may call models, which no hook sees.
         self._expecting = False
-        # Models of frameworks around PyTorch, and calls of them since models were looked for.
-        self._outer: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._outer_calls = 0
-        hook = current.hook
-        guarded: Callable[..., Any] = hook.guarded(self._called, unless=compiling)
+        port = current.port
+        guarded: Callable[..., Any] = port.guarded(self._called, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
-        note = hook.guard.shielded(current.models.parents.note)
-        hook.detach_with(register_module_module_registration_hook(note).remove)
-        note_parameter = hook.guard.shielded(current.models.parents.note_parameter)
-        hook.detach_with(register_module_parameter_registration_hook(note_parameter).remove)
-        hook.detach_with(OPTIMIZER_GIVEN.listen(hook.guard, after=hook.guarded(self._optimizer_made)))
-        hook.detach_with(self.stop)
+        note = port.guard.shielded(current.models.parents.note)
+        port.detach_with(register_module_module_registration_hook(note).remove)
+        note_parameter = port.guard.shielded(current.models.parents.note_parameter)
+        port.detach_with(register_module_parameter_registration_hook(note_parameter).remove)
+        port.detach_with(OPTIMIZER_GIVEN.listen(port.guard, after=port.guarded(self._optimizer_made)))
+        port.detach_with(self.stop)
         self.start()
 
     @property
@@ -76,7 +73,7 @@ class Discovery:
 
     def start(self) -> None:
         """Look for models by their calls from now on."""
-        self._current.quiet_steps = self._outer_calls = 0
+        self._current.quiet_steps = 0
         self._passing = False
         if not self._observing:
             # Wrappers made by torch.compile warn of global hooks, which they call as well; that is what we want here.
@@ -88,11 +85,6 @@ class Discovery:
         self._passing = False
         self._observing(False)
 
-    def step_began(self) -> None:
-        """A TRAIN step has opened."""
-        if self._observing and self._current.quiet_steps > _STEPS:
-            self.stop()
-
     def between(self, evaluating: bool) -> bool:
         """An outermost call has ended or begins: look for other models between those of an evaluation only.
 
@@ -101,7 +93,7 @@ class Discovery:
         if evaluating and not (self._observing or self._by_parameters or self._expecting):
             self._passing = True
             self._observing(True)
-        elif not evaluating and self._passing:
+        elif not evaluating and (self._passing or self._current.quiet_steps > _STEPS):
             self.stop()
         return bool(self._observing)
 
@@ -119,8 +111,8 @@ class Discovery:
         self.start()
         if is_compiled_in_place(module):
             # Its calls are seen by no hook.
-            call = self._in_place[module] = CompiledCall(module, self._current.hook.guarded(self._called))
-            self._current.hook.detach_with(call.remove)
+            call = self._in_place[module] = CompiledCall(module, self._current.port.guarded(self._called))
+            self._current.port.detach_with(call.remove)
 
     def expect(self) -> None:
         """A compiled function may call models, at any time."""
@@ -168,13 +160,7 @@ class Discovery:
             return
         owner = current.models.parents.owner(module)
         if not _is_ours(owner):
-            if owner not in self._outer:
-                self._outer.add(owner)
-                self._fall_silent()
-                if not is_compiled(module):
-                    before = current.hook.guarded(self._fall_silent, unless=compiling)
-                    current.hook.detach_with(unsaved(module.register_forward_pre_hook(Unsaved(before))))
-            return
+            current.models.own(module)
         call = self._in_place.get(module)
         if call is not None:
             # The running call still reports to this hook, which is removed below.
@@ -190,17 +176,8 @@ class Discovery:
         # Its own hook was registered too late for this call; keyword arguments are not shown to a global one.
         self._calls.before(module, arguments, kwargs)
 
-    def _fall_silent(self, module: Any = None, arguments: Any = None) -> None:
-        """A model is called whose steps a framework around PyTorch owns."""
-        if self._current.in_forward or self._current.in_backward:
-            return
-        self._calls.leave_steps()
-        self._outer_calls += 1
-        if self._outer_calls > _STEPS:
-            self.stop()
-
 
 def _is_ours(owner: nn.Module) -> bool:
-    """Whether no framework around PyTorch owns the steps of a model."""
-    found = owner_of(owner)
+    """Whether no loop around PyTorch drives the steps of a model."""
+    found = loop_of(owner, drives=True)
     return found is None or found.name == "torch"

@@ -37,6 +37,7 @@ class Models:
         self.on_given: Callable[[nn.Module], None] = lambda root: None
         self._roots: weakref.WeakKeyDictionary[nn.Module, ModuleTree] = weakref.WeakKeyDictionary()
         self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._owned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         #: Number of models with a number so far, including those that are gone.
         self.seen = 0
         # Trained tensors that belong to no module, by identity.
@@ -56,6 +57,14 @@ class Models:
     def knows(self, root: nn.Module) -> bool:
         """Whether this outermost module has been added."""
         return root in self._roots
+
+    def is_owned(self, root: nn.Module) -> bool:
+        """Whether a loop around PyTorch drives the steps of this outermost module."""
+        return root in self._owned
+
+    def own(self, root: nn.Module) -> None:
+        """A loop around PyTorch drives the steps of this outermost module."""
+        self._owned.add(root)
 
     def roots(self) -> list[nn.Module]:
         """The outermost modules that still live; a wrapper and what is inside it are one."""

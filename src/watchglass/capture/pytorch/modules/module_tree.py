@@ -6,12 +6,14 @@ import sys
 import types
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.modules import modules_over
 from watchglass.records import ModuleKind
 
 #: Wrappers by class name, each of which has one child: they add a path segment that is no part of the model. By name,
@@ -235,15 +237,23 @@ class ModuleTree:
             return
         self._modules.clear()
         self._parameters.clear()
-        for index, (path, module) in enumerate(_walk(owner, "")):
+        outer = modules_over("torch", owner)
+        for module, place in _walk(owner) if outer is None else outer.modules(owner):
             # A module reached by two paths keeps its first.
-            place = Place((self.prefix + path).rstrip("."), type_name(module), index, self.number, kind_of(module))
-            self._modules.setdefault(module, place)
+            self._modules.setdefault(module, self._placed(place))
+        parameters = self._own_parameters() if outer is None else outer.parameters(owner)
+        for parameter, known in parameters:
+            named = ParameterPlace(self.prefix + known.name, known.leaf, self._placed(known.place))
+            self._parameters.setdefault(id(parameter), (weakref.ref(parameter), named))
+
+    def _placed(self, place: Place) -> Place:
+        return replace(place, path=(self.prefix + place.path).rstrip("."), model=self.number)
+
+    def _own_parameters(self) -> Iterator[tuple[Tensor, ParameterPlace]]:
+        owner = self.owner
+        for module, place in () if owner is None else _walk(owner):
             for leaf, parameter in module.named_parameters(recurse=False):
-                name = self.prefix + (f"{path}.{leaf}" if path else leaf)
-                self._parameters.setdefault(
-                    id(parameter), (weakref.ref(parameter), ParameterPlace(name, leaf, self._modules[module]))
-                )
+                yield parameter, ParameterPlace(place.named(leaf), leaf, place)
 
     def module(self, module: nn.Module) -> Place | None:
         """Place of a module, None for one that is not in this tree."""
@@ -340,9 +350,10 @@ def unit_axis(module_type: str, dimensions: int) -> int | None:
     return 1 if dimensions >= 4 else dimensions - 1
 
 
-def _walk(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    stack = [(path, module)]
+def _walk(module: nn.Module) -> Iterator[tuple[nn.Module, Place]]:
+    stack = [("", module)]
     seen: set[int] = set()
+    index = 0
     while stack:
         path, module = stack.pop()
         if id(module) in seen:
@@ -350,7 +361,8 @@ def _walk(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
         seen.add(id(module))
         skipped = is_wrapper(module)
         if not skipped:
-            yield path, module
+            yield module, Place(path, type_name(module), index, kind=kind_of(module))
+            index += 1
         children = [
             (path if skipped else f"{path}.{name}" if path else name, child) for name, child in module.named_children()
         ]

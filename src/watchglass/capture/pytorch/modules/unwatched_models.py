@@ -47,11 +47,11 @@ class UnwatchedModels:
         # Parameters of the optimizers, by identity, with the numbers of groups and parameters at the look-up.
         self._held: set[int] = set()
         self._looked_up: list[tuple[int, int]] = []
-        hook = current.hook
-        guarded = hook.guarded(self._called, unless=compiling)
+        port = current.port
+        guarded = port.guarded(self._called, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
-        hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
-        hook.detach_with(self._stop)
+        port.detach_with(COMPILE.listen(port.guard, after=port.guarded(self._compiled)))
+        port.detach_with(self._stop)
 
     def between(self, evaluating: bool) -> bool:
         """A call of an evaluation has ended, or the next call or a backward begins: listen between those only."""

@@ -24,10 +24,10 @@ class CopyPhase:
         self._current = current
         self._phases = phases
         self._listens = False
-        hook = current.hook
-        hook.detach_with(current.events.add(self))
-        hook.on_finished.append(self._finished)
-        hook.detach_with(lambda: COPIES.leave(hook))
+        port = current.port
+        port.detach_with(current.events.add(self))
+        port.on_finished.append(self._finished)
+        port.detach_with(lambda: COPIES.leave(port.guard))
 
     def update_ended(self, update: Update) -> None:
         """A captured step is over; its end may be noticed only after the copy of the next batch."""
@@ -39,4 +39,4 @@ class CopyPhase:
 
     def _look(self) -> None:
         if not self._listens and any(not each.is_cpu for tree in self._current.models for each in tree.parameters()):
-            self._listens = COPIES.listen(self._current.hook, self._phases)
+            self._listens = COPIES.listen(self._current.port.guard, self._phases)

@@ -6,7 +6,7 @@ import weakref
 from threading import get_ident
 from typing import Any
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.profiling.loader_times import LoaderTimes
 from watchglass.capture.step_phases import DATA, OTHER, PREPARE, StepPhases
@@ -19,18 +19,18 @@ class DataWaits:
     The iterators of a loader have classes with private names, so the class is that of what ``iter(loader)`` returns.
 
     Args:
-        hook: The hook.
+        port: The port.
         phases: Gets the marks.
     """
 
-    def __init__(self, hook: Hook, phases: StepPhases) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, phases: StepPhases) -> None:
+        self._port = port
         self._phases = phases
         self._thread = get_ident()
         self._known: weakref.WeakSet[type] = weakref.WeakSet()
-        self._times = LoaderTimes(hook, phases)
-        hook.detach_with(calls.loads(hook.guard, before=self._starts, ended=self._started))
-        hook.detach_with(self._times.take_back)
+        self._times = LoaderTimes(port, phases)
+        port.detach_with(calls.loads(port.guard, before=self._starts, ended=self._started))
+        port.detach_with(self._times.take_back)
 
     def _starts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A thread of the script that loads ahead does not delay the training thread.
@@ -47,7 +47,7 @@ class DataWaits:
             return
         self._known.add(made)
         call = calls.next_batch(made)
-        self._hook.detach_with(call.listen(self._hook.guard, before=self._requested, ended=self._arrived))
+        self._port.detach_with(call.listen(self._port.guard, before=self._requested, ended=self._arrived))
 
     def _requested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if get_ident() == self._thread:

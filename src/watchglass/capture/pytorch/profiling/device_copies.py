@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function_unary
 
-from watchglass.capture.guard import harmless
-from watchglass.capture.hook import Hook
+from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.step_phases import StepPhases
 from watchglass.capture.wrappers_importlib_bootstrap import timing
 
@@ -63,7 +62,7 @@ class CopyMethod:
 
 
 class _Listener(NamedTuple):
-    hook: Hook
+    guard: Guard
     phases: StepPhases
     thread: int
 
@@ -78,7 +77,7 @@ class DeviceCopies:
         self._begins = harmless(self._compilation_begins)
         self._ends = harmless(self._compilation_ends)
 
-    def listen(self, hook: Hook, phases: StepPhases) -> bool:
+    def listen(self, guard: Guard, phases: StepPhases) -> bool:
         """Report copies of this thread as ``phases.copied`` from now on; returns whether that is possible now.
 
         It is not before PyTorch has loaded its compiler, which an optimizer does, nor where a compiler of an older
@@ -93,13 +92,13 @@ class DeviceCopies:
             # The compiler reads all that is called from code that it has given up, as from code that it compiles.
             for function in (*_READ_BY_COMPILER, *(method.timed for method in self._methods.values())):
                 torch.compiler.disable(function, recursive=False)
-        self._listeners.append(_Listener(hook, phases, get_ident()))
+        self._listeners.append(_Listener(guard, phases, get_ident()))
         self.settle()
         return True
 
-    def leave(self, hook: Hook) -> None:
-        """This hook listens no more."""
-        self._listeners = [each for each in self._listeners if each.hook is not hook]
+    def leave(self, guard: Guard) -> None:
+        """The owner of this guard listens no more."""
+        self._listeners = [each for each in self._listeners if each.guard is not guard]
         self.settle()
 
     def settle(self) -> None:
@@ -120,14 +119,14 @@ class DeviceCopies:
 
     def forked(self) -> None:
         """This is a forked process: a worker of a data loader trains nothing."""
-        self._listeners = [each for each in self._listeners if each.hook.active]
+        self._listeners = [each for each in self._listeners if each.guard.active]
         self.settle()
 
     def _begun(self) -> _Begun:
         begun: _Begun = []
         thread = get_ident()
         for each in self._listeners:
-            if each.thread == thread and each.hook.active:
+            if each.thread == thread and each.guard.active:
                 begun.append((each.phases, each.phases.now_ns()))  # a comprehension is a frame more
         return begun
 

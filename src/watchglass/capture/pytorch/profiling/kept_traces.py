@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.config import absolute
 from watchglass.records import Fact
 from watchglass.store import layout, open_store
@@ -23,19 +23,19 @@ class KeptTraces:
     """Writes traces into the run, up to a size. For the thread that reads windows. Raises nothing.
 
     Args:
-        hook: Names the run, and gets a fact about each trace that is not kept.
+        port: Names the run, and gets a fact about each trace that is not kept.
     """
 
-    def __init__(self, hook: Hook) -> None:
-        self._hook = hook
+    def __init__(self, port: Port) -> None:
+        self._port = port
         # A script may change its working directory.
-        self._location = absolute(hook.config.run)
+        self._location = absolute(port.config.run)
         self._place: tuple[int, str] | None = None
         self._kept_bytes = 0
-        hook.on_start.append(self._begin)
+        port.on_start.append(self._begin)
 
     def _begin(self, attempt: int) -> None:
-        self._place = attempt, layout.worker_name(self._hook.rank() or 0)
+        self._place = attempt, layout.worker_name(self._port.rank() or 0)
 
     def keep(self, recording: Any, first_step: int, *, writes: bool) -> str:
         """Write the trace of a recording, if ``writes``; returns its path in the run, "" if it is not kept."""
@@ -46,7 +46,7 @@ class KeptTraces:
         except Exception as error:  # the window is recorded without it
             reason = f"{type(error).__name__}: {error}"
             _log.warning("watchglass: the trace of the window at step %d is not kept: %s", first_step, reason)
-            self._hook.add_fact(Fact("trace_not_kept", -1, "torch.profiler", {"step": first_step, "reason": reason}))
+            self._port.add_fact(Fact("trace_not_kept", -1, "torch.profiler", {"step": first_step, "reason": reason}))
             return ""
 
     def _write(self, recording: Any, first_step: int) -> str:

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, get_worker_info
 
 from watchglass.capture.guard import harmless
-from watchglass.capture.hook import Hook
 from watchglass.capture.loader_clock import BatchMaker, BatchReader
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.step_phases import StepPhases
 from watchglass.capture.wrappers_importlib_bootstrap import Sent
@@ -29,12 +29,12 @@ class LoaderTimes:
     The iterator keeps the functions that it finds, the loader gets back its own. For the training thread.
 
     Args:
-        hook: Its clock counts, and nothing is timed once it is off.
+        port: Its clock counts, and nothing is timed once it is off.
         phases: Gets the sums.
     """
 
-    def __init__(self, hook: Hook, phases: StepPhases) -> None:
-        self._hook, self._phases, self._thread = hook, phases, get_ident()
+    def __init__(self, port: Port, phases: StepPhases) -> None:
+        self._port, self._phases, self._thread = port, phases, get_ident()
         self._samplers: weakref.WeakSet[type] = weakref.WeakSet()
         self._numbers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._count = 0
@@ -56,7 +56,7 @@ class LoaderTimes:
             maker = reader.maker
             begins, ends = maker.collate_begins, maker.collate_ends
             if not loader.num_workers:  # in a worker process there is no hook that could be off
-                begins, ends = self._hook.guard.shielded(begins), self._hook.guard.shielded(ends)
+                begins, ends = self._port.guard.shielded(begins), self._port.guard.shielded(ends)
             loader.collate_fn = Sent(own["collate_fn"], begins, ends)
             if loader.num_workers:
                 loader.worker_init_fn = Sent(own["worker_init_fn"], _nothing, maker.enter_worker)
@@ -67,7 +67,7 @@ class LoaderTimes:
         made = None if _sampler_of(loader) is None else type(_sampler_of(loader))
         if made is not None and made not in self._samplers and made.__module__ != "builtins":
             self._samplers.add(made)
-            self._hook.detach_with(calls.new_order(made).listen(self._hook.guard, before=self._ordered))
+            self._port.detach_with(calls.new_order(made).listen(self._port.guard, before=self._ordered))
 
     def _ordered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A sampler begins a new order.
@@ -148,7 +148,7 @@ class LoaderTimes:
         slots = (loader.prefetch_factor or 2) * workers + 2
         memory = torch.zeros(workers * slots * 4, dtype=torch.int64, device="cpu").share_memory_() if workers else None
         iterable = isinstance(loader.dataset, IterableDataset)
-        maker = BatchMaker(memory, slots, get_worker_info, iterable, self._hook.phase_clock)
+        maker = BatchMaker(memory, slots, get_worker_info, iterable, self._port.phase_clock)
         return BatchReader(maker, memory, workers, slots, in_order=bool(getattr(loader, "in_order", True)))
 
     def _number(self, loader: Any) -> int:

@@ -60,24 +60,24 @@ class ModuleTiming:
         self._on = self._known = False
         # Models that were reported as not timed.
         self._untimed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        hook = current.hook
-        entered, left = (hook.guarded(each, unless=compiling) for each in (self._entered, self._returned))
+        port = current.port
+        entered, left = (port.guarded(each, unless=compiling) for each in (self._entered, self._returned))
         self._observing = (
             Switch(lambda: register_module_forward_pre_hook(entered)),
             Switch(lambda: register_module_forward_hook(left)),
         )
-        hook.on_configured.append(self._configure)
-        hook.detach_with(self._drop)
+        port.on_configured.append(self._configure)
+        port.detach_with(self._drop)
         self._configure()
 
     def _configure(self) -> None:
-        on = self._current.hook.config.profiler.module_times
+        on = self._current.port.config.profiler.module_times
         if on and not self._known:
             self._known = True
             self._current.events.add(self)
             self._current.next_observed = lambda step: max(self._next, step)
         elif on and not self._on:
-            self._next = max(_FIRST, self._current.hook.clock.next_train_step)
+            self._next = max(_FIRST, self._current.port.clock.next_train_step)
         elif not on and self._known:
             self._next = _NEVER
         self._on = on
@@ -96,7 +96,7 @@ class ModuleTiming:
                 self._report_compiled(call.step, call.root)
                 return
             self._step = call.step
-            self._timeline = ModuleTimeline(stopwatch_of(_device_of(call), self._current.hook.phase_clock))
+            self._timeline = ModuleTimeline(stopwatch_of(_device_of(call), self._current.port.phase_clock))
         assert self._timeline is not None
         self._timeline.enter(self._number(call.root))
         self._observe(True)

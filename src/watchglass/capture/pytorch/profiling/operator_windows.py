@@ -16,7 +16,7 @@ import torch
 from torch.optim import Optimizer
 
 from watchglass.capture.guard import Guard
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import compiled_so_far
 from watchglass.capture.pytorch.modules.models import Models
@@ -58,7 +58,7 @@ class OperatorProfiler(WindowProfiler):
     """Sums of each operator, by ``torch.profiler``; and the trace, where the configuration keeps it.
 
     Args:
-        hook: Gets the traces.
+        port: Gets the traces.
         models: The watched models.
         optimizers: Those that have stepped.
     """
@@ -67,9 +67,9 @@ class OperatorProfiler(WindowProfiler):
     name = "PyTorch's profiler"
     apart = 1
 
-    def __init__(self, hook: Hook, models: Models, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
-        self._hook, self._models, self._optimizers = hook, models, optimizers
-        self._traces = KeptTraces(hook)
+    def __init__(self, port: Port, models: Models, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
+        self._port, self._models, self._optimizers = port, models, optimizers
+        self._traces = KeptTraces(port)
         # Ranges that were begun in windows; one that `with` begins is freed where it ends.
         self._begun: weakref.WeakSet[record_function] = weakref.WeakSet()
 
@@ -91,8 +91,8 @@ class OperatorProfiler(WindowProfiler):
             activities.append(profiler.ProfilerActivity.CUDA)
         recording = _Recording(
             profiler.profile(activities=activities, profile_memory=True),
-            None if compiled_so_far() else ModuleRanges(self._models, self._hook.guard),
-            calls.RANGES.listen(self._hook.guard, before=lambda args, kwargs: self._begun.add(args[0])),
+            None if compiled_so_far() else ModuleRanges(self._models, self._port.guard),
+            calls.RANGES.listen(self._port.guard, before=lambda args, kwargs: self._begun.add(args[0])),
         )
         try:
             recording.profile.start()
@@ -117,7 +117,7 @@ class OperatorProfiler(WindowProfiler):
         ]
         operators.sort(key=lambda each: (-max(each.self_cpu_s, each.self_device_s), each.name))
         trace = ""
-        if self._hook.config.profiler.keep_traces:
+        if self._port.config.profiler.keep_traces:
             trace = self._traces.keep(profile, frame.first_step, writes=writes)
         modules = tuple(ranges.operators(profile.events() or ())) if ranges is not None else ()
         results = profile.profiler.kineto_results if profile.profiler is not None else None

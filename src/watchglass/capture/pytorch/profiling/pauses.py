@@ -7,7 +7,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.step_phases import StepPhases
 from watchglass.records import Pause
@@ -24,24 +24,24 @@ class Pauses:
     The step in whose phases they lie records them.
 
     Args:
-        hook: Its end is the end of this.
+        port: Its end is the end of this.
         phases: Gets the pauses, which are a part of its times, by its clock.
     """
 
-    def __init__(self, hook: Hook, phases: StepPhases) -> None:
+    def __init__(self, port: Port, phases: StepPhases) -> None:
         self._phases = phases
         self._thread = get_ident()
         self._since_ns: dict[Pause, int] = {}
-        collected = hook.guard.shielded(self._collected)
+        collected = port.guard.shielded(self._collected)
         gc.callbacks.append(collected)
-        hook.detach_with(lambda: gc.callbacks.remove(collected))
+        port.detach_with(lambda: gc.callbacks.remove(collected))
         for pause, each in (
             (Pause.SAVE, calls.SAVE),
             (Pause.PROFILE, calls.PROFILERS),
             (Pause.PROFILE, calls.PROFILERS_ENDED),
         ):
             begins, ended = partial(self._call_begins, pause), partial(self._call_ended, pause)
-            hook.detach_with(each.listen(hook.guard, before=begins, ended=ended))
+            port.detach_with(each.listen(port.guard, before=begins, ended=ended))
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         # The profiler makes an object of every event: what is collected meanwhile is its work.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.phase_source import PhaseSource
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.profiling.copy_phase import CopyPhase
 from watchglass.capture.pytorch.profiling.data_waits import DataWaits
 from watchglass.capture.pytorch.profiling.pauses import Pauses
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.capture.step_phases import PhaseSource, StepPhases
+from watchglass.capture.step_phases import StepPhases
 from watchglass.records import StepPhase
 
 
@@ -23,9 +24,9 @@ class PyTorchPhases(PhaseSource):
     def __init__(self, current: TrainingState) -> None:
         self._current = current
 
-    def attach(self, hook: Hook, phases: StepPhases) -> None:
+    def attach(self, port: Port, phases: StepPhases) -> None:
         """Mark phases from now on."""
         self._current.phases = phases
-        DataWaits(hook, phases)
+        DataWaits(port, phases)
         CopyPhase(self._current, phases)
-        Pauses(hook, phases)
+        Pauses(port, phases)

@@ -18,7 +18,7 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from watchglass.capture.guard import harmless
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.capture.window_profiler import WindowProfiler
 from watchglass.capture.windows import NO_OPTIMIZER, DueWindow, OpenWindow, WindowFacts
@@ -37,15 +37,15 @@ class StepWindows:
     A requested window begins at its step, or as soon after it as it can.
 
     Args:
-        hook: Gets the results, and names the windows.
+        port: Gets the results, and names the windows.
         profiler: The profiler.
         together: The windows of all profilers of this process, which may not overlap. More may be added later.
     """
 
-    def __init__(self, hook: Hook, profiler: WindowProfiler, together: Sequence[StepWindows]) -> None:
-        self._hook, self._profiler, self._together = hook, profiler, together
+    def __init__(self, port: Port, profiler: WindowProfiler, together: Sequence[StepWindows]) -> None:
+        self._port, self._profiler, self._together = port, profiler, together
         self._thread = threading.get_ident()
-        self._facts = WindowFacts(hook, profiler)
+        self._facts = WindowFacts(port.add_fact, profiler)
         self._due: list[DueWindow] = []
         self._open: OpenWindow | None = None
         # Of the last steps outside windows.
@@ -59,16 +59,16 @@ class StepWindows:
         self._configured: tuple[ProfiledRange, ...] = ()
         self._undo: Callable[[], None] = _nothing
         self._leave_script: Callable[[], None] | None = None
-        hook.on_configured.append(self._configure)
-        hook.changes.on_window.append(self._requested)
-        hook.on_look.append(self._look)
-        hook.on_end.append(self._run_ends)
-        hook.detach_with(self._detach)
+        port.on_configured.append(self._configure)
+        port.changes.on_window.append(self._requested)
+        port.on_look.append(self._look)
+        port.on_end.append(self._run_ends)
+        port.detach_with(self._detach)
         _all.add(self)
         self._configure()
 
     def _configure(self) -> None:
-        windows = self._profiler.windows(self._hook.config)
+        windows = self._profiler.windows(self._port.config)
         if windows == self._configured:
             return
         self._configured = windows
@@ -79,7 +79,7 @@ class StepWindows:
     def _requested(self, kind: str, steps: range, request: int) -> bool:
         """Take a request for this profiler; returns whether it is one."""
         if kind == self._profiler.kind:
-            asked = self._hook.clock.next_train_step
+            asked = self._port.clock.next_train_step
             self._await([*self._due, DueWindow(ProfiledRange(steps.start, steps.stop), request, asked)])
         return kind == self._profiler.kind
 
@@ -88,7 +88,7 @@ class StepWindows:
         with _changing:
             self._due = sorted(windows, key=lambda window: (window.range.timed, window.range.start))
         self._undo()
-        after = self._hook.guard.shielded(self._updated, unless=compiling)
+        after = self._port.guard.shielded(self._updated, unless=compiling)
         needed = self._due or self._open is not None
         self._undo = register_optimizer_step_post_hook(after).remove if needed else _nothing
 
@@ -99,7 +99,7 @@ class StepWindows:
         # The hook stays registered: PyTorch is going through its hooks here.
         if self._open is None and not self._due and self._leave_script is None:
             return
-        clock = self._hook.clock
+        clock = self._port.clock
         if threading.get_ident() != self._thread or not clock.at_boundary:
             return
         step, now_ns = clock.next_train_step, monotonic_ns()
@@ -147,7 +147,7 @@ class StepWindows:
             self._facts.read(writes=False)
             began_ns = monotonic_ns()
             if self._leave_script is None:
-                self._leave_script = self._profiler.listen(self._hook.guard, self._script_profiles)
+                self._leave_script = self._profiler.listen(self._port.guard, self._script_profiles)
             recording = self._profiler.start()
             spent_ns = monotonic_ns() - began_ns
             self._open = OpenWindow(window, recording, step, spent_ns, list(self._times_s), step)
@@ -220,8 +220,8 @@ class StepWindows:
         with _changing:
             if self._open is not None:
                 self._close("the training run ended before its last step")
-        step = self._hook.clock.next_train_step
-        for window in self._due if self._hook.started else ():
+        step = self._port.clock.next_train_step
+        for window in self._due if self._port.started else ():
             in_vain = self._boundary is None and window.waits_in_vain(step)
             self._facts.refuse(window, NO_OPTIMIZER if in_vain else window.never_began())
         self._due.clear()
@@ -243,7 +243,7 @@ class StepWindows:
 
     def _refuse_without_optimizer(self) -> None:
         """Refuse requested windows if no optimizer steps: the process that asked would wait until the run ends."""
-        step = self._hook.clock.next_train_step
+        step = self._port.clock.next_train_step
         with _changing:
             for window in tuple(self._due) if self._boundary is None else ():
                 if window.request is not None and window.waits_in_vain(step):

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import has_torch_function
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import Update
@@ -77,7 +77,7 @@ class TensorReads:
 
     def __init__(self, current: TrainingState) -> None:
         self._current = current
-        self._hook: Hook = current.hook
+        self._port: Port = current.port
         self._thread = threading.get_ident()
         self._captures = 0
         self._next = _FIRST
@@ -85,19 +85,19 @@ class TensorReads:
         self._look: _ObservedStep | None = None
         self._since_ns = 0
         self._undo: Callable[[], None] = _nothing
-        self._hook.on_configured.append(self._configure)
-        self._hook.detach_with(self._detach)
+        self._port.on_configured.append(self._configure)
+        self._port.detach_with(self._detach)
         self._configure()
 
     def _configure(self) -> None:
-        wanted = "tensor_reads" in chosen_facts(self._hook.config.facts) and self._current.phases is not None
+        wanted = "tensor_reads" in chosen_facts(self._port.config.facts) and self._current.phases is not None
         if wanted == (self._undo is not _nothing):
             return
         self._detach()
         if wanted:
             leave = ExitStack()
             leave.callback(self._current.events.add(self))
-            after = self._hook.guard.shielded(self._stepped, unless=compiling)
+            after = self._port.guard.shielded(self._stepped, unless=compiling)
             leave.callback(register_optimizer_step_post_hook(after).remove)
             self._undo = leave.close
 
@@ -121,7 +121,7 @@ class TensorReads:
         look = self._look = _ObservedStep(weakref.ref(optimizer), monotonic_ns())
         for name, call in calls.READS.items():
             ended = partial(self._read, look, name)
-            look.leave.callback(call.listen(self._hook.guard, before=self._begin_read, ended=ended))
+            look.leave.callback(call.listen(self._port.guard, before=self._begin_read, ended=ended))
 
     def evaluation_began(self, call: Any) -> None:
         """The time until the next update is not that of a step."""
@@ -168,7 +168,7 @@ class TensorReads:
             for (place, name, device, phase), line in most
         ]  # fmt: skip
         data = {"seconds": (monotonic_ns() - look.begun_ns) / 1e9, "complete": not look.ended, "reads": reads}
-        self._hook.current_records().facts.append(("tensor_reads", "Tensor", data))
+        self._port.records.current().facts.append(("tensor_reads", "Tensor", data))
         if self._left:
             self._begin(optimizer)
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import ParameterPlace
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.device.tensor_batches import memory_order
 from watchglass.capture.pytorch.saving.out_of_memory import is_out_of_memory
 from watchglass.capture.pytorch.saving.reduce import plain
@@ -26,10 +26,10 @@ class Updates:
     elements is copied, and its statistics are marked as sampled. For the training thread.
     """
 
-    def __init__(self, hook: Hook, saving: Saving) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, saving: Saving) -> None:
+        self._port = port
         self._saving = saving
-        self._copies = UpdateCopies(_copied, hook.cost.memory.hold)
+        self._copies = UpdateCopies(_copied, port.cost.memory.hold)
         # Each parameter with its stride (every stride-th element is copied), and the copy.
         self._before: list[tuple[tuple[Item, int], Tensor]] = []
 
@@ -38,7 +38,7 @@ class Updates:
     ) -> None:
         """Copy the parameters of an optimizer, or the group whose turn it is."""
         self._before = []
-        bound = self._hook.config.capture_memory_bytes
+        bound = self._port.config.capture_memory_bytes
         wanted = (self._wanted(*row, bound) for row in parameters)
         try:
             self._before = self._copies.take(optimizer, filter(None, wanted), bound)

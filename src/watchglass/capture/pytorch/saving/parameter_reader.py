@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.deferred_values import DeferredFact, DeferredNumbers
-from watchglass.capture.hook import Hook
 from watchglass.capture.initialization import initialization
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.norm_interval import NormInterval
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import described, parameters_of, type_name
@@ -89,16 +89,16 @@ class _Known:
 class ParameterReader:
     """Reads the parameters of an optimizer before and after its step."""
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, saving: Saving) -> None:
+        self._port = port
         self._saving = saving
         self._models = models
         self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         #: Of the weights that were read last.
-        self.updates = Updates(hook, saving)
+        self.updates = Updates(port, saving)
         #: How often the total gradient norm is taken in addition to captured steps.
-        self.norm_pace = NormInterval(hook.plan, hook.limits.norm_share, hook.limits.norm_interval)
+        self.norm_pace = NormInterval(port.plan, port.limits.norm_share, port.limits.norm_interval)
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # Models of which an optimizer has been described.
         self._initialized: set[int] = set()
@@ -186,7 +186,7 @@ class ParameterReader:
         known = self._known_of(optimizer, again=True)
         self._saving.save_all(step.records, Role.WEIGHT, known.weights)
         self._saving.save_all(step.records, Role.BIAS, known.biases)
-        if self._hook.plan.wants(Role.UPDATE):
+        if self._port.plan.wants(Role.UPDATE):
             self.updates.take(step.records, optimizer, [row for row in known.rows if row[0].requires_grad])
 
     def norm(
@@ -254,17 +254,17 @@ class ParameterReader:
     def _add_norm(self, records: CapturedRecords, norm: Any, sharded: bool, model: int) -> None:
         """Record the norm of one optimizer's gradients; with those of others of the model it becomes one norm."""
         scalars, name = records.scalars, series_name("gradient_norm", model)
-        known_id = self._hook.id_of(name)
+        known_id = self._port.ids.known(name)
         for at, (tensor_id, weight, known) in enumerate(scalars):
             if tensor_id == known_id:
                 scalars[at] = (tensor_id, weight, joined_norm(known, norm))
                 return
         if sharded:
-            self._hook.tensor_id(
+            self._port.ids.of(
                 name,
                 lambda: TensorInfo(0, name, Role.METRIC, dtype="float64", placement="partial", model=model),
             )
-        self._hook.add_scalar(records, "gradient_norm", norm, Role.METRIC, model=model)
+        self._port.add_scalar(records, "gradient_norm", norm, Role.METRIC, model=model)
 
     def quick_norm(self, optimizer: Optimizer, records: CapturedRecords) -> bool:
         """Record the norm of a step that is not open; False where a gradient is not finite."""
@@ -278,7 +278,7 @@ class ParameterReader:
         """Record each group's learning rate; one that lives on a device is read back without a wait."""
         groups = optimizer.param_groups
         if not several and len(groups) == 1 and type(groups[0].get("lr")) is float:
-            self._hook.add_scalar(step.records, "learning_rate", groups[0]["lr"], Role.METRIC)
+            self._port.add_scalar(step.records, "learning_rate", groups[0]["lr"], Role.METRIC)
             return
         for index, group in enumerate(optimizer.param_groups):
             rate = group.get("lr")
@@ -287,7 +287,7 @@ class ParameterReader:
             if isinstance(rate, Tensor):
                 rate = DeviceRows(rate.detach().reshape(()).float()) if rate.device.type != "cpu" else float(rate)
             name = f"learning_rate/{offset + index}" if several or len(optimizer.param_groups) > 1 else "learning_rate"
-            self._hook.add_scalar(step.records, name, rate, Role.METRIC)
+            self._port.add_scalar(step.records, name, rate, Role.METRIC)
 
     def describe(self, step: OpenStep, optimizer: Optimizer, model: int) -> None:
         """Record an optimizer's settings and models, once; its weights' initialization where the step is captured."""
@@ -304,7 +304,7 @@ class ParameterReader:
             step.records.facts.append(("optimizer", name, {"type": name, "groups": groups, **about}))
         models = self.models_of(optimizer)
         new, self._initialized = models - self._initialized, self._initialized | models
-        wanted = "initialization" in chosen_facts(self._hook.config.facts)
+        wanted = "initialization" in chosen_facts(self._port.config.facts)
         if wanted and step.due and (step.mode_step == 0 or (new and 0 not in models)):
             with torch.no_grad():
                 weights = {

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.plan import Keep
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.saving import reduce
@@ -55,14 +55,14 @@ class Saving:
     """Saves tensors as the plan asks: statistics, histogram, exact reductions, shape, the tensor itself.
 
     Args:
-        hook: Where they go.
+        port: Where they go.
         on_device: Statistics of tensors on devices; sent to the host when a step ends.
     """
 
-    def __init__(self, hook: Hook, on_device: DeviceStatistics | None = None) -> None:
-        self._hook = hook
-        self.on_device = on_device or DeviceStatistics(hook.cost)
-        hook.on_finished.append(lambda step: self.on_device.send())
+    def __init__(self, port: Port, on_device: DeviceStatistics | None = None) -> None:
+        self._port = port
+        self.on_device = on_device or DeviceStatistics(port.cost)
+        port.on_finished.append(lambda step: self.on_device.send())
         self._seed = 0
         # Ids by role and name.
         self._ids: dict[Role, dict[str, int]] = {role: {} for role in Role}
@@ -75,7 +75,7 @@ class Saving:
         """The form in which a tensor is kept at this step, None for none."""
         if role in self._given_up:
             return None
-        return self._hook.plan.keep(item.name, role, item.place, item.tags)
+        return self._port.plan.keep(item.name, role, item.place, item.tags)
 
     def give_up(self, records: CapturedRecords, role: Role, error: Exception) -> None:
         """Memory ran out for tensors of a role: save none of them from now on."""
@@ -115,7 +115,7 @@ class Saving:
 
     def _saved(self, records: CapturedRecords, role: Role, items: Sequence[Item], scale: Tensor | None) -> list[int]:
         # Runs for every tensor of a captured step: known answers are looked up here.
-        keeps, known = self._hook.plan.answers, self._ids[role]
+        keeps, known = self._port.plan.answers, self._ids[role]
         given_up = role in self._given_up
         ids: list[int] = []
         together: dict[tuple[torch.device, bool, bool, bool], tuple[list[int], list[Tensor], list[Tensor]]] = {}
@@ -132,7 +132,7 @@ class Saving:
             tensor_id = known.get(item.name)
             if tensor_id is None:
                 info = functools.partial(self._info, role, item)
-                tensor_id = known[item.name] = self._hook.tensor_id((role, item.name), info)
+                tensor_id = known[item.name] = self._port.ids.of((role, item.name), info)
             ids.append(tensor_id)
             before = None if item.before is None else reduce.plain(item.before)
             this = (value.device, keep.histogram, item.sampled, before is not None)
@@ -189,7 +189,7 @@ class Saving:
         return item.place.describe(
             item.name, role, shape=_shape(tensor), dtype=str(tensor.dtype).removeprefix("torch."),
             unit_axis=item.unit_axis, trainable=item.trainable, placement=_placement(tensor),
-            collections=self._hook.plan.collections_of(item.name, role, item.place, item.tags),
+            collections=self._port.plan.collections_of(item.name, role, item.place, item.tags),
         )  # fmt: skip
 
 

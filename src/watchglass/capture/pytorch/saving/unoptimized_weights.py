@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import ParameterPlace
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
 from watchglass.capture.pytorch.saving.parameter_reader import is_bias
@@ -31,22 +31,22 @@ class UnoptimizedWeights:
     """Reads them, in turns where they are many.
 
     Args:
-        hook: The hook that records.
+        port: The port that records.
         models: The models that are watched.
         saving: Saves them.
         optimizers: Those that have stepped.
     """
 
     def __init__(
-        self, hook: Hook, models: Models, saving: Saving, optimizers: Callable[[], Iterable[Optimizer]]
+        self, port: Port, models: Models, saving: Saving, optimizers: Callable[[], Iterable[Optimizer]]
     ) -> None:
-        self._hook = hook
+        self._port = port
         self._models = models
         self._saving = saving
         self._optimizers = optimizers
         self._captures = self._turn = 0
         # Before the numbers of a step are sent from devices to the host.
-        hook.on_finished.insert(0, self._finished)
+        port.on_finished.insert(0, self._finished)
 
     def _finished(self, step: OpenStep) -> None:
         if step.mode is not Mode.TRAIN or not step.due or not step.optimizers:
@@ -58,7 +58,7 @@ class UnoptimizedWeights:
         try:
             self._read(step, trained_only=half)
         except Exception as error:
-            self._hook.fault(error, "weights outside the optimizer")
+            self._port.guard.fault(error, "weights outside the optimizer")
 
     def _read(self, step: OpenStep, *, trained_only: bool) -> None:
         held = {id(parameter) for optimizer in self._optimizers() for parameter in parameters_of(optimizer)}
@@ -69,7 +69,7 @@ class UnoptimizedWeights:
             outside += rest if len(rest) < len(places) or not trained_only else ()
         if not outside or not held:
             return
-        self._hook.plan.resume()
+        self._port.plan.resume()
         first = self._turn % len(outside)
         room = _MOST
         weights: list[Item] = []

@@ -48,7 +48,7 @@ class Backwards:
 
     def loss_computed(self, function: str, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A loss function returned. Its result belongs to the last forward while the step of that forward is open."""
-        current, clock = self._current, self._current.hook.clock
+        current, clock = self._current, self._current.port.clock
         if not isinstance(result, Tensor):
             return
         forward = current.forward
@@ -154,13 +154,13 @@ class Backwards:
         roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
         self.on_begin(roots)
         # On devices a backward and everything that it calls (even an optimizer) run on autograd's threads.
-        current.in_backward = current.hook.guard.waiting = True
+        current.in_backward = current.port.guard.waiting = True
         self._trained_before = []
         self._chained = False
         self._everywhere = not chosen
         if current.unseen:
             self._look_for_unseen(roots)
-        step = current.hook.clock.train
+        step = current.port.clock.train
         open_step = None if step is None or step.updated else step
         weights = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(roots)
         plain = [self._unscaled(root) if isinstance(root, Tensor) else root for root in roots]
@@ -212,8 +212,8 @@ class Backwards:
             current.phases.begin(AFTER_BACKWARD)
         for ended in current.events.each_backward_ended:
             ended()
-        current.in_backward = current.hook.guard.waiting = False
-        step = current.hook.clock.train
+        current.in_backward = current.port.guard.waiting = False
+        step = current.port.clock.train
         trained_before, self._trained_before = self._trained_before, []
         through: list[Forward] = []
         for forward, before in zip(step.forwards if step is not None else (), trained_before, strict=False):

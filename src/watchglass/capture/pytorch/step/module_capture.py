@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.capture.pytorch.compiled.modules import CompiledModules
 from watchglass.capture.pytorch.events import Events, ModuleCall
@@ -51,12 +51,12 @@ class ModuleCapture:
     permanent hooks, those of :mod:`~watchglass.capture.pytorch.compiled.modules`.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
+        self._port = port
         self._models = models
         self._saving = saving
         self._events = events
-        self._inputs_wanted = InputsWanted(hook)
+        self._inputs_wanted = InputsWanted(port)
         self._functional = False
         self._records: CapturedRecords | None = None
         self._root: nn.Module | None = None
@@ -66,11 +66,11 @@ class ModuleCapture:
         self._seen: dict[int, tuple[Tensor, int]] = {}
         self._rectified = Rectified(saving)
         self._refreshed = False
-        guarded = hook.guarded(self._after_module, unless=compiling)
+        guarded = port.guarded(self._after_module, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_hook(guarded))
-        self.compiled = CompiledModules(hook.guard, hook.guarded(self._entered_compiled), hook.guarded(self._observed))
-        self.compiled.attended = hook.guarded(self._attended)
-        hook.detach_with(self._remove_compiled)
+        self.compiled = CompiledModules(port.guard, port.guarded(self._entered_compiled), port.guarded(self._observed))
+        self.compiled.attended = port.guarded(self._attended)
+        port.detach_with(self._remove_compiled)
         self._unwrap: Callable[[], None] | None = None
         #: Records for a module that returns from compiled code outside of any observed forward.
         self.records_of: Callable[[nn.Module, Any, bool], CapturedRecords | None] = lambda module, output, grad: None
@@ -95,7 +95,7 @@ class ModuleCapture:
         self._root, self._root_compiled = root, None
         self._refreshed = False
         # Where all inputs are saved, functional activations are found among them.
-        self._functional = self._hook.plan.wants_tag("relu_output") and not self._inputs_wanted()
+        self._functional = self._port.plan.wants_tag("relu_output") and not self._inputs_wanted()
         self._events.ask_module_listeners()
         self.prepare(root)
         if root in self.compiled and not self._without_wrapper(root):
@@ -117,7 +117,7 @@ class ModuleCapture:
     def add_compiled(self, module: nn.Module) -> None:
         """Calls of a module and all below it may come from compiled code."""
         self._eager.clear()
-        self._unwrap = self._unwrap or keep_wrapped(self._hook.guard)
+        self._unwrap = self._unwrap or keep_wrapped(self._port.guard)
         self.compiled.add(module, inputs=self._inputs_wanted.ever)
 
     def _remove_compiled(self, root: nn.Module | None = None) -> None:
@@ -214,7 +214,7 @@ class ModuleCapture:
             axis = unit_axis(place.module_type, first.dim())
             item = Item(first, place.named("input.0"), place, ("relu_output",), axis)
             self._rectified.save(records, Role.INPUT, item)
-        if self._hook.plan.wants(Role.OUTPUT):
+        if self._port.plan.wants(Role.OUTPUT):
             if type(output) is Tensor:
                 self._output(records, place, "", output)
             else:
@@ -240,7 +240,7 @@ class ModuleCapture:
         is_model = place.index == 0
         version = version_of(tensor)
         seen = self._seen.get(id(tensor))
-        if seen is not None and seen[1] == version and not (is_model and self._hook.plan.wants_tag("model_output")):
+        if seen is not None and seen[1] == version and not (is_model and self._port.plan.wants_tag("model_output")):
             # A container returns the output of its last child; an overwritten tensor is a new one.
             return
         is_relu = place.kind is ModuleKind.RECTIFIER

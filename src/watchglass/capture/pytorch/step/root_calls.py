@@ -61,12 +61,12 @@ class RootCalls:
         # Losses that the script wrote as modules, and functions that remove their hooks.
         self._criteria: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._ends: list[Callable[[], None]] = []
-        self._judged = current.hook.guarded(fast_path.judges(self._criterion_returned), unless=compiling)
-        self.ended = current.hook.guarded(self.after, unless=compiling)
-        self._arrived = current.hook.guard.shielded(self._through)
+        self._judged = current.port.guarded(fast_path.judges(self._criterion_returned), unless=compiling)
+        self.ended = current.port.guarded(self.after, unless=compiling)
+        self._arrived = current.port.guard.shielded(self._through)
         current.events.resting.append(self.rest)
         current.sources.on_found = self._was_evaluated
-        current.hook.detach_with(lambda: self.rest(True))
+        current.port.detach_with(lambda: self.rest(True))
         self._evaluating = False
         # Whether a root was in training mode as it was last called with gradients.
         self._training: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
@@ -101,7 +101,7 @@ class RootCalls:
         if isinstance(root, torch.jit.ScriptModule):
             return  # TorchScript takes no hooks
         # Where a model is called hooks may be removed, other than where an optimizer goes through them.
-        before = self._current.hook.guard.shielded(self._fast_path.before_forward, unless=compiling, leaves=True)
+        before = self._current.port.guard.shielded(self._fast_path.before_forward, unless=compiling, leaves=True)
         if is_compiled_in_place(root):
             remove = CompiledCall(root, before, self.ended).remove
         else:
@@ -112,7 +112,7 @@ class RootCalls:
             self._roots.add(root)
             self._observe_ends(root)
         self._begins[root] = remove
-        self._current.hook.detach_with(remove)
+        self._current.port.detach_with(remove)
 
     def count(self, on: bool) -> None:
         """Let the fast path only look whether models are called as before (``on``), or observe the calls again."""
@@ -133,11 +133,6 @@ class RootCalls:
     def _observe_ends(self, root: nn.Module) -> None:
         self._ends.append(unsaved(root.register_forward_hook(Unsaved(self.ended))))
 
-    def leave_steps(self) -> None:
-        """A model of another framework is called: ignore all calls until a model is called that is watched here."""
-        self._fast_path.leave()
-        self._current.silent = True
-
     def criterion(self, module: nn.Module) -> None:
         """A module without parameters is called outside of any model: it may be the loss."""
         if module not in self._criteria and not self._fast_path.on:
@@ -146,7 +141,7 @@ class RootCalls:
 
     def _criterion_returned(self, module: nn.Module, arguments: Any, output: Any) -> None:
         current = self._current
-        forward, evaluation, step = current.forward, current.hook.clock.evaluation, current.hook.clock.train
+        forward, evaluation, step = current.forward, current.port.clock.evaluation, current.port.clock.train
         if forward is None or current.forward_depth or current.in_backward or module not in self._criteria:
             return
         tensors = list(tensors_in(output))
@@ -168,21 +163,27 @@ class RootCalls:
         current = self._current
         grad = torch.is_grad_enabled()
         if grad:
-            current.models.called(root, current.hook.clock.next_train_step)
+            current.models.called(root, current.port.clock.next_train_step)
         if current.in_backward:
             current.recomputed = True
             return  # by activation checkpointing
         if current.root is not root and current.in_forward:
             current.forward_depth += 1
             return  # a watched model inside another
+        if current.models.is_owned(root) and not current.in_owned_step:
+            self._fast_path.leave()
+            current.silent = True
+            current.quiet_steps += 1
+            self.between(False)
+            return
         # At depth 1 already: the last call was left by an exception.
         current.forward_depth, current.root, current.silent = 1, root, False
         current.observes_others = self.between(False)
         if not current.in_closure:
             if current.update_depth:
                 current.leave_update()
-            if current.hook.changes.pending:
-                current.hook.apply_changes()
+            if current.port.changes.pending:
+                current.port.apply_changes()
         if current.phases is not None:
             current.phases.begin(FORWARD)
         self._open(root, arguments, kwargs, grad=grad)
@@ -198,7 +199,7 @@ class RootCalls:
             self.after(call.root, call.arguments, living)
 
     def _open(self, root: nn.Module, arguments: Any, kwargs: Any, *, grad: bool, start_ns: int = 0) -> None:
-        current, clock = self._current, self._current.hook.clock
+        current, clock = self._current, self._current.port.clock
         before = clock.train
         model = current.models.number(root)
         if model < 0 and grad:
@@ -229,10 +230,10 @@ class RootCalls:
         if step is None:
             return
         if not evaluating:
-            if step is not before:
+            if step is not before or step.by_hand:
                 current.begin_step(step)
             elif step.due:
-                current.hook.plan.resume()
+                current.port.plan.resume()
             if batch is not None and batch.is_cpu:
                 forward.state = self._state(step, root, arguments, kwargs)
         else:
@@ -286,7 +287,7 @@ class RootCalls:
     def _state(self, step: OpenStep, root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
         draws = self._habits.of(root)
         states = self._habits.begin(root) if step.due else draws.states()
-        most_bytes, seen = self._current.hook.limits.kept_forward_bytes, versions(arguments, kwargs)
+        most_bytes, seen = self._current.port.limits.kept_forward_bytes, versions(arguments, kwargs)
         return ForwardState(root, arguments, kwargs, Settings.now(), seen, states, draws, most_bytes)
 
     def after(self, root: nn.Module, arguments: Any, output: Any) -> None:
@@ -300,7 +301,7 @@ class RootCalls:
         if current.helping:
             current.helping = False
             return
-        forward, clock = current.forward, current.hook.clock
+        forward, clock = current.forward, current.port.clock
         if forward is None:
             self._capture.switch_off()
             return
@@ -314,7 +315,7 @@ class RootCalls:
             self._evaluated(root, forward, output)
             self._handwritten.returned(root, forward, output)
             self._answers.returned(root, forward, output)
-            if not forward.has_loss and not current.hook.started:
+            if not forward.has_loss and not current.port.started:
                 current.sources.keep(root, forward, tensors_in(output))
             self._returned(output)
             return
@@ -371,7 +372,7 @@ class RootCalls:
 
     def _record_loss(self, forward: Forward, loss: Any, part_name: str, part: Any) -> list[Any]:
         """Record the loss of an evaluation and the part of it that is comparable; returns the rows."""
-        evaluating = self._current.hook.clock.evaluation is not None
+        evaluating = self._current.port.clock.evaluation is not None
         rows = forward.records.series if evaluating else list(forward.if_evaluated)
         if forward.has_loss and loss is not None:
             before = [index for index, row in enumerate(rows) if row[0] == "loss"]
@@ -387,12 +388,12 @@ class RootCalls:
 
     def _was_evaluated(self, module: nn.Module, forward: Forward, loss: Any) -> None:
         """A forward that was over before its module was trained was an evaluation with this loss."""
-        hook, model = self._current.hook, self._current.models.number(module)
+        port, model = self._current.port, self._current.models.number(module)
         if forward.has_loss or model < 0:
             return
         forward.has_loss = True
         for name in ("loss", _PART):
-            hook.add_scalar(forward.records, name, loss, Role.LOSS, forward.weight, model)
+            port.add_scalar(forward.records, name, loss, Role.LOSS, forward.weight, model)
 
     def _notify(self, listeners: list[Callable[[ForwardCall], None]], call: ForwardCall) -> None:
         with torch.no_grad():
@@ -411,7 +412,7 @@ def describe_training(current: TrainingState, step: OpenStep) -> None:
         "compiled": any(is_compiled(root) for root in models.roots()),
     }
     step.records.facts.append(("model", "second step", data))
-    given = current.hook.config.planned_steps
+    given = current.port.config.planned_steps
     planned: dict[str, Any] | None = {"steps": given, "source": "as given"} if given else planned_steps(sys._getframe())
     if planned is not None:
         step.records.facts.append(("planned_steps", planned["source"], planned))

@@ -80,7 +80,7 @@ class UpdatePoint:
         # Weights and gradients, read in advance for a possible update by the script.
         self._weights_read: OpenStep | None = None
         self._late_gradients: OpenStep | None = None
-        current.hook.on_finished.append(self._record_left)
+        current.port.on_finished.append(self._record_left)
         # The last updated step, with the objectives of its models.
         self._objectives: tuple[int, dict[int, Objective]] = (-1, {})
 
@@ -96,7 +96,7 @@ class UpdatePoint:
                 self._plain = False
                 return None  # super().step(), or an optimizer that another one holds
             current.leave_update()
-        if optimizer in current.foreign:
+        if optimizer in current.foreign or current.silent:
             return None
         self._plain = len(arguments) == 1 and not kwargs and not self._in_scaler
         closure = kwargs.get("closure", arguments[1] if len(arguments) > 1 else None)
@@ -104,9 +104,9 @@ class UpdatePoint:
             # The closure may be the first to call the model.
             late = functools.partial(self._begin_late, optimizer)
             return None if closure is None else self._with_closure(late, arguments, kwargs, closure)
-        before = current.hook.clock.train
+        before = current.port.clock.train
         if before is None or id(optimizer) in before.optimizers:
-            current.hook.apply_changes()
+            current.port.apply_changes()
         step = self._begin(optimizer, closure=closure is not None)
         if closure is not None:
             read = functools.partial(self._read_gradients, step, optimizer)
@@ -123,22 +123,22 @@ class UpdatePoint:
         current = self._current
         if current.phases is not None:
             current.phases.begin_update()
-        before = current.hook.clock.train
+        before = current.port.clock.train
         self.on_step(optimizer)
         current.update_depth = 1
         self._first_objectives = None
-        step = current.hook.clock.begin_update(id(optimizer))
-        if current.hook.resumption.open:
-            settle_start(optimizer, current.models, current.hook.resumption)
+        step = current.port.clock.begin_update(id(optimizer))
+        if current.port.resumption.open:
+            settle_start(optimizer, current.models, current.port.resumption)
         # Not with the first forward: one with gradients on may be all that this process ever does.
-        current.hook.ensure_started()
-        if step is not before:
+        current.port.ensure_started()
+        if step is not before or step.by_hand:
             self._current.begin_step(step)
             if not closure:
                 self._readings.trust()
         if step.due:
             # An evaluation in the middle of the step has queried the plan for its own step.
-            current.hook.plan.resume()
+            current.port.plan.resume()
             with torch.no_grad():
                 self._readings.weights(step, optimizer)
         return step
@@ -154,7 +154,7 @@ class UpdatePoint:
         if not current.update_depth or optimizer not in self._optimizers.numbers:
             return
         current.update_depth = 0
-        step = current.hook.clock.train
+        step = current.port.clock.train
         if step is None:
             return
         found = optimizer.__dict__.get("found_inf")
@@ -181,7 +181,7 @@ class UpdatePoint:
             script: A :class:`ScriptOptimizer` for these lines.
             read: Read weights and gradients as they are now, where the step is captured: later they may be others.
         """
-        clock = self._current.hook.clock
+        clock = self._current.port.clock
         step = clock.train
         if step is None or step.updated:
             # Tensors outside all modules; the update is given up again if none of them changes.
@@ -193,7 +193,7 @@ class UpdatePoint:
             return
         known = self._weights_read
         if step.due and (known is None or known.global_step != step.global_step):
-            self._current.hook.plan.resume()
+            self._current.port.plan.resume()
             self._weights_read = known = replace(step, records=CapturedRecords())
             self._readings.weights(known, script)
         # Micro-batches add up: those of the last backward before the update are those that it uses.
@@ -205,7 +205,7 @@ class UpdatePoint:
 
     def gradients_read(self, records: CapturedRecords) -> None:
         """Take these for what was read of the gradients that an update by the script may use."""
-        step = self._current.hook.clock.train
+        step = self._current.port.clock.train
         if step is not None:
             self._late_gradients = replace(step, records=records)
 
@@ -224,11 +224,11 @@ class UpdatePoint:
             Whether enough steps followed the pattern of the fast path.
         """
         current = self._current
-        step = current.hook.clock.train
+        step = current.port.clock.train
         if step is None or step.updated:
             return False
         step.optimizers.add(id(script))
-        current.hook.ensure_started()
+        current.port.ensure_started()
         for held in (self._weights_read, self._late_gradients):
             if held is not None and held.global_step == step.global_step:
                 step.records.absorb(held.records)
@@ -255,12 +255,12 @@ class UpdatePoint:
         """When no optimizer stepped, or a fused one did nothing, the update was skipped: that too ends the step."""
         scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs["optimizer"]
         self._in_scaler = False
-        clock = self._current.hook.clock
+        clock = self._current.port.clock
         if self._stepped_in_scaler or clock.train is None or not self._optimizers.admit(optimizer):
             return
         step = clock.begin_update(id(optimizer))
-        if self._current.hook.resumption.open:
-            settle_start(optimizer, self._current.models, self._current.hook.resumption)
+        if self._current.port.resumption.open:
+            settle_start(optimizer, self._current.models, self._current.port.resumption)
         scale = float(scaler.get_scale()) if _on_cpu(optimizer) else None
         self._skipped(step, "GradScaler.step", {"loss_scale": scale})
         self._readings.updates.forget()
@@ -279,7 +279,7 @@ class UpdatePoint:
         self._skipped(step, source, DeferredFact(lambda: {"loss_scale": None} if skips.resolve() else None))
 
     def _skipped(self, step: OpenStep, source: str, data: Any) -> None:
-        if "step_skipped" in chosen_facts(self._current.hook.config.facts):
+        if "step_skipped" in chosen_facts(self._current.port.config.facts):
             step.records.facts.append(("step_skipped", source, data))
 
     def _with_closure(
@@ -287,7 +287,7 @@ class UpdatePoint:
     ) -> tuple[Any, Any]:
         """The arguments of a step whose closure calls ``then`` as it returns."""
         current = self._current
-        returned = current.hook.guarded(then)
+        returned = current.port.guarded(then)
 
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
             current.in_closure = True
@@ -323,10 +323,10 @@ class UpdatePoint:
         for model, objective in found.items():
             known[model] = objective.joined(known[model]) if model in known else objective
         led = groups(known)
-        hook = self._current.hook
+        port = self._current.port
         for leader, members in led.items():
-            hook.clock.leaders.update(dict.fromkeys(members, leader))
-        losses = {hook.id_of(series_name("loss", model)) for model in known}
+            port.clock.leaders.update(dict.fromkeys(members, leader))
+        losses = {port.ids.known(series_name("loss", model)) for model in known}
         step.records.scalars[:] = [row for row in step.records.scalars if row[0] not in losses]
         self._record_losses(step, known, led)
         step.model = min(led or step.models, default=0)
@@ -348,7 +348,7 @@ class UpdatePoint:
     def _record_losses(self, step: OpenStep, found: dict[int, Objective], led: dict[int, set[int]]) -> None:
         for leader, members in led.items():
             objective = functools.reduce(Objective.joined, (found[model] for model in members))
-            self._current.hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
+            self._current.port.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
 
     def _read_gradients(self, step: OpenStep, optimizer: Optimizer) -> None:
         scale = getattr(optimizer, "grad_scale", None)
@@ -396,8 +396,8 @@ class UpdatePoint:
         self._capture.switch_off()
         for listener in current.events.each_step_updated:
             listener(step)
-        current.hook.clock.end_update()
-        current.hook.updated(step)
+        current.port.clock.end_update()
+        current.port.updated(step)
         for forward in step.forwards:
             forward.state = None
         current.quiet_steps += 1

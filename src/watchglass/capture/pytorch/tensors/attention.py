@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.graph.nodes import Walk, operation_of
 from watchglass.capture.pytorch.modules.models import Models
@@ -50,8 +50,8 @@ class Attention:
     compiled code, or that runs in the fast path of evaluation.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
+        self._port = port
         self._saving = saving
         self._call: ForwardCall | None = None
         self._running = RunningModules()
@@ -62,26 +62,26 @@ class Attention:
         self._inside = 0
         # Arguments of attention while it is computed again for its rows; None otherwise.
         self._again: list[_Given] | None = None
-        self._guarded_attended = hook.guarded(self._attended)
+        self._guarded_attended = port.guarded(self._attended)
         events.add(self)
         events.module_listeners.append((self._wants, self._running.returned))
-        hook.detach_with(self._detach)
+        port.detach_with(self._detach)
 
     def _wants(self) -> bool:
-        return self._hook.plan.wants_tag(_TAG)
+        return self._port.plan.wants_tag(_TAG)
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward begins."""
         self._running.clear()
         self._call = call if self._wants() else None
         if self._call is not None and not self._leave:
-            self._leave.append(ATTENTION.listen(self._hook.guard, after=self._observed))
-            multi_head = self._hook.guarded(self._multi_head)
+            self._leave.append(ATTENTION.listen(self._port.guard, after=self._observed))
+            multi_head = self._port.guarded(self._multi_head)
             self._leave.append(
-                MULTI_HEAD_ATTENTION.listen(self._hook.guard, before=self._enter, after=multi_head, ended=self._exit)
+                MULTI_HEAD_ATTENTION.listen(self._port.guard, before=self._enter, after=multi_head, ended=self._exit)
             )
         if self._call is not None and self._leave_softmax is None:
-            self._leave_softmax = SOFTMAX.listen(self._hook.guard, after=self._hook.guarded(self._softmax))
+            self._leave_softmax = SOFTMAX.listen(self._port.guard, after=self._port.guarded(self._softmax))
 
     def forward_ended(self, call: ForwardCall) -> None:
         """It has ended."""
@@ -162,7 +162,7 @@ class Attention:
 
     def _where(self) -> tuple[CapturedRecords, Place] | None:
         call = self._call
-        if call is None or not is_open(self._hook, call.step):
+        if call is None or not is_open(self._port, call.step):
             # The forward was left by an exception; later calls belong to no captured forward.
             self._call = None
             return None

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.overrides import has_torch_function
 from torch.utils.hooks import RemovableHandle
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import NOWHERE, Place
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
@@ -53,8 +53,8 @@ class Float8Casts:
     Compiled code has no guard on the wrapper.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
+        self._port = port
         self._saving = saving
         self._running = RunningModules()
         self._step: OpenStep | None = None
@@ -68,20 +68,20 @@ class Float8Casts:
         self._behind: Place = NOWHERE
         self._handles: list[RemovableHandle] = []
         self._leave: Callable[[], None] | None = None
-        self._guarded_cast = hook.guarded(self._cast)
+        self._guarded_cast = port.guarded(self._cast)
         events.add(self)
         events.module_listeners.append((lambda: self._leave is not None, self._returned))
-        hook.detach_with(self._end)
+        port.detach_with(self._end)
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has opened."""
         self._end()
-        if not self._hook.plan.wants_tag(_TAG):
+        if not self._port.plan.wants_tag(_TAG):
             return
         self._captures += 1
         if self._found or self._captures <= _PATIENCE or self._captures & (self._captures - 1) == 0:
             self._step = step
-            self._leave = READS["to"].listen(self._hook.guard, before=self._may_be_observed, after=self._called)
+            self._leave = READS["to"].listen(self._port.guard, before=self._may_be_observed, after=self._called)
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward begins."""
@@ -112,7 +112,7 @@ class Float8Casts:
         for _, output in tensors_in(call.output):
             if output.requires_grad:
                 reached = self._reaching(call.place)
-                self._handles.append(observe_gradient(output, self._hook.guard, reached))
+                self._handles.append(observe_gradient(output, self._port.guard, reached))
 
     def _reaching(self, place: Place) -> Callable[[Tensor | None], None]:
         listener = weakref.ref(self)
@@ -148,7 +148,7 @@ class Float8Casts:
             self._guarded_cast(arguments[0], result.dtype)
 
     def _cast(self, given: Tensor, dtype: torch.dtype) -> None:
-        if self._step is None or not is_open(self._hook, self._step):
+        if self._step is None or not is_open(self._port, self._step):
             self._end()  # a step without an update, after an exception
             return
         where = self._where()
@@ -176,7 +176,7 @@ class Float8Casts:
         if self._forward is not None:
             place = self._running.innermost
             return None if place is None else (self._forward.forward.records, place, ())
-        return (self._step.records, self._behind, ("backward",)) if self._hook.guard.waiting else None
+        return (self._step.records, self._behind, ("backward",)) if self._port.guard.waiting else None
 
 
 def lost_by_cast(given: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.graph.nodes import Walk, chain, operands, operation_of
 from watchglass.capture.pytorch.modules.models import Models
@@ -95,8 +95,8 @@ class _Returned(NamedTuple):
 class FunctionalActivations:
     """Saves inputs of functional activations as ``fc1.relu_input``: the output of ``fc1`` went into a ReLU."""
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
-        self._plan = hook.plan
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
+        self._plan = port.plan
         self._saving = saving
         self._wanted: frozenset[str] = frozenset()
         self._seen: set[Any] = set()

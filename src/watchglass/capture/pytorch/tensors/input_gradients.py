@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.guard import Guard
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, Update
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import unwrap
@@ -51,18 +51,18 @@ class InputGradients:
     model's code twice.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
-        self._guard = hook.guard
-        self._plan = hook.plan
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
+        self._guard = port.guard
+        self._plan = port.plan
         self._models = models
         self._saving = saving
         self._watched: list[_Watched] = []
         self._refused: set[str] = set()
         self._scale: Tensor | None = None
-        if any(_TAG in collection.tags for collection in hook.config.all_collections):
-            hook.detach_with(SCALER_SCALE.listen(hook.guard, after=hook.guarded(self._loss_scaled)))
+        if any(_TAG in collection.tags for collection in port.config.all_collections):
+            port.detach_with(SCALER_SCALE.listen(port.guard, after=port.guarded(self._loss_scaled)))
         events.add(self)
-        hook.detach_with(self._forget)
+        port.detach_with(self._forget)
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has opened."""

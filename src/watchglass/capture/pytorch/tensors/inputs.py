@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import unit_axis
@@ -25,9 +25,9 @@ class Inputs:
     Of an outermost module all arguments, of one inside it the positional ones: PyTorch shows others to no global hook.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
         self._saving = saving
-        self._inputs_wanted = InputsWanted(hook)
+        self._inputs_wanted = InputsWanted(port)
         self._every = False
         self._rectified = Rectified(saving)
         events.add(self)

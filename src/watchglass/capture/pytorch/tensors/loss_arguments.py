@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, LossCall
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.public_calls import parameters_of
@@ -28,8 +28,8 @@ class LossArguments:
     and so on; of the second loss of one forward ``label_2``.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
-        self._plan = hook.plan
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
+        self._plan = port.plan
         self._saving = saving
         self._last = (0, 0)
         self._losses = 0

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from watchglass.capture.hook import Hook
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.modules.models import Models
@@ -28,30 +28,30 @@ _TAGS = frozenset((
 class InputsWanted:
     """Whether a collection that is due asks for inputs as such, and not only for those that carry some tag."""
 
-    def __init__(self, hook: Hook) -> None:
-        self._hook = hook
+    def __init__(self, port: Port) -> None:
+        self._port = port
         self._configure()
-        hook.on_configured.append(self._configure)
+        port.on_configured.append(self._configure)
 
     def __call__(self) -> bool:
         """About the step that opened last."""
-        return self._possible and self._hook.plan.wants(Role.INPUT)
+        return self._possible and self._port.plan.wants(Role.INPUT)
 
     @property
     def now(self) -> bool:
         """Whether they are at the step that opened last."""
-        return self() or any(map(self._hook.plan.wants_tag, _TAGS))
+        return self() or any(map(self._port.plan.wants_tag, _TAGS))
 
     def _configure(self) -> None:
-        collections = self._hook.config.all_collections
+        collections = self._port.config.all_collections
         self._possible = any(Role.INPUT in each.looks_at and not each.tags for each in collections)
         #: Whether inputs are read as modules are called, at one step or another, those with some tag included.
         self.ever = self._possible or any(not _TAGS.isdisjoint(each.tags) for each in collections)
 
 
-def is_open(hook: Hook, step: OpenStep) -> bool:
+def is_open(port: Port, step: OpenStep) -> bool:
     """Whether a step still waits for tensors of its forwards and its update."""
-    return step is hook.clock.evaluation or (step is hook.clock.train and not step.updated)
+    return step is port.clock.evaluation or (step is port.clock.train and not step.updated)
 
 
 class ModuleEntry:
@@ -62,18 +62,18 @@ class ModuleEntry:
     removes itself at the next call that does not belong to the captured step.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
+        self._port = port
         self._models = models
         self._events = events
         self._listeners = events.module_entered
         self._call: ForwardCall | None = None
         self._inner: nn.Module | None = None
-        self._inputs_wanted = InputsWanted(hook)
-        guarded = hook.guarded(self._entered, unless=compiling)
+        self._inputs_wanted = InputsWanted(port)
+        guarded = port.guarded(self._entered, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
         events.add(self)
-        hook.detach_with(self._stop)
+        port.detach_with(self._stop)
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward begins."""
@@ -101,7 +101,7 @@ class ModuleEntry:
 
     def _entered(self, module: nn.Module, arguments: Any) -> None:
         call = self._call
-        if call is None or not is_open(self._hook, call.step):
+        if call is None or not is_open(self._port, call.step):
             self._stop()
             return
         place = self._models.module(module)

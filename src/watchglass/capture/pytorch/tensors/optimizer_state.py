@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from watchglass.capture.deferred_values import DeferredNumbers
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import NOWHERE, Place
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Events, Update
 from watchglass.capture.pytorch.modules.models import Models
@@ -35,15 +35,15 @@ class OptimizerState:
     optimizers change one parameter in one step, the second one's are called ``optimizer_2/...``.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
-        self._hook = hook
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
+        self._port = port
         self._saving = saving
         self._step = -1
         self._taken: set[str] = set()
         events.update_ended.append(self._update_ended)
 
     def _update_ended(self, update: Update) -> None:
-        if not self._hook.plan.wants(Role.OPTIMIZER_STATE):
+        if not self._port.plan.wants(Role.OPTIMIZER_STATE):
             return
         if update.step.global_step != self._step:
             self._step, self._taken = update.step.global_step, set()
@@ -68,12 +68,12 @@ class OptimizerState:
         return prefix
 
     def _save_numbers(self, records: CapturedRecords, numbers: list[tuple[str, Place, Any]]) -> None:
-        plan, hook = self._hook.plan, self._hook
+        plan, port = self._port.plan, self._port
         elsewhere: dict[torch.device, list[tuple[str, Tensor]]] = {}
         for name, place, value in numbers:
             if plan.keep(name, Role.OPTIMIZER_STATE, place) is None:
                 continue
-            hook.tensor_id(name, functools.partial(place.describe, name, Role.OPTIMIZER_STATE, dtype="float64"))
+            port.ids.of(name, functools.partial(place.describe, name, Role.OPTIMIZER_STATE, dtype="float64"))
             if isinstance(value, Tensor):
                 readable = plain(value)
                 if readable is None:
@@ -84,12 +84,12 @@ class OptimizerState:
                     elsewhere.setdefault(readable.device, []).append((name, readable))
                     continue
                 value = float(readable)
-            hook.add_scalar(records, name, float(value), Role.OPTIMIZER_STATE)
+            port.add_scalar(records, name, float(value), Role.OPTIMIZER_STATE)
         for found in elsewhere.values():
             # One copy for all of them.
             together = DeviceRows(torch.stack([value.float() for _, value in found]))
             for index, (name, _) in enumerate(found):
-                hook.add_scalar(
+                port.add_scalar(
                     records, name, DeferredNumbers(functools.partial(_element, together, index)), Role.OPTIMIZER_STATE
                 )
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.hook import Hook
 from watchglass.capture.module_places import Place
+from watchglass.capture.port import Port
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.modules.models import Models
@@ -62,12 +62,12 @@ class Routers:
     experts may be mixed, so the load is the mean of the softmax. With the load goes which experts are unused.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+    def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
         self._models = models
         self._saving = saving
         self._known: weakref.WeakKeyDictionary[nn.Module, _Router | None] = weakref.WeakKeyDictionary()
         self._called_before: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        events.module_listeners.append((functools.partial(hook.plan.wants_tag, _TAG), self._called))
+        events.module_listeners.append((functools.partial(port.plan.wants_tag, _TAG), self._called))
 
     def _called(self, call: ModuleCall) -> None:
         if call.module not in self._known:

@@ -91,12 +91,12 @@ class BypassedOptimizer:
         if past is not None:
             self._past = replace(past, steps=(past.steps or 0) + 1)
             return
-        step = self._current.hook.clock.next_train_step - 1
+        step = self._current.port.clock.next_train_step - 1
         reason = f"{self._name} was replaced by a function that calls no hooks"
         if self._missed:
             reason = f"other code than {self._name} updates the weights; {self._missed} earlier updates are no steps"
         first = BypassedUpdates(step, reason)
-        self._current.hook.add_fact(first.to_fact(self._name))
+        self._current.port.add_fact(first.to_fact(self._name))
         self._past = replace(first, steps=1)
         _log.warning(
             "watchglass: %s: since step %d its steps are recognised by the weights that they change, and recorded "
@@ -109,7 +109,7 @@ class BypassedOptimizer:
     def report(self) -> None:
         """Record how many of them there were, if there were any."""
         if self._past is not None:
-            self._current.hook.add_fact(self._past.to_fact(self._name))
+            self._current.port.add_fact(self._past.to_fact(self._name))
 
     @property
     def _name(self) -> str:

@@ -89,8 +89,8 @@ class HandwrittenUpdates:
         self.found = False
         # Tensors outside all modules were replaced; only the next backward shows it.
         self._replacing = False
-        current.hook.on_settle.append(self._settle)
-        current.hook.on_end.append(self._report)
+        current.port.on_settle.append(self._settle)
+        current.port.on_end.append(self._report)
 
     def stop(self, optimizer: Optimizer) -> None:
         """An optimizer of PyTorch steps."""
@@ -112,7 +112,7 @@ class HandwrittenUpdates:
         """
         if not self.on and self._optimizer.is_replaced():
             self._search_again()
-            step = self._current.hook.clock.train
+            step = self._current.port.clock.train
             if step is not None and not step.updated and self._optimizer.has_updated():
                 # The first such update: after its backward only a version of the weights was kept.
                 self._take(replaced=False)
@@ -242,7 +242,7 @@ class HandwrittenUpdates:
                 self._seen = self._followed.note(self._loose, again=True)
             finally:
                 self._present = None
-        step = self._current.hook.clock.train
+        step = self._current.port.clock.train
         if step is not None and self._backwards % _MOST_KEPT == 0:
             # The script only computes gradients, perhaps without end.
             step.paused |= step.due
@@ -251,7 +251,7 @@ class HandwrittenUpdates:
 
     def _count(self) -> None:
         """Count the backwards of the open step; on the fast path all steps are alike."""
-        step = self._current.hook.clock.train
+        step = self._current.port.clock.train
         if step is None or step.updated:
             return
         if step.mode_step != self._open_step:
@@ -296,21 +296,21 @@ class HandwrittenUpdates:
     def _report(self) -> None:
         if self.on and not self.found and self._backwards:
             report = UnsteppedBackwards(self._backwards, changes=self._changes, optimizer=self._idle)
-            self._current.hook.add_fact(report.to_fact("backward"))
+            self._current.port.add_fact(report.to_fact("backward"))
         if not self.on:
             self._report_stopped()
         self._optimizer.report()
 
     def _report_stopped(self) -> None:
         """Report backwards without an update after the last one, if they are many times what was usual before."""
-        clock = self._current.hook.clock
+        clock = self._current.port.clock
         step = clock.train
         if step is None or step.updated or step.mode_step != self._open_step:
             return
         steps = step.mode_step - clock.first_train_step
         if steps and self._backwards >= _MANY_TIMES * max(steps, self._most):
             reason = "no optimizer stepped after any of them"
-            self._current.hook.add_fact(UnsteppedBackwards(self._backwards, reason, steps=steps).to_fact("backward"))
+            self._current.port.add_fact(UnsteppedBackwards(self._backwards, reason, steps=steps).to_fact("backward"))
 
 
 def _leaves(root: Tensor) -> list[Tensor]:

@@ -1,0 +1,83 @@
+"""The contract of who drives a training loop, and what a loop around another framework can say about the run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from watchglass.capture.frameworks import FRAMEWORKS, Entry, imported, member
+from watchglass.capture.port import Port
+from watchglass.config import Collection, environment
+
+
+class Loop(ABC):
+    """Reports to a port where steps begin and end, and what else the framework that drives the loop knows.
+
+    Made once in a process, without arguments, when the framework has been imported; holds no port and no model.
+
+    A loop that *drives* opens the steps: ``port.begin(mode)`` and ``port.end(step)``, or the clock of the port, which
+    decides by forwards, backwards and updates. The loop of a framework below it goes on recording gradients, updates,
+    outputs and facts into the open step, and opens none. A loop that *advises* opens no steps: it fills in
+    ``port.advice``, names the mode of evaluations (``port.clock.evaluates_as``), settles the first step of a resumed
+    run (``port.resumption.settle``), records logged metrics, and ends the run as its framework does.
+    """
+
+    #: Its import name.
+    name: ClassVar[str]
+    #: The default collections of its models; empty for those of any network.
+    collections: ClassVar[tuple[Collection, ...]] = ()
+
+    @abstractmethod
+    def is_loop(self, value: object) -> bool:
+        """Whether a script gives this to ``watch`` to have the loop watched, a model or a trainer; must not raise."""
+
+    @abstractmethod
+    def attach(self, port: Port, watched: Any = None) -> Any:
+        """Watch a loop through a port from now on; may be called for each of several models.
+
+        Returns:
+            The callback that the script is to give to the framework where that takes one, else None.
+
+        Args:
+            port: Gets all records; what is put into the framework is undone by ``port.detach_with``.
+            watched: What :meth:`is_loop` accepts; None for every model that is trained.
+        """
+
+    def rank(self) -> int | None:
+        """This process's rank in the group that trains, called during training; None where it trains alone."""
+        return environment.group_rank()
+
+
+def loop(name: str) -> Loop:
+    """The loop of a framework of the table; imports its adapter.
+
+    Raises:
+        ImportError: The framework is not installed.
+    """
+    found: Loop = member(FRAMEWORKS[name].loop)
+    return found
+
+
+def loop_of(value: object, *, drives: bool = False) -> Loop | None:
+    """The outermost loop that a script means by a value that it gives to ``watch``; None where there is none.
+
+    Args:
+        value: The value.
+        drives: Whether only loops that drive count.
+    """
+    loops = (member(entry.loop) for entry in imported("loop") if entry.drives or not drives)
+    return next((each for each in loops if each.is_loop(value)), None)
+
+
+def attach(port: Port, outer: Loop, watched: Any = None) -> Any:
+    """Watch a loop, or all of them for None; returns the result of :meth:`Loop.attach`.
+
+    An advising loop leaves the rank and the steps to the loop below it, which is attached first.
+    """
+    entry = FRAMEWORKS.get(outer.name, Entry())
+    if entry.drives:
+        port.rank = outer.rank
+    else:
+        for name in entry.over:
+            attach(port, loop(name))
+    return outer.attach(port, watched)
