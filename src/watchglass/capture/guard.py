@@ -84,6 +84,11 @@ class Guard:
         self.waiting = False
         _guards.add(self)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a callback runs, or code of capture itself: what it calls is not observed."""
+        return self._busy
+
     def enter_thread(self) -> None:
         """The calling thread is the one that trains; before anything is observed."""
         self.thread = threading.get_ident()

@@ -25,6 +25,11 @@ class CaptureLimits:
         row_ns: What recording one short step costs: at most 30 us of the training thread. So there is at most a row
             for each 3 ms, and an evaluator needs a fraction of a core.
         step_interval: Longest interval of recorded steps. Of 64 steps of 100 us, one is recorded each 6 ms.
+        whole_batches: First batches of evaluations that are a step each, however short they are. 1,024 take a fifth of
+            a second more, and short runs are complete.
+        joined_batches: Most batches of an evaluation in one step. With 32, evaluations have enough steps to see where
+            data of another sort begins.
+        batch_ns: What a batch of an evaluation costs that is a step: 150 us of the training thread.
         next_steps: Steps in which all modules are watched after a failure without an explanation. 64 reach most second
             failures; each is slower.
         held_steps: Training steps that wait for their number while it is on its way from a device. After 64 the run
@@ -51,6 +56,9 @@ class CaptureLimits:
     whole_steps: int = 4096
     row_ns: int = 30_000
     step_interval: int = 64
+    whole_batches: int = 1024
+    joined_batches: int = 32
+    batch_ns: int = 150_000
     next_steps: int = 64
     held_steps: int = 64
     kept_forward_bytes: int = 4 << 20

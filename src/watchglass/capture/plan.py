@@ -163,6 +163,13 @@ class Plan:
         schedules = self._schedules[Mode.TRAIN]
         return min((self._next(schedule, train_step, model) for schedule, _ in schedules), default=NEVER)
 
+    def next_due_evaluation(self, step: int) -> int:
+        """The smallest EVAL step from ``step`` on at which anything is due; :data:`NEVER` for none."""
+        spacing = sketch_spacing(step)
+        sketched = -(-step // spacing) * spacing if self._sketches else NEVER
+        schedules = () if self._is_silent(Mode.EVAL) else self._schedules[Mode.EVAL]
+        return min([sketched, *(self._next(schedule, step, 0) for schedule, _ in schedules)])
+
     def resume(self) -> None:
         """An evaluation inside an open TRAIN step is over: answers are about the TRAIN step again."""
         self._view = self._train

@@ -118,6 +118,7 @@ class Forward:
         weight: What its loss counts when losses are averaged: samples.
         helps: Whether it is a call without gradients that is a part of a TRAIN step of other models.
         has_loss: Whether its loss as an evaluation is among the records, which it may share with others.
+        has_accuracy: The same of its accuracy.
         if_evaluated: Of its model's series, what is recorded should it turn out to be an evaluation.
         marked: Whether the adapter will see it when a backward runs through this forward; else any backward counts.
         state: The adapter's data for a re-run of this forward, dropped at the update.
@@ -126,8 +127,8 @@ class Forward:
     """
 
     __slots__ = (
-        "_records", "backpropagated", "grad", "has_loss", "helps", "if_evaluated", "marked", "model", "output",
-        "start_ns", "state", "training", "weight",
+        "_records", "backpropagated", "grad", "has_accuracy", "has_loss", "helps", "if_evaluated", "marked", "model",
+        "output", "start_ns", "state", "training", "weight",
     )  # fmt: skip
 
     def __init__(self, start_ns: int, training: bool, model: int = 0, *, grad: bool = True) -> None:
@@ -138,7 +139,7 @@ class Forward:
         self.weight = 1.0
         self._records: CapturedRecords | None = None
         self.helps = False
-        self.has_loss = False
+        self.has_loss = self.has_accuracy = False
         self.if_evaluated: Sequence[tuple[str, Role, float, Any]] = ()
         self.marked = True
         self.state: Any = None

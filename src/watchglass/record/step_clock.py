@@ -38,7 +38,7 @@ _MOST_CAPTURED, _MOST_UNDECIDED = 64, 1024
 _MANY = 16
 #: The same where a model is trained for the first time: a teacher that was trained before helps with a call or two.
 _SEVERAL = 3
-_TRAIN = int(Mode.TRAIN)
+_TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
 
 
 class StepClock:
@@ -172,6 +172,22 @@ class StepClock:
         if len(step.forwards) % _MOST_CAPTURED == 0:
             self._bound(step)
         return forward
+
+    def join(self) -> bool:
+        """The open evaluation goes on with another forward: it counts as one step more, and gets the last number.
+
+        Returns False, and does nothing, unless it is known to be an evaluation, and its number is the last one.
+        """
+        step = self.evaluation
+        if step is None or step.global_step != self._next_global - 1:
+            return False
+        if not (step.records.series or step.model in self._phase):
+            return False
+        step.mode_step += 1
+        step.global_step += 1
+        self._next[_EVAL] += 1
+        self._next_global += 1
+        return True
 
     def steady_train(
         self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float, phases: Sequence[int]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import ExaminedSteps, Mode, ModelSummary, Role, TensorInfo, model_name, series_name
-from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Stretch
+from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, THINNED, Stretch
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -43,7 +43,8 @@ def count_steps_of(worker: Worker, mode: Mode) -> int:
 def _counted(worker: Worker, numbers: Sequence[int], mode: Mode) -> NDArray[np.int64]:
     """How many steps each recorded one stands for: also for those before it that were not recorded."""
     steps = np.asarray(numbers, np.int64)
-    if mode is not Mode.TRAIN or not len(steps) or not worker.facts("step_interval"):
+    thinned = any(of is mode and worker.facts(kind) for kind, of in THINNED.items())
+    if not len(steps) or not thinned:
         return np.ones(len(steps), np.int64)
     found: NDArray[np.int64] = np.maximum(np.diff(steps, prepend=steps[0] - 1), 1)
     return found

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         Stretch as Stretch,
         StretchTracker as StretchTracker,
     )
-    from watchglass.tables.model_views import ModelViews as ModelViews
+    from watchglass.tables.model_views import THINNED as THINNED, ModelViews as ModelViews
     from watchglass.tables.moments import (
         AttemptEnd as AttemptEnd,
         Between as Between,

@@ -51,7 +51,7 @@ class Stretch:
         last_step: Last mode step of the stretch.
         means: Mean of each scalar over the stretch, weighted by batch size. NaN when any of its values is NaN. Of an
             evaluation that has batches of the training data before or after those of other data, the means over the
-            other data.
+            other data. A step of several short batches that may have both counts for neither.
         training_means: Of such an evaluation, the means over the batches of the training data; else empty.
     """
 
@@ -104,12 +104,15 @@ class Series:
 class _Piece:
     """Sums over a few steps in a row."""
 
+    #: Whether one of them has several batches, so that it may have data of two sorts.
+    joined: bool = False
     rows: float = 0.0
     seen: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: _Piece) -> None:
+        self.joined |= other.joined
         self.rows, self.seen = self.rows + other.rows, self.seen + other.seen
         for name, total in other.sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + total
@@ -131,10 +134,13 @@ class _OpenStretch:
     steps: int = 0
 
     def add(self, step: StepEnd, scalars: Iterable[tuple[TensorInfo, float, float]]) -> None:
+        # The first step of an evaluation has one batch, and the number of another is that of its last batch.
+        several = step.mode_step > self.last_step + 1
         self.last_step, self.train_step = step.mode_step, step.train_step
         if not self.pieces or (self.mode is Mode.EVAL and self.steps % self.steps_each == 0):
             self.pieces.append(_Piece())
         piece = self.pieces[-1]
+        piece.joined |= several
         for info, value, weight in scalars:
             # A weight of zero means that the batch size is not known; then every step counts alike.
             counted = weight if weight > 0 else 1.0
@@ -150,9 +156,17 @@ class _OpenStretch:
 
     def close(self) -> Stretch:
         begin, end = seen_block([each.rows for each in self.pieces], [each.seen for each in self.pieces])
-        training = _sum(self.pieces[begin:end]).means()
-        held_out = _sum([*self.pieces[:begin], *self.pieces[end:]]).means()
+        edge = begin or end
+        parts = _apart(self.pieces[:edge], self.pieces[edge:]) if edge else ([], self.pieces)
+        training, held_out = (_sum(part).means() for part in (reversed(parts) if begin else parts))
         return Stretch(self.mode, self.train_step, self.first_step, self.last_step, held_out, training)
+
+
+def _apart(before: list[_Piece], after: list[_Piece]) -> tuple[list[_Piece], list[_Piece]]:
+    """Both parts without the pieces next to the edge that may have data of both sorts, unless nothing else is there."""
+    if before[-1].joined and len(before) > 1:
+        before = before[:-1]
+    return before, after[1:] if after[0].joined and len(after) > 1 else after
 
 
 def _sum(pieces: Iterable[_Piece]) -> _Piece:

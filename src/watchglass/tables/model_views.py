@@ -10,6 +10,9 @@ from watchglass.tables.catalog import Catalog
 from watchglass.tables.history import History
 from watchglass.tables.step_view import StepRecords, StepView
 
+#: Facts that say that steps of a mode are not recorded one by one from here on.
+THINNED = {"step_interval": Mode.TRAIN, "evaluation_interval": Mode.EVAL}
+
 
 class ModelViews:
     """Makes the views of one worker's steps in one attempt, in their order. One owner.
@@ -34,8 +37,9 @@ class ModelViews:
         # TRAIN steps of others before the newest of each model.
         self._between: dict[int, int] = {}
         self._one_model = True
-        # The newest TRAIN step, and whether steps may be missing because they were too short to be recorded.
-        self._train_step, self._thinned = -1, False
+        # The newest step of each mode, and the modes in which steps may be missing because they were too short.
+        self._last: dict[Mode, int] = {}
+        self._thinned: set[Mode] = set()
 
     def after(self, records: StepRecords) -> list[StepView]:
         """The views of the next step: first the model that leads it, then the others by number."""
@@ -66,12 +70,11 @@ class ModelViews:
         return {name: value for name, (_, value) in found.items()}
 
     def _covers(self, records: StepRecords) -> int:
-        """Of how many steps this is the only recorded one: also of those between the TRAIN step before and this one."""
-        self._thinned = self._thinned or any(fact.kind == "step_interval" for fact in records.facts)
-        if records.end.mode is not Mode.TRAIN:
-            return 1
-        before, self._train_step = self._train_step, records.end.mode_step
-        return max(1, self._train_step - before) if self._thinned and before >= 0 else 1
+        """Of how many steps this is the only recorded one: also of those of its mode between the one before and it."""
+        mode, number = records.end.mode, records.end.mode_step
+        self._thinned.update(THINNED[fact.kind] for fact in records.facts if fact.kind in THINNED)
+        before, self._last[mode] = self._last.get(mode, -1), number
+        return max(1, number - before) if mode in self._thinned and before >= 0 else 1
 
     def _of_several(self, records: StepRecords, covers: int) -> list[StepView]:
         end = records.end

@@ -95,8 +95,8 @@ class StepView:
             up to ``end_ns``, the watermark that ended this window. The journal notes this watermark before the step.
             A rule sets kinds and length of windows in :attr:`Rule.streams`. Empty in :meth:`Rule.finish`, and in views
             of other runs.
-        covers: How many steps it stands for: 1, but where steps are too short to record each also those since the TRAIN
-            step before, which were not recorded. Rules that count steps add this number.
+        covers: How many steps it stands for: 1, but where steps are too short to record each also those since the step
+            of its mode before, which were not recorded. Rules that count steps add this number.
     """
 
     run_id: str

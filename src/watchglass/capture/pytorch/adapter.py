@@ -133,7 +133,7 @@ class PyTorchAdapter:
         detach(calls.SCALER_STEP.listen(port.guard, before=before_scaler_step, ended=after_scaler_step))
         for name, call in calls.LOSSES.items():
             judged = fast_path.judges(functools.partial(backwards.loss_computed, name))
-            computed = guarded(unless_captured(judged))
+            computed = self._calls.joined.computed(name, guarded(unless_captured(judged)), backwards.accuracy)
             detach(call.listen(port.guard, after=computed))
         rest = functools.partial(calls.LOSS_HOOKS.rest, port)
         rest(False)
@@ -177,6 +177,7 @@ class PyTorchAdapter:
             self._calls.between = self._discovery.between
         else:
             self._calls.between = UnwatchedModels(self._current, self._optimizers.living).between
+        self._calls.joined.between = self._calls.between
         Compilations(port, self._current.models, self._calls, self._capture, self._discovery, self._hidden)
         script_unwatched(port)
 

@@ -18,6 +18,7 @@ from watchglass.capture.pytorch.losses.loss_outputs import LossOutputs
 from watchglass.capture.pytorch.losses.objective import Objectives
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.step_phases import StepPhases
 from watchglass.record import Forward, OpenStep
 
@@ -139,6 +140,11 @@ class TrainingState:
                 return True
             frame = frame.f_back
         return False
+
+    def hold_outputs(self, output: Any) -> None:
+        """The model has returned this in an evaluation, or what may be one."""
+        tensors = (output,) if type(output) is Tensor else [tensor for _, tensor in tensors_in(output)]
+        self.outputs = tuple([weakref.ref(tensor) for tensor in tensors])
 
     def returned_any_of(self, tensors: Iterable[Tensor]) -> bool:
         """Whether the last forward of an evaluation returned one of these, or the base of one of them."""

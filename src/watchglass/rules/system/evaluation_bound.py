@@ -81,9 +81,9 @@ class EvaluationBound(Rule):
             row[1] += seconds
         elif view.mode is Mode.EVAL and self.trained:
             row[2] += not self.evaluating
-            row[3] += 1
+            row[3] += view.covers
             row[4] += seconds
-            row[5] += self.in_evaluation_mode or view.scalar("loss") is not None
+            row[5] += view.covers * (self.in_evaluation_mode or view.scalar("loss") is not None)
             self.evaluating = True
 
     def applicable(self, view: StepView) -> str:

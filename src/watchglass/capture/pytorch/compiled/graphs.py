@@ -22,6 +22,10 @@ except ImportError:  # a PyTorch without a context of compilations
     def _compilation() -> None: ...
 
 
+#: Whether the context of a compilation must be asked: that takes most of the time of a callback that does nothing.
+_BY_CONTEXT = torch.torch_version.TorchVersion(torch.__version__) < "2.13"
+
+
 def compiled_so_far() -> bool:
     """Whether anything was compiled in this process, or is to be at its first call, as far as PyTorch shows.
 
@@ -40,7 +44,7 @@ def compiling() -> bool:
     The compiler calls functions once more after it has read the code. Before PyTorch 2.13 ``is_compiling`` is False
     then, and only the context of the compilation shows it.
     """
-    return is_compiling() or _compilation() is not None
+    return is_compiling() or (_BY_CONTEXT and _compilation() is not None)
 
 
 def captured() -> bool:

@@ -114,6 +114,8 @@ class FastPath:
         self.listen_to_updates: Callable[[bool], None] = lambda on: None
         #: Observes what happens in steps, or only counts them.
         self.observe_steps: Callable[[bool], None] = lambda on: None
+        #: Whether a call joins the evaluation step that is open, so that nothing else is to be done.
+        self.joins: Callable[[nn.Module, Any, Any], bool] = lambda root, arguments, kwargs: False
         #: Starts or stops observing loss functions.
         self.listen_to_losses: Callable[[bool], None] = lambda on: None
         self._current = current
@@ -189,6 +191,8 @@ class FastPath:
             if at == IN_FORWARD and not is_grad_enabled() and self._current.models.number(root) != pattern.model:
                 return None  # a teacher, whose call inside a step is a part of it
             self.leave(superseded=True)
+        elif self.joins(root, arguments, kwargs):
+            return None
         return self.full.before_forward(root, arguments, kwargs)
 
     def judges(self, full: Callable[..., Any]) -> Callable[..., Any]:

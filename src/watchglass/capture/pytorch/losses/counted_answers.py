@@ -57,6 +57,8 @@ class CountedAnswers:
         self._chosen: _Chosen = []
         # The predictions of the call before: to agree with another model is not to be right.
         self._others: _Chosen = []
+        #: Whether an accuracy was recorded since a model has returned.
+        self.found = False
         self._evaluating = False
         self._evaluations = 0
         self._compiled: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
@@ -78,6 +80,7 @@ class CountedAnswers:
 
     def returned(self, root: nn.Module, forward: Forward, output: Any) -> None:
         """A model has returned this in an evaluation."""
+        self.found = False
         tensors = list(tensors_in(output, _MOST_OUTPUTS))
         self._shapes = [tuple(each.shape) for _, each in tensors if each.is_floating_point() and each.dim() > 1]
         if not self._evaluating:
@@ -138,7 +141,7 @@ class CountedAnswers:
 
     def _compare(self, forward: Forward, one: Tensor, other: Tensor, result: Tensor) -> None:
         """Record the share of right predictions, if these are compared with labels."""
-        if any(row[0] == "accuracy" for row in forward.records.series):
+        if forward.has_accuracy:
             return  # by a loss function
         for predicted, labels in ((one, other), (other, one)):
             number = _number_of(predicted, self._chosen)
@@ -150,12 +153,18 @@ class CountedAnswers:
             if right is None or known is None:
                 continue
             self._forward = None  # once for each forward
-            with torch.no_grad():
-                valid = known >= 0
-                share = losses.number((right & valid).sum() / valid.sum())
+            few = losses.few_as_arrays(right, known)
+            if few is not None:
+                judged = losses.counted(few[0], few[1] >= 0)
+                share = None if judged is None else judged[0]
+            else:
+                with torch.no_grad():
+                    valid = known >= 0
+                    share = losses.number((right & valid).sum() / valid.sum())
             # Labels that are all ignored say nothing.
             if share is not None and not (type(share) is float and math.isnan(share)):
                 forward.records.series.append(("accuracy", Role.METRIC, float(right.numel()), share))
+                forward.has_accuracy = self.found = True
             return
 
 

@@ -36,6 +36,8 @@ STAND_IN = (getattr, (contextlib.nullcontext(), "__exit__"))
 class Switch:
     """A hook that is put on and taken off again and again.
 
+    To register it each time would take ten times as long: its entry in the table of hooks is kept.
+
     Args:
         register: Puts it on.
     """
@@ -43,18 +45,26 @@ class Switch:
     def __init__(self, register: Callable[[], RemovableHandle]) -> None:
         self._register = register
         self._handle: RemovableHandle | None = None
+        self._hook: Any = None
+        self._on = False
 
     def __bool__(self) -> bool:
         """Whether it is on."""
-        return self._handle is not None
+        return self._on
 
     def __call__(self, on: bool) -> None:
         """Put it on, or take it off, if it is not so already."""
-        if on and self._handle is None:
+        if on is self._on:
+            return
+        self._on = on
+        handle = self._handle
+        table = handle.hooks_dict_ref() if handle is not None else None
+        if table is None or handle is None:
             self._handle = self._register()
-        elif not on and self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        elif on:
+            table[handle.id] = self._hook
+        else:
+            self._hook = table.pop(handle.id, None)
 
 
 class Exchange:

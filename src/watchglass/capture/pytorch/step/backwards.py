@@ -102,12 +102,19 @@ class Backwards:
         if mean is not None:
             records.series.append((f"loss/{function}", Role.LOSS, forward.weight, mean))
         judged = None
-        if (evaluating or due or result.is_cpu) and self._is_classification(function, predictions, target):
-            judged = losses.accuracy(function, predictions, target, ignored)
-        if judged is not None and all(row[0] != "accuracy" for row in records.series):
+        if (evaluating or due or result.is_cpu) and not forward.has_accuracy:
+            judged = self.accuracy(function, predictions, target, ignored)
+        if judged is not None:
             records.series.append(("accuracy", Role.METRIC, judged[1], judged[0]))
+            forward.has_accuracy = True
         if not evaluating:
             forward.if_evaluated = [*forward.if_evaluated, *later.series]
+
+    def accuracy(self, function: str, predictions: Any, target: Any, ignored: Any) -> tuple[Any, int] | None:
+        """The share of right predictions of a loss function, and their number; None where none are right or wrong."""
+        if not self._is_classification(function, predictions, target):
+            return None
+        return losses.accuracy(function, predictions, target, ignored)
 
     def _is_classification(self, function: str, predictions: Any, target: Any) -> bool:
         if not losses.is_classification(function, predictions, target, self._current.inputs):

@@ -13,9 +13,10 @@ from torch import nn
 
 from watchglass.capture.planned_steps import planned_steps
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
-from watchglass.capture.pytorch.compiled.graphs import compiling
+from watchglass.capture.pytorch.compiled.graphs import compiled_so_far, compiling
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.fast_path.calls_ahead import CallAhead
+from watchglass.capture.pytorch.fast_path.joined_batches import JoinedBatches
 from watchglass.capture.pytorch.fast_path.path import FastPath
 from watchglass.capture.pytorch.graph.autograd_graph import differentiates
 from watchglass.capture.pytorch.losses.counted_answers import CountedAnswers
@@ -62,7 +63,6 @@ class RootCalls:
         self._criteria: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._ends: list[Callable[[], None]] = []
         self._judged = current.port.guarded(fast_path.judges(self._criterion_returned), unless=compiling)
-        self.ended = current.port.guarded(self.after, unless=compiling)
         self._arrived = current.port.guard.shielded(self._through)
         current.events.resting.append(self.rest)
         current.sources.on_found = self._was_evaluated
@@ -73,6 +73,11 @@ class RootCalls:
         self._habits = Habits()
         self._answers = CountedAnswers(current, lambda: capture.compiled.expected)
         self._handwritten = HandwrittenLosses(current, self._record_loss, lambda: capture.compiled.expected)
+        #: Batches of evaluations that make one step.
+        self.joined = JoinedBatches(current, self._answers, self._joinable)
+        fast_path.joins = self.joined.join
+        ended = self.joined.ended(current.port.guarded(self.after))
+        self.ended = current.port.guard.shielded(ended, unless=compiling)
 
     def attach(self, root: nn.Module) -> None:
         """Watch the calls of a module from now on."""
@@ -132,6 +137,12 @@ class RootCalls:
 
     def _observe_ends(self, root: nn.Module) -> None:
         self._ends.append(unsaved(root.register_forward_hook(Unsaved(self.ended))))
+
+    def _joinable(self, root: nn.Module) -> bool:
+        """Whether only loss functions make the losses of a model, and nothing of it is compiled."""
+        sources = self._current.sources
+        handmade = bool(self._criteria) or sources.knows(root) or sources.expression_of(root) is not None
+        return not (handmade or compiled_so_far() or self._current.models.is_owned(root))
 
     def criterion(self, module: nn.Module) -> None:
         """A module without parameters is called outside of any model: it may be the loss."""
@@ -243,6 +254,10 @@ class RootCalls:
         self._evaluating = evaluating
         if evaluating and current.events.each_evaluated:
             self._notify(current.events.each_evaluated, ForwardCall(step, forward, root, arguments, kwargs))
+        if evaluating and not step.by_hand:
+            self.joined.opened(step, root)
+        else:
+            self.joined.forget()
         if step.due:
             self._capture.switch_on(forward.records, root)
             self._notify(current.events.forward_began, ForwardCall(step, forward, root, arguments, kwargs))
@@ -355,7 +370,7 @@ class RootCalls:
     def _returned(self, output: Any) -> None:
         """A forward has returned that is an evaluation, or may be."""
         current = self._current
-        current.outputs = tuple(weakref.ref(tensor) for _, tensor in tensors_in(output))
+        current.hold_outputs(output)
         current.observes_others = self.between(True)
 
     def _record_part(self, module: nn.Module, forward: Forward, tensors: list[tuple[str, torch.Tensor]]) -> None:
