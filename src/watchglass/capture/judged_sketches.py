@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from watchglass.capture.input_sketches import Sample, most_common, rows_of
 from watchglass.capture.neighbours import MOST_COMPARED, alike
-from watchglass.records import Takes, loss_kind
+from watchglass.records import loss_kind
 
 #: Rows of targets, elements of outputs and columns of outputs that are no classes, at most.
 MOST_ROWS, _MOST_ELEMENTS, _MOST_COLUMNS = 1024, 1 << 15, 256
@@ -261,7 +261,7 @@ def _of_values(outputs: Values, targets: Values | None, function: str) -> dict[s
         return {}
     kind = loss_kind(function)
     if kind.of_labels and np.isin(targets, (0, 1)).all():
-        limit = 0.5 if kind.takes is Takes.PROBABILITIES else 0.0
+        limit = 0.5 if kind.takes == "probabilities" else 0.0
         return _confusion(targets.astype(np.int64).ravel(), (outputs > limit).astype(np.int64).ravel(), 2)
     apart_targets, apart_outputs = targets - targets.mean(axis=0), outputs - outputs.mean(axis=0)
     spread = float(np.mean(apart_targets**2))

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
         LossKind as LossKind,
         Operation as Operation,
         OperationKind as OperationKind,
-        Takes as Takes,
-        Targets as Targets,
         loss_kind as loss_kind,
     )
     from watchglass.records.operators import (

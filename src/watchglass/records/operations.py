@@ -5,33 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from typing import Literal
 
-
-class OperationKind(str, Enum):
-    """What an operation does with values.
-
-    ``ARRANGES`` chooses, repeats, moves or converts them. ``ADDS`` is linear in all that it takes, ``MATRIX``
-    multiplies by a matrix (a layer, if that is a parameter), ``LOOKS_UP`` takes rows of a table. ``RECURS`` and
-    ``ATTENDS`` are whole layers. ``SOFTMAX`` is one or its logarithm. ``ACTIVATES`` is any other function of elements,
-    or a choice among them.
-    """
-
-    ARRANGES = "arranges"
-    ADDS = "adds"
-    MULTIPLIES = "multiplies"
-    MATRIX = "matrix"
-    LOOKS_UP = "looks_up"
-    RECURS = "recurs"
-    ATTENDS = "attends"
-    ACTIVATES = "activates"
-    SOFTMAX = "softmax"
-    NORMALIZES = "normalizes"
-    DROPS = "drops"
-    POOLS = "pools"
-    LOSS = "loss"
-    PARAMETER = "parameter"
-    UNKNOWN = "unknown"
+#: What an operation does with values: it ``arranges`` them (chooses, repeats, moves or converts), ``adds`` them (is
+#: linear in all that it takes), is a ``matrix`` product (a layer, if one of the two is a parameter), ``looks_up`` rows
+#: of a table, ``recurs`` or ``attends`` (as a whole layer), is a ``softmax`` or the logarithm of one, or ``activates``:
+#: is any other function of elements, or a choice among them.
+OperationKind = Literal[
+    "arranges", "adds", "multiplies", "matrix", "looks_up", "recurs", "attends", "activates", "softmax", "normalizes",
+    "drops", "pools", "loss", "parameter", "unknown",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,57 +62,37 @@ def _all(kind: OperationKind, names: str, low: float = -math.inf, high: float = 
     return (Operation(name, kind, low, high) for name in names.split())
 
 
-_K, _NO = OperationKind, math.inf
 #: Operations by their words. ``reshape`` keeps the order of all elements, ``copy`` changes only their type, device or
 #: memory, and ``rearrange`` stands for all arrangements without a word of their own. ``rsub`` is ``sub`` with its
 #: operands exchanged.
 OPERATIONS: Mapping[str, Operation] = {
     each.word: each
     for each in (
-        *_all(_K.ARRANGES, """reshape copy transpose expand slice select split index choose gather roll pad masked_fill
+        *_all("arranges", """reshape copy transpose expand slice select split index choose gather roll pad masked_fill
             tril nan_to_num rearrange"""),
-        *_all(_K.ADDS, """add sub neg cat stack sum mean cumsum index_add scatter_add scatter index_put lerp fft
+        *_all("adds", """add sub neg cat stack sum mean cumsum index_add scatter_add scatter index_put lerp fft
             average_pool"""),
-        Operation("sub", _K.ADDS, form="rsub"),
-        *_all(_K.MULTIPLIES, "mul div"), Operation("mul", _K.MULTIPLIES, form="addcmul"),
-        *_all(_K.MATRIX, "linear bmm convolution bilinear"),
-        *_all(_K.LOOKS_UP, "embedding"), *_all(_K.RECURS, "recurrent", -1.0, 1.0), *_all(_K.ATTENDS, "attention"),
-        *_all(_K.ACTIVATES, """leaky_relu prelu gelu silu elu mish hardswish shrink glu pow reciprocal maximum minimum
+        Operation("sub", "adds", form="rsub"),
+        *_all("multiplies", "mul div"), Operation("mul", "multiplies", form="addcmul"),
+        *_all("matrix", "linear bmm convolution bilinear"),
+        *_all("looks_up", "embedding"), *_all("recurs", "recurrent", -1.0, 1.0), *_all("attends", "attention"),
+        *_all("activates", """leaky_relu prelu gelu silu elu mish hardswish shrink glu pow reciprocal maximum minimum
             max min where topk sort prod xlogy round clamp log1p"""),
-        *_all(_K.ACTIVATES, "relu softplus exp sqrt rsqrt distance abs norm std var", 0.0),
-        *_all(_K.ACTIVATES, "sigmoid hardsigmoid", 0.0, 1.0),
-        *_all(_K.ACTIVATES, "tanh hardtanh sin cos erf sign", -1.0, 1.0),
-        *_all(_K.ACTIVATES, "atan", -math.pi / 2, math.pi / 2),
-        Operation("exp", _K.ACTIVATES, -1.0, form="expm1"),
-        *(Operation("log", _K.ACTIVATES, logarithm=True, form=form) for form in ("", "log2", "log10")),
-        *(Operation("logsumexp", _K.ACTIVATES, logarithm=True, form=form) for form in ("", "logaddexp")),
-        Operation("log_sigmoid", _K.ACTIVATES, -_NO, 0.0, logarithm=True),
-        Operation("log_softmax", _K.SOFTMAX, -_NO, 0.0, logarithm=True), Operation("softmax", _K.SOFTMAX, 0.0, 1.0),
-        *_all(_K.NORMALIZES, "batch_norm layer_norm group_norm rms_norm"),
-        *_all(_K.DROPS, "dropout"), *_all(_K.POOLS, "max_pool"),
-        *_all(_K.LOSS, """nll_loss mse_loss smooth_l1_loss huber_loss binary_cross_entropy
+        *_all("activates", "relu softplus exp sqrt rsqrt distance abs norm std var", 0.0),
+        *_all("activates", "sigmoid hardsigmoid", 0.0, 1.0),
+        *_all("activates", "tanh hardtanh sin cos erf sign", -1.0, 1.0),
+        *_all("activates", "atan", -math.pi / 2, math.pi / 2),
+        Operation("exp", "activates", -1.0, form="expm1"),
+        *(Operation("log", "activates", logarithm=True, form=form) for form in ("", "log2", "log10")),
+        *(Operation("logsumexp", "activates", logarithm=True, form=form) for form in ("", "logaddexp")),
+        Operation("log_sigmoid", "activates", -math.inf, 0.0, logarithm=True),
+        Operation("log_softmax", "softmax", -math.inf, 0.0, logarithm=True), Operation("softmax", "softmax", 0.0, 1.0),
+        *_all("normalizes", "batch_norm layer_norm group_norm rms_norm"),
+        *_all("drops", "dropout"), *_all("pools", "max_pool"),
+        *_all("loss", """nll_loss mse_loss smooth_l1_loss huber_loss binary_cross_entropy
             binary_cross_entropy_with_logits soft_margin_loss multi_margin_loss multilabel_margin_loss ctc_loss"""),
     )
 }  # fmt: skip
-
-
-class Takes(str, Enum):
-    """What the predictions of a loss are."""
-
-    LOGITS = "logits"
-    PROBABILITIES = "probabilities"
-    LOG_PROBABILITIES = "log-probabilities"
-    VALUES = "values"
-
-
-class Targets(str, Enum):
-    """What its targets are: numbers of classes, labels of 0 and 1, signs, lists of classes, or other values."""
-
-    CLASSES = "classes"
-    BINARY = "binary"
-    SIGNS = "signs"
-    LISTS = "lists"
-    VALUES = "values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +102,15 @@ class LossKind:
     Attributes:
         name: Its word, as rules know it.
         takes: What its predictions are.
-        targets: What its targets are.
+        targets: What its targets are: numbers of classes, labels of 0 and 1, signs, lists of classes, or other values.
         order: Order of its growth with the misfit, 2 for squares; 0 where it is not declared.
         elementwise: Whether it compares element by element, so that predictions and targets broadcast.
         each: Whether it has a term for each compared element.
     """
 
     name: str
-    takes: Takes
-    targets: Targets
+    takes: Literal["logits", "probabilities", "log-probabilities", "values"]
+    targets: Literal["classes", "binary", "signs", "lists", "values"]
     order: float = 0.0
     elementwise: bool = True
     each: bool = True
@@ -155,42 +118,41 @@ class LossKind:
     @property
     def of_differences(self) -> bool:
         """Whether it measures differences of predictions and targets."""
-        return self.takes is Takes.VALUES and self.targets is Targets.VALUES and self.order > 0
+        return self.takes == "values" and self.targets == "values" and self.order > 0
 
     @property
     def of_classes(self) -> bool:
         """Whether it is a likelihood of classes."""
-        return self.targets is Targets.CLASSES and self.takes is not Takes.VALUES
+        return self.targets == "classes" and self.takes != "values"
 
     @property
     def of_labels(self) -> bool:
         """Whether it is a likelihood of labels that are 0 or 1, each by itself."""
-        return self.targets is Targets.BINARY and self.each
+        return self.targets == "binary" and self.each
 
 
-_T, _Y = Takes, Targets
 #: Kinds of losses by their words.
 LOSSES: Mapping[str, LossKind] = {
     each.name: each
     for each in (
-        LossKind("cross_entropy", _T.LOGITS, _Y.CLASSES, elementwise=False, each=False),
-        LossKind("nll_loss", _T.LOG_PROBABILITIES, _Y.CLASSES, elementwise=False, each=False),
-        LossKind("multi_margin_loss", _T.VALUES, _Y.CLASSES, 1.0, elementwise=False, each=False),
-        LossKind("multilabel_margin_loss", _T.VALUES, _Y.LISTS, 1.0, elementwise=False, each=False),
-        LossKind("ctc_loss", _T.LOG_PROBABILITIES, _Y.LISTS, 1.0, elementwise=False, each=False),
-        LossKind("binary_cross_entropy", _T.PROBABILITIES, _Y.BINARY, 1.0),
-        LossKind("binary_cross_entropy_with_logits", _T.LOGITS, _Y.BINARY, 1.0),
-        LossKind("multilabel_soft_margin_loss", _T.LOGITS, _Y.BINARY, each=False),
-        LossKind("soft_margin_loss", _T.LOGITS, _Y.SIGNS, 1.0),
-        LossKind("hinge_embedding_loss", _T.VALUES, _Y.SIGNS),
-        LossKind("kl_div", _T.LOG_PROBABILITIES, _Y.VALUES),
-        LossKind("mse_loss", _T.VALUES, _Y.VALUES, 2.0),
-        *(LossKind(name, _T.VALUES, _Y.VALUES, 1.0) for name in ("l1_loss", "smooth_l1_loss", "huber_loss")),
-        LossKind("poisson_nll_loss", _T.VALUES, _Y.VALUES),
-        LossKind("gaussian_nll_loss", _T.VALUES, _Y.VALUES, each=False),
+        LossKind("cross_entropy", "logits", "classes", elementwise=False, each=False),
+        LossKind("nll_loss", "log-probabilities", "classes", elementwise=False, each=False),
+        LossKind("multi_margin_loss", "values", "classes", 1.0, elementwise=False, each=False),
+        LossKind("multilabel_margin_loss", "values", "lists", 1.0, elementwise=False, each=False),
+        LossKind("ctc_loss", "log-probabilities", "lists", 1.0, elementwise=False, each=False),
+        LossKind("binary_cross_entropy", "probabilities", "binary", 1.0),
+        LossKind("binary_cross_entropy_with_logits", "logits", "binary", 1.0),
+        LossKind("multilabel_soft_margin_loss", "logits", "binary", each=False),
+        LossKind("soft_margin_loss", "logits", "signs", 1.0),
+        LossKind("hinge_embedding_loss", "values", "signs"),
+        LossKind("kl_div", "log-probabilities", "values"),
+        LossKind("mse_loss", "values", "values", 2.0),
+        *(LossKind(name, "values", "values", 1.0) for name in ("l1_loss", "smooth_l1_loss", "huber_loss")),
+        LossKind("poisson_nll_loss", "values", "values"),
+        LossKind("gaussian_nll_loss", "values", "values", each=False),
     )
 }
-_UNDECLARED = LossKind("", Takes.VALUES, Targets.VALUES, elementwise=False, each=False)
+_UNDECLARED = LossKind("", "values", "values", elementwise=False, each=False)
 
 
 def loss_kind(name: str) -> LossKind:

@@ -46,18 +46,14 @@ from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.compiled.modules import hand_over_attention
 from watchglass.capture.pytorch.profiling.device_copies import COPIES, CopyMethod
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
+from watchglass.records import LOSSES as LOSS_KINDS
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 Owners = Callable[[], Iterable[tuple[Any, str]]]
 
-#: Loss functions of torch.nn.functional that are observed.
-LOSS_FUNCTIONS = (
-    "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss",
-    "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss", "hinge_embedding_loss",
-    "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
-    "soft_margin_loss", "cosine_embedding_loss", "triplet_margin_loss", "ctc_loss",
-)  # fmt: skip
+#: Loss functions of torch.nn.functional that are observed: their names are the words of these losses.
+LOSS_FUNCTIONS = (*LOSS_KINDS, "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss")
 
 #: Functions of torch.nn.init that draw random values.
 INITIALIZERS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from watchglass.records import OperationKind, loss_kind
+from watchglass.records import loss_kind
 from watchglass.rules.graph.terms import LossTerm, Made
 
 #: Order of an exponential: above that of any usual power.
@@ -40,7 +40,7 @@ class Growth(NamedTuple):
 
 _LIMITED, _LINEAR = Growth(0.0, 0.0), Growth(1.0, 1.0)
 #: Operations that give an output of a layer.
-_LAYERS = (OperationKind.MATRIX, OperationKind.LOOKS_UP)
+_LAYERS = ("matrix", "looks_up")
 #: Operations on one result.
 _OF_ONE: Mapping[str, Callable[[Growth], Growth]] = {
     **dict.fromkeys(("mean", "sum", "average_pool", "max_pool", "cat", "stack", "dropout", "leaky_relu", "prelu",

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from watchglass.records import OperationKind, Severity, Takes, loss_kind
+from watchglass.records import Severity, loss_kind
 from watchglass.rules.graph.mistake import LossCalls, Mistake
 from watchglass.rules.graph.normalization import normalized, on_wrong_axis, words
 from watchglass.rules.graph.terms import LossTerm, Made
@@ -42,7 +42,7 @@ def mistakes(terms: Sequence[LossTerm], calls: LossCalls, batch: int, floor: flo
             name, kind = at.name, at.operation.kind
             if (found := normalized(at)) is not None and (wrong := on_wrong_axis(found, calls, batch)) is not None:
                 yield wrong
-            if kind is OperationKind.SOFTMAX or name == "sigmoid":
+            if kind == "softmax" or name == "sigmoid":
                 yield from _twice(at, calls)
             if name == "clamp":
                 yield from _clamped(at, floor)
@@ -51,12 +51,12 @@ def mistakes(terms: Sequence[LossTerm], calls: LossCalls, batch: int, floor: flo
                 yield from _broadcast(at)
             if name in ("sub", "mul"):
                 yield from _averaged(at, batch)
-            if kind is OperationKind.SOFTMAX:
+            if kind == "softmax":
                 yield from _of_one_unit(at)
             if name == "div":
                 yield from _raw_overlap(at)
                 yield from _lengths_over_batch(at, batch)
-            if kind is OperationKind.LOSS and loss_kind(name).takes in (Takes.PROBABILITIES, Takes.LOG_PROBABILITIES):
+            if kind == "loss" and loss_kind(name).takes in ("probabilities", "log-probabilities"):
                 yield from _raw_predictions(at)
     yield from _raw_layers(terms, model)
 
@@ -113,7 +113,7 @@ def _clamped(at: Made, floor: float) -> Iterable[Mistake]:
     if source is None or low is None or high is None or not source.operation.weighted_sum:
         return
     normalized_next = (
-        each.operation.kind is OperationKind.SOFTMAX or each.name == "binary_cross_entropy_with_logits"
+        each.operation.kind == "softmax" or each.name == "binary_cross_entropy_with_logits"
         for each in at.takers
     )  # fmt: skip
     if len(source.takers) > 1 or not at.takers or not all(normalized_next):
@@ -182,7 +182,7 @@ def _raw_predictions(at: Made) -> Iterable[Mistake]:
     others = {other.name for other in at.before if other.output_of is None}
     if not layers or not others <= set(_RAW):
         return
-    takes = loss_kind(at.name).takes.value
+    takes = loss_kind(at.name).takes
     message = f"{at.name} takes what {_first_layer(layers)} gives for {takes}: these are raw outputs"
     evidence = {"function": at.name, "operation": "weighted sum"}
     yield Mistake(Severity.WARNING, "not_probabilities", message, evidence=evidence)

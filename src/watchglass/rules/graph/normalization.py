@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from watchglass.records import OperationKind, Severity
+from watchglass.records import Severity
 from watchglass.rules.graph.mistake import LossCalls, Mistake
 from watchglass.rules.graph.terms import Made
 
@@ -40,7 +40,7 @@ class Normalized(NamedTuple):
 
 def normalized(at: Made) -> Normalized | None:
     """A softmax, or the same from exponentials and their sum, or from a logsumexp."""
-    if at.operation.kind is OperationKind.SOFTMAX:
+    if at.operation.kind == "softmax":
         return Normalized.over(at, at.first, at)
     if len(at.sources) != 2 or at.others:
         return None
@@ -188,5 +188,5 @@ def words(operation: str) -> str:
 
 def _what(at: Made) -> str:
     """What normalises, in words."""
-    normalizes = at.operation.kind is OperationKind.SOFTMAX
+    normalizes = at.operation.kind == "softmax"
     return words(at.name) if normalizes else "a softmax of exponentials and their sum"

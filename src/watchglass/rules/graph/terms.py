@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
-from watchglass.records import OPERATIONS, Fact, Operation, OperationKind
+from watchglass.records import OPERATIONS, Fact, Operation
 from watchglass.tables import StepView
 
 #: How many times as many elements as at first make a sum of them a loss without a level (house).
@@ -36,7 +36,7 @@ class Made:
     def __init__(self, term: LossTerm, place: int, data: Mapping[str, Any]) -> None:
         name, before = str(data.get("operation")), term.results
         self.term, self.place = term, place
-        self.operation, self.name = OPERATIONS.get(name) or Operation(name, OperationKind.UNKNOWN), name
+        self.operation, self.name = OPERATIONS.get(name) or Operation(name, "unknown"), name
         self.shape: list[int] = list(data.get("shape") or ())
         self.layer: str | None = data.get("layer")
         given = data.get("of") or ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchglass.records import Finding, Mode, ModuleKind, OperationKind, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Severity
 from watchglass.rules import signals
 from watchglass.rules.graph import forward
 from watchglass.rules.graph.forward import WEIGHTED_SUMS, ForwardGraph
@@ -89,7 +89,7 @@ class MisplacedActivation(Rule):
             layer = each.first.layer if each.first is not None and len(each.sources) == 1 else None
             if each.name != "relu" or layer is None or pools:
                 continue
-            logits = each.takers and all(other.operation.kind is OperationKind.SOFTMAX for other in each.takers)
+            logits = each.takers and all(other.operation.kind == "softmax" for other in each.takers)
             if logits and all(other.get("axis_of_output") == 1 for other in each.takers):
                 message = (
                     f"a ReLU makes the logits of the loss from {layer}: a class whose logit is zero for a sample gets "

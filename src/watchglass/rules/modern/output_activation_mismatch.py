@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from watchglass.config import parameter
-from watchglass.records import OPERATIONS, Finding, LossKind, Mode, Severity, Takes, Targets, loss_kind
+from watchglass.records import OPERATIONS, Finding, LossKind, Mode, Severity, loss_kind
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -178,7 +178,7 @@ class _Call(NamedTuple):
     @property
     def normalizes(self) -> bool:
         """Whether the loss applies a softmax."""
-        return self.loss.of_classes and self.loss.takes is Takes.LOGITS
+        return self.loss.of_classes and self.loss.takes == "logits"
 
     @property
     def single(self) -> bool:
@@ -194,7 +194,7 @@ def _sketch(view: StepView, kind: str, function: str) -> Mapping[str, Any] | Non
 def _by_operation(call: _Call) -> _Found | None:
     """What the last operation before a loss says alone."""
     function, made_by, takes = call.function, call.operation, call.loss.takes
-    of_logits = takes is Takes.LOGITS and call.loss.targets is Targets.BINARY
+    of_logits = takes == "logits" and call.loss.targets == "binary"
     share = made_by in OPERATIONS and OPERATIONS[made_by].probability
     what = f"a {_name(made_by)} makes the predictions of {function}"
     if call.single:
@@ -206,10 +206,10 @@ def _by_operation(call: _Call) -> _Found | None:
     if of_logits and share:
         return _Found(Severity.WARNING, "sigmoid_before_loss", f"{what}, which applies a sigmoid to them")
     # Another rule reports those on sequences.
-    logarithms = takes is Takes.LOG_PROBABILITIES and call.loss.targets is not Targets.LISTS
+    logarithms = takes == "log-probabilities" and call.loss.targets != "lists"
     if logarithms and (made_by == "weighted_sum" or share):
         return _Found(Severity.WARNING, "not_probabilities", f"{what}, which expects log-probabilities")
-    if takes is Takes.PROBABILITIES and made_by == "weighted_sum":
+    if takes == "probabilities" and made_by == "weighted_sum":
         return _Found(Severity.WARNING, "not_probabilities", f"{what}, which expects probabilities")
     low, high = _range(made_by)
     classes = 2 if of_logits else call.classes

@@ -10,8 +10,7 @@ from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Ope
 from watchglass.records import OperationKind
 
 #: Kinds whose operations do nothing but multiply, by weights or by another result.
-_PLAIN, _FACTORS = (OperationKind.MATRIX, OperationKind.LOOKS_UP), (OperationKind.MULTIPLIES, OperationKind.MATRIX)
-_ARRANGES = OperationKind.ARRANGES
+_PLAIN, _FACTORS = ("matrix", "looks_up"), ("multiplies", "matrix")
 #: Operations with weights, and pairs of them, that are recorded at most.
 _MOST_LAYERS, _MOST_PAIRS = 256, 512
 #: A batch normalisation over at most this many values per channel leaves little of its input.
@@ -56,14 +55,14 @@ class ForwardReading:
     def described(self) -> dict[str, Any]:
         """Data of the fact."""
         depth = self._states[-1].depth
-        unknown = sorted(name for name, kind in self._kinds.items() if kind is OperationKind.UNKNOWN)
+        unknown = sorted(name for name, kind in self._kinds.items() if kind == "unknown")
         return {
             "nodes": len(self._graph),
             "layers": self.layers[:_MOST_LAYERS],
             "layers_count": len(self.layers),
             "pairs": [[*pair, self._named(bits)] for pair, bits in sorted(self.pairs.items())[:_MOST_PAIRS]],
             "pairs_count": len(self.pairs),
-            "kinds": {name: kind.value for name, kind in sorted(self._kinds.items())},
+            "kinds": dict(sorted(self._kinds.items())),
             "unknown": unknown[:16],
             "depth": depth.layers,
             "residuals": depth.residuals,
@@ -78,26 +77,26 @@ class ForwardReading:
     def _read(self, at: int) -> _State:
         graph = self._graph
         name, kind = graph.operations[at].name, graph.operations[at].kind
-        if not graph.varying[at] or kind is OperationKind.PARAMETER:
+        if not graph.varying[at] or kind == "parameter":
             return _State({}, _Chain())
         below = [each.at for each in graph.below[at] if each.at != CONSTANT and graph.varying[each.at]]
         weights = graph.weights(at)
         if weights:
             return self._read_layer(at, below, weights)
-        if len(below) == 1 and kind is _ARRANGES:
+        if len(below) == 1 and kind == "arranges":
             return self._states[below[0]]
         joins = len(set(below)) > 1
         since, depth, shortcut = self._joined(below)
         if kind in _FACTORS:
             product = len(below) > 1
-            name, kind = ("product", OperationKind.ACTIVATES) if product else ("scale", OperationKind.ADDS)
+            name, kind = ("product", "activates") if product else ("scale", "adds")
         elif joins and shortcut and name in ("add", "sub"):
             depth = depth._replace(residuals=depth.residuals + 1)
             name = "residual"
-        elif kind is OperationKind.NORMALIZES:
+        elif kind == "normalizes":
             depth = depth._replace(normalizations=depth.normalizations + 1)
             self._note_normalization(at)
-        bit = self._bit(name, kind) if kind is not _ARRANGES else 0
+        bit = self._bit(name, kind) if kind != "arranges" else 0
         return _State({layer: bits | bit for layer, bits in since.items()} if bit else since, depth)
 
     def _read_layer(self, at: int, below: list[int], weights: list[int]) -> _State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -18,7 +18,6 @@ from watchglass.capture.pytorch.graph.autograd_graph import Graph, Operand
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.record import OpenStep
-from watchglass.records import OperationKind
 
 _log = logging.getLogger("watchglass")
 #: Captured steps of a model that are all read; after them only the 4th, 16th, 64th ... And those of large graphs.
@@ -134,7 +133,7 @@ class GraphLooks:
         def layer(index: int) -> str:
             return names.get(index, "")
 
-        unknown = {each.name for each in graph.operations if each.kind is OperationKind.UNKNOWN}
+        unknown = {each.name for each in graph.operations if each.kind == "unknown"}
         opaque = {full for full in unknown if full.endswith("Backward")}
         capture = self._captures[key[0]]
         about = {"complete": True, "opaque": sorted(opaque)[:16], "backward": key[1], "capture": capture}
@@ -193,7 +192,7 @@ class GraphLooks:
         }
 
 
-class _TrainableCall:
+class _TrainableCall(NamedTuple):
     """A call of a module with trainable parameters.
 
     Attributes:
@@ -204,16 +203,11 @@ class _TrainableCall:
         cut: Where its inputs are, if none of them is part of a graph or an input of the model.
     """
 
-    __slots__ = ("cut", "gave", "joined", "parameters", "path")
-
-    def __init__(
-        self, path: str, parameters: list[int], *, joined: bool, gave: frozenset[int], cut: frozenset[int]
-    ) -> None:
-        self.path = path
-        self.parameters = parameters
-        self.joined = joined
-        self.gave = gave
-        self.cut = cut
+    path: str
+    parameters: list[int]
+    joined: bool
+    gave: frozenset[int]
+    cut: frozenset[int]
 
 
 def _is_cut(calls: list[_TrainableCall], at: int, lost: set[int]) -> bool:

@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.capture.sketch_pace import SketchPace
 from watchglass.record import Forward
-from watchglass.records import Mode, Targets, loss_kind
+from watchglass.records import Mode, loss_kind
 
 #: Losses of one forward that are sketched.
 _MOST_LOSSES = 4
@@ -144,7 +144,7 @@ def _judged(call: LossCall, number: int) -> LossRows | None:
     if outputs.device != targets.device or not outputs.is_floating_point():
         return None
     kind = loss_kind(call.function)
-    if kind.targets is Targets.CLASSES:
+    if kind.targets == "classes":
         return _by_class(call, number, outputs, targets)
     if not kind.elementwise:
         return None

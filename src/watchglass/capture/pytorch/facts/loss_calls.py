@@ -9,13 +9,13 @@ from torch import Tensor
 
 from watchglass.capture.pytorch.events import LossCall
 from watchglass.capture.pytorch.graph import nodes
-from watchglass.records import OPERATIONS, Operation, OperationKind, loss_kind
+from watchglass.records import OPERATIONS, Operation, loss_kind
 
 #: Most different calls that are kept; with more, shapes vary too much for a rule.
 _MOST_CALLS = 32
 #: Operations that limit the range of their values.
 _LIMITING = ("softmax", "log_softmax", "sigmoid", "hardsigmoid", "tanh", "relu", "softplus", "weighted_sum")
-_ARRANGING = frozenset(name for name, each in OPERATIONS.items() if each.kind is OperationKind.ARRANGES)
+_ARRANGING = frozenset(name for name, each in OPERATIONS.items() if each.kind == "arranges")
 #: Rearrangements between the predictions and the operation that made them, at most.
 _MOST_HOPS = 5
 
@@ -88,14 +88,14 @@ def _made_by(predictions: Tensor | None) -> tuple[str | None, int | None]:
         return None, None
     *_, (node, _) = nodes.chain(predictions.grad_fn, predictions.output_nr, _ARRANGING, _MOST_HOPS)
     operation = nodes.operation_of(node)
-    made = "weighted_sum" if operation.kind is OperationKind.MATRIX else operation.name
+    made = "weighted_sum" if operation.kind == "matrix" else operation.name
     return (made if made in _LIMITING else None), _normalized_over(node, operation)
 
 
 def _normalized_over(node: Any, operation: Operation) -> int | None:
     """Size of the axis of a softmax, from its node alone, because its saved tensors may be packed elsewhere."""
     axis = nodes.saved(node, "dim")
-    if not isinstance(axis, int) or operation.kind is not OperationKind.SOFTMAX:
+    if not isinstance(axis, int) or operation.kind != "softmax":
         return None
     shape = nodes.shape_of(node)
     return shape[nodes.axis_of(axis, len(shape))] if shape else None

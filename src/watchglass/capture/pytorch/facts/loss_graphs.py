@@ -10,7 +10,6 @@ from typing import Any
 
 from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand
 from watchglass.capture.pytorch.graph.nodes import axis_of, output_path
-from watchglass.records import OperationKind
 
 #: Terms of a sum, and operations of a term, that are recorded at most.
 _MOST_TERMS, _MOST_OPERATIONS = 12, 64
@@ -62,7 +61,7 @@ def _terms(graph: Graph, root: Operand) -> list[tuple[Operand, float | None]]:
         elif name in ("mul", "div") and len(below) == 1:
             by = graph.factor(operand.at)
             waiting.append((below[0], None if factor is None or by is None else factor * by))
-        elif graph.operations[operand.at].kind is OperationKind.ARRANGES and len(below) == 1:
+        elif graph.operations[operand.at].kind == "arranges" and len(below) == 1:
             waiting.append((below[0], factor))
         else:
             found.append((operand, factor))
@@ -88,7 +87,7 @@ class _Term:
         graph = self._graph
         kind = "data" if graph.varying[self._root.at] else "penalty"
         # Operands first; operations that only arrange values are passed over.
-        shown = [at for at in sorted(self._order) if graph.operations[at].kind is not OperationKind.ARRANGES]
+        shown = [at for at in sorted(self._order) if graph.operations[at].kind != "arranges"]
         places = {at: place for place, at in enumerate(shown)}
         return {
             "kind": kind,
@@ -131,7 +130,7 @@ class _Term:
             return made
         made["of"] = [self._source(each, places) for each in graph.below[at]][:: -1 if operation.form == "rsub" else 1]
         made.update(self._settings(at))
-        if operation.kind is OperationKind.UNKNOWN:
+        if operation.kind == "unknown":
             made["known"] = False
         return made
 
@@ -142,7 +141,7 @@ class _Term:
                 return "constant"
             if not self._graph.varying[operand.at]:
                 return "parameter"
-            arranges = self._graph.operations[operand.at].kind is OperationKind.ARRANGES
+            arranges = self._graph.operations[operand.at].kind == "arranges"
             if operand.at not in self._order or not arranges:
                 return "unknown"
             below = [each for each in self._graph.below[operand.at] if each.at != CONSTANT]
@@ -173,14 +172,14 @@ class _Term:
             return {"axes": over, "elements": math.prod(shape) // max(1, own), "rows": shape[0] if shape else 1}
         larger = math.prod(graph.shape(Operand(at, 0))) > math.prod(shape)
         found: dict[str, Any] = {}
-        if larger and operation.kind in (OperationKind.ADDS, OperationKind.MULTIPLIES):
+        if larger and operation.kind in ("adds", "multiplies"):
             found["from"] = list(shape)
         alone = sum(each.at != CONSTANT for each in graph.below[at]) == 1
         if name in ("mul", "div") and alone and (factor := _number(graph.factor(at))) is not None:
             found["factor"] = factor
         if found:
             return found
-        if operation.kind is OperationKind.LOSS:
+        if operation.kind == "loss":
             reduction = graph.saved(at, "reduction")
             return {
                 "reduction": _REDUCTIONS.get(reduction) if isinstance(reduction, int) else None,
@@ -201,7 +200,7 @@ class _Term:
     def _original(self, operand: Operand, axis: int) -> int | None:
         """The axis of the last result before axes were swapped; None if that is unclear, :data:`_MIXED` for none."""
         graph = self._graph
-        while operand.at != CONSTANT and graph.operations[operand.at].kind is OperationKind.ARRANGES:
+        while operand.at != CONSTANT and graph.operations[operand.at].kind == "arranges":
             at, axes = operand.at, len(graph.shape(operand))
             swapped = self._swapped(at, axes)
             if not swapped and graph.operations[at].name != "copy":

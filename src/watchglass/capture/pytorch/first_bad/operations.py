@@ -20,7 +20,7 @@ from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, is_parameter
 from watchglass.capture.pytorch.graph.nodes import axis_of, saved_tensor, signed
-from watchglass.records import OperationFault, OperationKind
+from watchglass.records import OperationFault
 
 #: Reads what a node of a graph has saved; None where it is not at fault.
 _Check = Callable[[Graph, int], "OperationFault | None"]
@@ -174,7 +174,7 @@ def _saved(graph: Graph, at: int, name: str = "self") -> Look | None:
 
 def _name(graph: Graph, at: int) -> str:
     operation = graph.operations[at]
-    return graph.base(at).lower() if operation.kind is OperationKind.UNKNOWN else operation.name
+    return graph.base(at).lower() if operation.kind == "unknown" else operation.name
 
 
 def _fault(
@@ -191,7 +191,7 @@ def _source(graph: Graph, at: int, also: tuple[str, ...] = ()) -> int:
         if not below:
             return CONSTANT
         at = below[0]
-        if graph.operations[at].kind is not OperationKind.ARRANGES and graph.base(at) not in also:
+        if graph.operations[at].kind != "arranges" and graph.base(at) not in also:
             return at
     return CONSTANT
 

@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 from torch import Tensor, is_grad_enabled, nn
 
 from watchglass.capture.pytorch.graph import nodes
-from watchglass.records import Operation, OperationKind
+from watchglass.records import Operation
 
 #: Nodes that are read at most.
 _MOST_NODES = 16_384
 #: Index of an operand that has no part in the graph: a constant, or data.
 CONSTANT = -1
 #: Kinds that may have weights; those of layers, and of what is not known; and those that take data beside parameters.
-_UNKNOWN, _MATRIX = OperationKind.UNKNOWN, OperationKind.MATRIX
-_WEIGHTED = (_MATRIX, OperationKind.LOOKS_UP, OperationKind.RECURS)
-_LAYERS = (*_WEIGHTED, OperationKind.NORMALIZES, _UNKNOWN)
-_WITH_DATA = (OperationKind.LOOKS_UP, OperationKind.RECURS, OperationKind.ATTENDS, _UNKNOWN)
+_WEIGHTED = ("matrix", "looks_up", "recurs")
+_LAYERS = (*_WEIGHTED, "normalizes", "unknown")
+_WITH_DATA = ("looks_up", "recurs", "attends", "unknown")
 #: Positions of the two factors among the operands, by name of the node; the first two for others.
 _FACTORS = {"Addmm": (1, 2), "Baddbmm": (1, 2), "Addbmm": (1, 2), "Addmv": (1, 2)}
 
@@ -79,12 +78,12 @@ class Graph:
     def weights(self, index: int) -> list[int]:
         """Indices of the parameters that an operation multiplies data by, its weight first; none for others."""
         kind, below = self.operations[index].kind, self.below[index]
-        if kind is _UNKNOWN:
+        if kind == "unknown":
             found = [each.at for each in below if each.at in self.parameters]
             return found if any(self.parameters[each].dim() > 1 for each in found) else []
         if kind not in _WEIGHTED or not self.varying[index]:
             return []
-        factors = below if kind is OperationKind.RECURS else self._factors(index)
+        factors = below if kind == "recurs" else self._factors(index)
         fixed = [each.at for each in factors if each.at != CONSTANT and not self.varying[each.at]]
         return [parameter for each in fixed for parameter in self._parameters_of(each)]
 
@@ -142,9 +141,9 @@ class Graph:
         kind, below = self.operations[index].kind, self.below[index]
         if kind in _WITH_DATA:
             return True
-        if kind is _MATRIX:
+        if kind == "matrix":
             return any(each.at == CONSTANT for each in self._factors(index))
-        if kind not in (OperationKind.ADDS, OperationKind.MULTIPLIES) or all(each.at != CONSTANT for each in below):
+        if kind not in ("adds", "multiplies") or all(each.at != CONSTANT for each in below):
             return False
         # A parameter with a constant of its shape stays a parameter; with a batch it becomes as large as that.
         sizes = [math.prod(self.shape(each)) for each in below if each.at != CONSTANT]
@@ -177,7 +176,7 @@ def reaches(tensor: Tensor, wanted: Callable[[Tensor], bool]) -> bool:
                 return True
             continue
         kind = operation.kind
-        walk.into(node, kind in _LAYERS or (used and kind is OperationKind.ARRANGES))
+        walk.into(node, kind in _LAYERS or (used and kind == "arranges"))
     return False
 
 

@@ -16,12 +16,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from watchglass.records import OPERATIONS, Operation, OperationKind
+from watchglass.records import OPERATIONS, Operation
 
 _NUMBERED = re.compile(r"Backward\d*$")
 #: Beyond it a number is negative, as that of an axis, which autograd keeps without its sign.
 _UNSIGNED = 1 << 63
-PARAMETER = Operation("parameter", OperationKind.PARAMETER)
+PARAMETER = Operation("parameter", "parameter")
 
 #: Operations, each with the names of autograd's nodes without "Backward" and number, where these are others.
 _NODES = {
@@ -114,7 +114,7 @@ def _operation(full: str) -> Operation:
         return PARAMETER
     base = _base(full)
     begins = (OPERATIONS[name] for begin, name in _BEGINNINGS.items() if base.startswith(begin))
-    return _BY_NODE.get(base) or next(begins, Operation(full, OperationKind.UNKNOWN))
+    return _BY_NODE.get(base) or next(begins, Operation(full, "unknown"))
 
 
 def base_of(node: Any) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.records import Takes, loss_kind
+from watchglass.records import loss_kind
 
 #: Elements up to which NumPy computes an accuracy.
 _FEW = 1 << 14
@@ -111,7 +111,7 @@ def accuracy(function: str, predictions: Any, target: Any, ignored: Any = -100) 
                 return None if share is None else (share, right.numel())
             right = right if bool(valid.all()) else right[valid]
         elif loss_kind(function).of_labels and predictions.shape == target.shape:
-            limit = 0.5 if loss_kind(function).takes is Takes.PROBABILITIES else 0.0
+            limit = 0.5 if loss_kind(function).takes == "probabilities" else 0.0
             right = (predictions > limit) == (target > 0.5)
         else:
             return None
