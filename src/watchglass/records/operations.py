@@ -77,7 +77,8 @@ OPERATIONS: Mapping[str, Operation] = {
         *_all("matrix", "linear bmm convolution bilinear"),
         *_all("looks_up", "embedding"), *_all("recurs", "recurrent", -1.0, 1.0), *_all("attends", "attention"),
         *_all("activates", """leaky_relu prelu gelu silu elu mish hardswish shrink glu pow reciprocal maximum minimum
-            max min where topk sort prod xlogy round clamp log1p"""),
+            max min where topk sort prod xlogy round clamp log1p
+            acos asin acosh atanh erfinv logit"""),
         *_all("activates", "relu softplus exp sqrt rsqrt distance abs norm std var", 0.0),
         *_all("activates", "sigmoid hardsigmoid", 0.0, 1.0),
         *_all("activates", "tanh hardtanh sin cos erf sign", -1.0, 1.0),
@@ -88,7 +89,7 @@ OPERATIONS: Mapping[str, Operation] = {
         Operation("log_sigmoid", "activates", -math.inf, 0.0, logarithm=True),
         Operation("log_softmax", "softmax", -math.inf, 0.0, logarithm=True), Operation("softmax", "softmax", 0.0, 1.0),
         *_all("normalizes", "batch_norm layer_norm group_norm rms_norm"),
-        *_all("drops", "dropout"), *_all("pools", "max_pool"),
+        *_all("unknown", "var_mean std_mean eigh eig svd"), *_all("drops", "dropout"), *_all("pools", "max_pool"),
         *_all("loss", """nll_loss mse_loss smooth_l1_loss huber_loss binary_cross_entropy
             binary_cross_entropy_with_logits soft_margin_loss multi_margin_loss multilabel_margin_loss ctc_loss"""),
     )

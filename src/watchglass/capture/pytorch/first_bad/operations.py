@@ -30,16 +30,15 @@ _LONGEST_WAY = 256
 _MOST_BETWEEN = 8
 #: Where ``nll_loss`` keeps its reduction: that of a mean.
 _MEAN = 1
-_LOGARITHMS = {"Log": 0.0, "Log2": 0.0, "Log10": 0.0, "Log1P": -1.0}
+_LOGARITHMS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
 #: Ends of the domain, where the derivative is infinite, and whether the value is infinite there, too.
 _DOMAINS = {
-    "Acos": (-1.0, 1.0, False), "Asin": (-1.0, 1.0, False), "Atanh": (-1.0, 1.0, True), "Erfinv": (-1.0, 1.0, True),
-    "Logit": (0.0, 1.0, True), "Acosh": (1.0, math.inf, False),
+    "acos": (-1.0, 1.0, False), "asin": (-1.0, 1.0, False), "atanh": (-1.0, 1.0, True), "erfinv": (-1.0, 1.0, True),
+    "logit": (0.0, 1.0, True), "acosh": (1.0, math.inf, False),
 }  # fmt: skip
-_EXPONENTIALS = ("Exp", "Expm1")
-_SPREADS = ("Var", "Std", "VarMean", "StdMean")
-_DECOMPOSITIONS = {"LinalgEigh": "eigenvalues", "LinalgSvd": "S", "LinalgEig": "eigenvalues"}
-_SOFTMAXES = ("Softmax", "LogSoftmax")
+_EXPONENTIALS = ("exp", "expm1")
+_SPREADS = ("var", "std", "var_mean", "std_mean")
+_DECOMPOSITIONS = {"eigh": "eigenvalues", "svd": "S", "eig": "eigenvalues"}
 
 
 def of_forward(start: Any, *lines: Lines, besides: Iterable[Any] = ()) -> OperationFault | None:
@@ -118,7 +117,7 @@ def is_chosen_from(graph: Graph, at: int) -> bool:
     reached = {at}
     for index in range(at + 1, len(graph)):
         if any(each.at in reached for each in graph.below[index]):
-            if graph.base(index) == "Where":
+            if graph.word(index) == "where":
                 return True
             reached.add(index)
     return False
@@ -148,7 +147,7 @@ def _backward_fault(graph: Graph, at: int) -> OperationFault | None:
 
 
 def _checked(checks: Mapping[str, _Check], graph: Graph, at: int) -> OperationFault | None:
-    check = checks.get(graph.base(at))
+    check = checks.get(graph.word(at))
     try:
         with torch.no_grad():
             return None if check is None else check(graph, at)
@@ -172,11 +171,6 @@ def _saved(graph: Graph, at: int, name: str = "self") -> Look | None:
     return _look(_tensor(graph, at, name))
 
 
-def _name(graph: Graph, at: int) -> str:
-    operation = graph.operations[at]
-    return graph.base(at).lower() if operation.kind == "unknown" else operation.name
-
-
 def _fault(
     kind: str, operation: str, look: Look | None = None, *, backward: bool = False, **numbers: Any
 ) -> OperationFault:
@@ -191,7 +185,7 @@ def _source(graph: Graph, at: int, also: tuple[str, ...] = ()) -> int:
         if not below:
             return CONSTANT
         at = below[0]
-        if graph.operations[at].kind != "arranges" and graph.base(at) not in also:
+        if graph.operations[at].kind != "arranges" and graph.word(at) not in also:
             return at
     return CONSTANT
 
@@ -200,33 +194,33 @@ def _source(graph: Graph, at: int, also: tuple[str, ...] = ()) -> int:
 
 
 def _logarithm(graph: Graph, at: int) -> OperationFault | None:
-    look, zero = _saved(graph, at), _LOGARITHMS[graph.base(at)]
+    look, zero = _saved(graph, at), _LOGARITHMS[graph.word(at)]
     if look is None or not look.finite or look.low > zero:
         return None
-    operation = graph.base(at).lower()
+    operation = graph.word(at)
     if look.low < zero:
         return _fault("log_of_negative", operation, look)
-    source = _source(graph, at, ("Rsub", "Sub"))
-    made = graph.base(source) if source != CONSTANT else ""
-    kind = {"Softmax": "log_of_softmax", "Sigmoid": "log_of_sigmoid"}.get(made, "log_of_zero")
+    source = _source(graph, at, ("rsub", "sub"))
+    made = graph.word(source) if source != CONSTANT else ""
+    kind = {"softmax": "log_of_softmax", "sigmoid": "log_of_sigmoid"}.get(made, "log_of_zero")
     return _fault(kind, operation, look)
 
 
 def _domain(graph: Graph, at: int) -> OperationFault | None:
-    look, (low, high, infinite) = _saved(graph, at), _DOMAINS[graph.base(at)]
+    look, (low, high, infinite) = _saved(graph, at), _DOMAINS[graph.word(at)]
     if look is None or not look.finite:
         return None
     if look.low < low or look.high > high:
-        return _fault("outside_domain", graph.base(at).lower(), look)
+        return _fault("outside_domain", graph.word(at), look)
     if infinite and (look.low == low or look.high == high):
-        return _fault("end_of_domain", graph.base(at).lower(), look)
+        return _fault("end_of_domain", graph.word(at), look)
     return None
 
 
 def _domain_gradient(graph: Graph, at: int) -> OperationFault | None:
-    look, (low, high, _) = _saved(graph, at), _DOMAINS[graph.base(at)]
+    look, (low, high, _) = _saved(graph, at), _DOMAINS[graph.word(at)]
     if look is not None and look.finite and (look.low == low or look.high == high):
-        return _fault("end_of_domain", graph.base(at).lower(), look, backward=True)
+        return _fault("end_of_domain", graph.word(at), look, backward=True)
     return None
 
 
@@ -249,7 +243,7 @@ def _inverse_root(graph: Graph, at: int) -> OperationFault | None:
     look = _saved(graph, at, "result")
     if look is None or look.high < math.inf or _is_bad(graph, at):
         return None
-    return _fault("root_of_negative" if math.isnan(look.high) else "division_by_zero", graph.base(at).lower())
+    return _fault("root_of_negative" if math.isnan(look.high) else "division_by_zero", graph.word(at))
 
 
 def _exponent(graph: Graph, at: int) -> float | None:
@@ -286,7 +280,7 @@ def _division(graph: Graph, at: int) -> OperationFault | None:
     if divisor is None or look is None or not look.finite or not bool((divisor == 0).any()):
         return None
     source = graph.below[at][0].at
-    if divisor.numel() == 1 and source != CONSTANT and graph.base(source) == "Sum":
+    if divisor.numel() == 1 and source != CONSTANT and graph.word(source) == "sum":
         return _fault("mean_of_nothing", "mean")
     return _fault("division_by_zero", "div", look)
 
@@ -304,8 +298,8 @@ def _exponential(graph: Graph, at: int) -> OperationFault | None:
     if result is None or look is None or look.high != math.inf or _is_bad(graph, at):
         return None
     if result.dtype == torch.float16:
-        return _fault("float16_overflow", graph.base(at).lower())
-    return _fault("exponential_overflow", graph.base(at).lower(), limit=f"{math.log(_largest(result)):.3g}")
+        return _fault("float16_overflow", graph.word(at))
+    return _fault("exponential_overflow", graph.word(at), limit=f"{math.log(_largest(result)):.3g}")
 
 
 def _product(graph: Graph, at: int) -> OperationFault | None:
@@ -332,7 +326,7 @@ def _spread(graph: Graph, at: int) -> OperationFault | None:
     elements = math.prod(value.shape[axis] for axis in axes)
     correction = graph.saved(at, "correction", 1)
     if elements == 1 and (correction is None or correction == 1):
-        return _fault("spread_of_one", graph.base(at).removesuffix("Mean").lower(), elements=1)
+        return _fault("spread_of_one", graph.word(at).removesuffix("_mean"), elements=1)
     return None
 
 
@@ -358,20 +352,19 @@ def _softmax(graph: Graph, at: int) -> OperationFault | None:
     if result is None or not result.dim() or not result.numel():
         return None
     bad = result.isnan().all(axis_of(int(graph.saved(at, "dim", -1)), result.dim()))
-    rows, masked = int(bad.sum()), _mask(graph, _source(graph, at, ("Mul", "Div")), at)
+    rows, masked = int(bad.sum()), _mask(graph, _source(graph, at, ("mul", "div")), at)
     if not rows or masked is False or (masked is None and rows == bad.numel()):
         return None
-    operation = "softmax" if graph.base(at) == "Softmax" else "log_softmax"
-    return _fault("row_masked_whole", operation, rows=rows, all_rows=bad.numel())
+    return _fault("row_masked_whole", graph.word(at), rows=rows, all_rows=bad.numel())
 
 
 def _mask(graph: Graph, source: int, at: int) -> bool | None:
     """Whether a mask lies before a softmax: None where its place is in an addition, whose mask is not saved."""
     nearest = next((each.at for each in graph.below[at] if each.at != CONSTANT), CONSTANT)
-    bases = {graph.base(each) for each in (source, nearest) if each != CONSTANT}
-    if bases & {"MaskedFill", "Where"}:
+    words = {graph.word(each) for each in (source, nearest) if each != CONSTANT}
+    if words & {"masked_fill", "where"}:
         return True
-    return None if "Add" in bases else False
+    return None if "add" in words else False
 
 
 def _ctc(graph: Graph, at: int) -> OperationFault | None:
@@ -398,12 +391,12 @@ def _lengths(graph: Graph, at: int, name: str) -> list[int]:
 
 
 def _decomposition(graph: Graph, at: int) -> OperationFault | None:
-    values = _tensor(graph, at, _DECOMPOSITIONS[graph.base(at)])
+    values = _tensor(graph, at, _DECOMPOSITIONS[graph.word(at)])
     if values is None or not values.dim() or values.shape[-1] < 2 or values.is_complex():
         return None
     if not bool((values.sort(-1).values.diff(dim=-1) == 0).any()):
         return None
-    return _fault("equal_eigenvalues", graph.base(at).removeprefix("Linalg").lower(), backward=True)
+    return _fault("equal_eigenvalues", graph.word(at), backward=True)
 
 
 def _power_product_gradient(graph: Graph, at: int) -> OperationFault | None:
@@ -437,15 +430,13 @@ _FORWARD: Mapping[str, _Check] = {
     **dict.fromkeys(_DOMAINS, _domain),
     **dict.fromkeys(_EXPONENTIALS, _exponential),
     **dict.fromkeys(_SPREADS, _spread),
-    **dict.fromkeys(_SOFTMAXES, _softmax),
-    **dict.fromkeys(("NllLoss", "NllLoss2D"), _labels),
-    **dict.fromkeys(("CtcLoss", "CudnnCtcLoss"), _ctc),
-    "Sqrt": _root, "Rsqrt": _inverse_root, "Pow": _power, "Div": _division, "Reciprocal": _reciprocal,
-    "Mul": _product, "Mean": _mean,
+    **dict.fromkeys(("softmax", "log_softmax"), _softmax),
+    "nll_loss": _labels, "ctc_loss": _ctc, "sqrt": _root, "rsqrt": _inverse_root, "pow": _power, "div": _division,
+    "reciprocal": _reciprocal, "mul": _product, "mean": _mean,
 }  # fmt: skip
 #: By kind of node: of finite values whose gradient is not finite.
 _BACKWARD: Mapping[str, _Check] = {
     **dict.fromkeys(_DOMAINS, _domain_gradient),
     **dict.fromkeys(_DECOMPOSITIONS, _decomposition),
-    "Sqrt": _root_gradient, "Pow": _power_gradient, "Xlogy": _power_product_gradient,
+    "sqrt": _root_gradient, "pow": _power_gradient, "xlogy": _power_product_gradient,
 }  # fmt: skip

@@ -53,16 +53,16 @@ class Suspect(NamedTuple):
 _NONE = math.nan
 #: By kind of node: what is saved, the limits, whether ``near``, and whether only a choice makes its loss finite.
 _LIMITS: dict[str, tuple[str, float, float, bool, bool]] = {
-    "Sqrt": ("result", 0.0, _NONE, False, False),
-    "Pow": ("self", 0.0, _NONE, False, False),
-    "Acos": ("self", -1.0, 1.0, False, False),
-    "Asin": ("self", -1.0, 1.0, False, False),
-    "Xlogy": ("other", 0.0, _NONE, False, False),
-    "Exp": ("result", _NONE, math.inf, False, False),
-    "Log": ("self", 0.0, _NONE, False, True),
-    "Rsqrt": ("result", _NONE, math.inf, False, True),
-    "Reciprocal": ("result", _NONE, math.inf, False, True),
-    "Div": ("other", 0.0, 0.0, True, True),
+    "sqrt": ("result", 0.0, _NONE, False, False),
+    "pow": ("self", 0.0, _NONE, False, False),
+    "acos": ("self", -1.0, 1.0, False, False),
+    "asin": ("self", -1.0, 1.0, False, False),
+    "xlogy": ("other", 0.0, _NONE, False, False),
+    "exp": ("result", _NONE, math.inf, False, False),
+    "log": ("self", 0.0, _NONE, False, True),
+    "rsqrt": ("result", _NONE, math.inf, False, True),
+    "reciprocal": ("result", _NONE, math.inf, False, True),
+    "div": ("other", 0.0, 0.0, True, True),
 }  # fmt: skip
 
 
@@ -96,12 +96,12 @@ class Suspects:
         looks = self._looks.get(model, (0, 0))[0] + 1
         self._looks[model] = looks, step + 1 if looks < _FIRST_LOOKS else 2 * (step + 1)
         for at in range(len(graph) - 1, -1, -1):
-            limits = _LIMITS.get(graph.base(at))
+            limits = _LIMITS.get(graph.word(at))
             path = paths.get(at)
             if limits is None or path is None or len(self.all) >= _MOST_SUSPECTS:
                 continue
             saved, low, high, near, discarded = limits
-            if graph.base(at) == "Pow" and not _is_root(graph, at):
+            if graph.word(at) == "pow" and not _is_root(graph, at):
                 continue
             if discarded and not is_chosen_from(graph, at):
                 continue

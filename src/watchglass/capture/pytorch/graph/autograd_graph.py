@@ -19,8 +19,8 @@ CONSTANT = -1
 _WEIGHTED = ("matrix", "looks_up", "recurs")
 _LAYERS = (*_WEIGHTED, "normalizes", "unknown")
 _WITH_DATA = ("looks_up", "recurs", "attends", "unknown")
-#: Positions of the two factors among the operands, by name of the node; the first two for others.
-_FACTORS = {"Addmm": (1, 2), "Baddbmm": (1, 2), "Addbmm": (1, 2), "Addmv": (1, 2)}
+#: Nodes of products that something is added to: it is the first operand, before the two factors.
+_ADDING = ("Addmm", "Baddbmm", "Addbmm", "Addmv")
 
 
 class Operand(NamedTuple):
@@ -59,9 +59,9 @@ class Graph:
         """Shape of a result; () where it is not known."""
         return () if operand.at == CONSTANT else nodes.shape_of(self.nodes[operand.at], operand.number)
 
-    def base(self, index: int) -> str:
-        """The name of a node without "Backward" and number."""
-        return nodes.base_of(self.nodes[index])
+    def word(self, index: int) -> str:
+        """The word of an operation."""
+        return self.operations[index].word
 
     def saved(self, index: int, name: str, default: Any = None) -> Any:
         """A number that an operation has saved, or several; ``default`` for anything else."""
@@ -100,9 +100,8 @@ class Graph:
         return found
 
     def _factors(self, index: int) -> list[Operand]:
-        places = _FACTORS.get(self.base(index), (0, 1))
-        below = self.below[index]
-        return [below[place] for place in places if place < len(below)]
+        below, first = self.below[index], int(self.nodes[index].name().startswith(_ADDING))
+        return below[first : first + 2]
 
     def _read(self, start: Any) -> None:
         numbers: dict[Any, int] = {}

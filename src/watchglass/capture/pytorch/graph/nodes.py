@@ -46,7 +46,7 @@ _NODES = {
         ("softmax", "Softmax SafeSoftmax"), ("batch_norm", "NativeBatchNorm CudnnBatchNorm MiopenBatchNorm"),
         ("layer_norm", "NativeLayerNorm"), ("group_norm", "NativeGroupNorm"), ("rms_norm", "FusedRmsNorm"),
         ("dropout", "NativeDropout FusedDropout Bernoulli"), ("nll_loss", "NllLoss NllLoss2D"),
-        ("ctc_loss", "CtcLoss CudnnCtcLoss"),
+        ("ctc_loss", "CtcLoss CudnnCtcLoss"), ("eigh", "LinalgEigh"), ("eig", "LinalgEig"), ("svd", "LinalgSvd"),
     )
 }  # fmt: skip
 #: Where a node is not listed: by the beginning of its name.
@@ -112,19 +112,9 @@ def operation_of(node: Any) -> Operation:
 def _operation(full: str) -> Operation:
     if full == "torch::autograd::AccumulateGrad":
         return PARAMETER
-    base = _base(full)
+    base = _NUMBERED.sub("", full)
     begins = (OPERATIONS[name] for begin, name in _BEGINNINGS.items() if base.startswith(begin))
     return _BY_NODE.get(base) or next(begins, Operation(full, "unknown"))
-
-
-def base_of(node: Any) -> str:
-    """The name of a node without "Backward" and number."""
-    return _base(node.name())
-
-
-@functools.lru_cache(_MOST_KNOWN)
-def _base(full: str) -> str:
-    return _NUMBERED.sub("", full)
 
 
 def operands(node: Any) -> Sequence[tuple[Any, int]]:
