@@ -12,7 +12,7 @@ import numpy.typing as npt
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind, in_percent
 from watchglass.rules import signals
-from watchglass.rules.graph.forward import ForwardGraph
+from watchglass.rules.graph import forward
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -196,9 +196,8 @@ def _steepness(inputs: Statistics, function: str) -> npt.NDArray[np.float64]:
 
 def _functions(view: StepView) -> dict[str, str]:
     """By module, the saturating function that is all between this layer and the next ones."""
-    fact = view.latest_fact("forward_graph")
-    graph = ForwardGraph(fact.data) if fact is not None else None
-    if graph is None or not graph.whole:
+    graph = forward.latest(view)
+    if not graph.whole:
         return {}
     found: dict[str, set[frozenset[str]]] = {}
     for pair in graph.pairs:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from watchglass.records import ModuleKind, Role, TensorInfo
 from watchglass.rules import signals
-from watchglass.rules.graph.forward import ForwardGraph
+from watchglass.rules.graph import forward
 from watchglass.tables import Statistics, StepView
 
 #: Derivative per layer below which an activation must be saturating. A sigmoid has at most 0.25, GELU and SiLU about
@@ -29,9 +29,8 @@ def saturating_between(view: StepView, gradients: Statistics, first: TensorInfo,
     present = {name for kind, name in signals.modules(view).values() if kind == ModuleKind.SATURATING}
     captured = (info for info in view.catalog if first.layer_index <= info.layer_index)
     present |= {info.module_type for info in captured if info.module_kind is ModuleKind.SATURATING}
-    fact = view.latest_fact("forward_graph")
-    graph = ForwardGraph(fact.data) if fact is not None else None
-    if graph is None or not graph.whole:
+    graph = forward.latest(view)
+    if not graph.whole:
         if present:
             return sorted(present)
     elif passed := graph.saturating_in_a_row(*(info.name.partition("/")[2] for info in (first, last))):

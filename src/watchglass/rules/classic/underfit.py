@@ -9,7 +9,7 @@ from typing import Any
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, loss_kind, rounded
 from watchglass.rules import course, guessing, learning_rates, levels, neighbours, signals
-from watchglass.rules.graph.forward import ForwardGraph
+from watchglass.rules.graph import forward
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import median
@@ -273,6 +273,5 @@ def _widest(view: StepView) -> float:
 
 def _narrowest(view: StepView) -> float:
     """Units that all values pass through on their way to the last layer; infinite where that is not known."""
-    fact = view.latest_fact("forward_graph")
-    graph = ForwardGraph(fact.data) if fact is not None else None
-    return graph.narrowest() if graph is not None and graph.whole else math.inf
+    graph = forward.latest(view)
+    return graph.narrowest() if graph.whole else math.inf

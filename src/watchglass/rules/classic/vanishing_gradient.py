@@ -13,6 +13,7 @@ from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
+from watchglass.rules.graph import forward
 from watchglass.rules.graph.forward import ForwardGraph
 from watchglass.rules.graph.terms import data_terms
 from watchglass.rules.needs import Needs
@@ -213,10 +214,9 @@ class VanishingGradient(Rule):
         Embeddings are left out: the batch decides which rows get a gradient, and the vocabulary their scale.
         """
         fact = view.latest_fact("forward_graph")
-        data: dict[str, Any] = fact.data if fact is not None else {}
-        since = fact.global_step if fact is not None else None
+        since, graph = fact.global_step if fact is not None else None, forward.latest(view)
         layers = gradients.part(
-            ("layers", since), lambda: np.flatnonzero(_in_layers(gradients) & _body(gradients, data))
+            ("layers", since), lambda: np.flatnonzero(_in_layers(gradients) & _body(gradients, graph))
         )
         if len(layers) < 3:
             return None
@@ -224,7 +224,7 @@ class VanishingGradient(Rule):
         if not np.isfinite(means).all():
             means = np.nan_to_num(means)
         third = max(1, len(layers) // 3)
-        first = int(np.argmax(means[: max(_BEGINNING, third)])) if _branches(data) else 0
+        first = int(np.argmax(means[: max(_BEGINNING, third)])) if _branches(graph) else 0
         last = len(layers) - third + int(np.argmax(means[-third:]))
         infos = layers.group.infos
         return _Depth(infos[first], infos[last], float(means[first]), float(means[last]))
@@ -319,34 +319,29 @@ def _in_half(view: StepView) -> bool:
 
 def _plain_depth(view: StepView) -> int:
     """Layers of the longest chain of a deep model, if it has neither shortcuts nor normalisation; 0 otherwise."""
-    fact = view.latest_fact("forward_graph")
-    if fact is None or fact.data.get("opaque") or fact.data.get("residuals") or fact.data.get("normalizations"):
-        return 0
-    depth = fact.data.get("depth", 0)
-    return depth if depth >= _DEEP else 0
+    graph = forward.latest(view)
+    plain = not (graph.opaque or graph.residuals or graph.normalizations)
+    return graph.depth if plain and graph.depth >= _DEEP else 0
 
 
 def _shortest(view: StepView) -> int:
     """Layers on the shortest way through the model; 0 where it is not known."""
-    fact = view.latest_fact("forward_graph")
-    graph = ForwardGraph(fact.data) if fact is not None else None
-    return graph.shortest() if graph is not None and graph.whole else 0
+    graph = forward.latest(view)
+    return graph.shortest() if graph.whole else 0
 
 
-def _branches(graph: dict[str, Any]) -> bool:
+def _branches(graph: ForwardGraph) -> bool:
     """Whether gradients take several ways through a model, which no single layer shows, or ways that are hidden."""
-    seen = ForwardGraph(graph)
-    around = seen.head() is not None if seen.whole else bool(graph.get("residuals") or graph.get("opaque"))
-    return around or not {"softmax", "attention"}.isdisjoint(graph.get("kinds") or ())
+    around = graph.head() is not None if graph.whole else bool(graph.residuals or graph.opaque)
+    return around or not {"softmax", "attention"}.isdisjoint(graph.kinds)
 
 
-def _body(gradients: Statistics, graph: dict[str, Any]) -> npt.NDArray[np.bool_]:
+def _body(gradients: Statistics, graph: ForwardGraph) -> npt.NDArray[np.bool_]:
     """Which gradients are not of the head behind the last shortcut, bool[n].
 
     A head begins with weights of another scale than what shortcuts lead around.
     """
-    seen = ForwardGraph(graph)
-    head = (seen.head() if seen.whole else None) or frozenset()
+    head = (graph.head() if graph.whole else None) or frozenset()
     return np.array([name.partition("/")[2] not in head for name in gradients.names], dtype=np.bool_)
 
 

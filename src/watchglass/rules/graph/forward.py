@@ -66,16 +66,25 @@ class Pair(NamedTuple):
 
 
 class ForwardGraph:
-    """The data of one fact.
+    """The data of one fact; an empty graph where there is none.
 
     Attributes:
         whole: Whether it lists all layers and pairs, and hides nothing.
         layers: Operations with weights, operands first.
         pairs: Pairs of them.
+        opaque: Functions whose inside is hidden.
+        kinds: Kinds of the operations between layers.
+        depth: Layers of the longest chain.
+        residuals: Shortcuts that end on it.
+        normalizations: Normalisations on it.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        kinds = data.get("kinds") or {}
+        kinds = self.kinds = data.get("kinds") or {}
+        self.opaque: list[str] = data.get("opaque") or []
+        self.depth, self.residuals, self.normalizations = (
+            int(data.get(name) or 0) for name in ("depth", "residuals", "normalizations")
+        )
         self.layers = [Layer(*each) for each in data.get("layers") or ()]
         self.pairs = [
             Pair(first, second, frozenset(names.split()), frozenset(str(kinds.get(each)) for each in names.split()))
@@ -83,7 +92,7 @@ class ForwardGraph:
         ]
         self.whole = (
             bool(data.get("complete"))
-            and not data.get("opaque")
+            and not self.opaque
             and (data.get("layers_count"), data.get("pairs_count")) == (len(self.layers), len(self.pairs))
         )
         # By layer, those that it feeds; and layers that none feeds.
@@ -208,24 +217,27 @@ class ForwardGraph:
         return False
 
 
-def at(view: StepView) -> ForwardGraph | None:
-    """The graph, at a TRAIN step at which it is new, or at which the kinds of modules become known; None at others."""
-    if view.mode is not Mode.TRAIN or not (view.facts("forward_graph") or view.facts("model")):
-        return None
+def latest(view: StepView) -> ForwardGraph:
+    """The last graph so far."""
     fact = view.latest_fact("forward_graph")
-    return ForwardGraph(fact.data) if fact is not None and view.latest_fact("model") is not None else None
+    return ForwardGraph(fact.data if fact is not None else {})
 
 
-def at_end(view: StepView) -> ForwardGraph | None:
-    """The graph, at the end of a run in which the kinds of modules never became known; None for others."""
-    fact = view.latest_fact("forward_graph")
-    return ForwardGraph(fact.data) if fact is not None and view.latest_fact("model") is None else None
+def at(view: StepView) -> ForwardGraph:
+    """The graph, at a TRAIN step at which it, or the kinds of modules, become known; at others an empty one."""
+    new = view.mode is Mode.TRAIN and bool(view.facts("forward_graph") or view.facts("model"))
+    return latest(view) if new and view.latest_fact("model") is not None else ForwardGraph({})
+
+
+def at_end(view: StepView) -> ForwardGraph:
+    """The graph, at the end of a run in which the kinds of modules never became known; else an empty one."""
+    return latest(view) if view.latest_fact("model") is None else ForwardGraph({})
 
 
 def hidden(view: StepView) -> str:
     """The reason why rules about layers do not apply: a part of the graph is hidden; "" if nothing is."""
-    fact = view.latest_fact("forward_graph")
-    if fact is None or ForwardGraph(fact.data).whole:
+    graph = latest(view)
+    if graph.whole or view.latest_fact("forward_graph") is None:
         return ""
-    opaque = ", ".join(map(str, fact.data.get("opaque") or ()))
+    opaque = ", ".join(graph.opaque)
     return f"{opaque} hides a part of the graph" if opaque else "the graph is too large to be described"

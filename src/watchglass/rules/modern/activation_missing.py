@@ -47,8 +47,8 @@ class ActivationMissing(Rule):
         """The judgement of a run that ended before its modules were known."""
         yield from self._of(view, forward.at_end(view))
 
-    def _of(self, view: StepView, graph: ForwardGraph | None) -> Iterable[Finding]:
-        if graph is not None and graph.whole and not _hidden(view, graph):
+    def _of(self, view: StepView, graph: ForwardGraph) -> Iterable[Finding]:
+        if graph.whole and not _hidden(view, graph):
             yield from self._judged(view, graph)
 
     def applicable(self, view: StepView) -> str:

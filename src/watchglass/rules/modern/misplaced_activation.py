@@ -55,8 +55,8 @@ class MisplacedActivation(Rule):
         """Not where a part of the graph is hidden."""
         return forward.hidden(view)
 
-    def _between(self, view: StepView, graph: ForwardGraph | None) -> Iterable[Finding]:
-        if graph is None or not graph.whole:
+    def _between(self, view: StepView, graph: ForwardGraph) -> Iterable[Finding]:
+        if not graph.whole:
             return
         modules = signals.modules(view)
         leads = {pair.second: 0 for pair in graph.pairs}

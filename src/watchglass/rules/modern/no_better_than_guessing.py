@@ -11,7 +11,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity, rounded
 from watchglass.rules import guessing, learning_rates, neighbours, signals
-from watchglass.rules.graph.forward import ForwardGraph
+from watchglass.rules.graph import forward
 from watchglass.rules.graph.terms import smooths_labels, terms_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -274,8 +274,7 @@ class NoBetterThanGuessing(Rule):
         words = f"{words} = {limit:.4g}" if words else guessing.guess_words(pool)
         above = subject == "training" and value > _ABOVE * limit
         symptom = "loss_above_guess" if above else "loss_at_guess" if subject == "training" else "evaluation_at_guess"
-        graph = view.latest_fact("forward_graph")
-        placeless = graph is not None and ForwardGraph(graph.data).attends_without_positions()
+        placeless = forward.latest(view).attends_without_positions()
         agree = neighbours.targets_agree(self.compared)
         although = (
             f", although samples with similar inputs have similar targets ({rounded(agree, 2)} of 1)" if agree else ""
