@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.pytorch.facts.loss_graphs import described
-from watchglass.capture.pytorch.graph.autograd_graph import Graph, Operand, is_parameter
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.rules.graph.terms import LossTerm
 
 
@@ -19,6 +19,5 @@ def terms(loss: Callable[[Tensor], Tensor], units: int = 4) -> list[LossTerm]:
 
 def terms_of(loss: Tensor) -> list[LossTerm]:
     """Terms of any loss; its parameters are named by their places."""
-    graph = Graph(loss.grad_fn, is_parameter)
-    data = described(graph, Operand(len(graph) - 1, 0), lambda index: f"layer {index}")
+    data = described(Graph(loss.grad_fn, lambda parameter: f"layer {id(parameter)}"))
     return [LossTerm(term) for term in data["terms"]]

@@ -14,7 +14,7 @@ from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.operations import paths_of
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
-from watchglass.capture.pytorch.graph.autograd_graph import Graph, is_parameter
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 
 
 def pace(step_ns: float) -> NormInterval:
@@ -24,7 +24,7 @@ def pace(step_ns: float) -> NormInterval:
 
 
 def suspects_of(loss: Tensor, step_ns: float = 1e12) -> Suspects:
-    graph = Graph(loss.grad_fn, is_parameter)
+    graph = Graph(loss.grad_fn)
     found = Suspects(pace(step_ns))
     found.learn(0, 0, graph, paths_of(graph), Lines())
     return found
@@ -90,7 +90,7 @@ def test_looks_are_as_rare_as_the_budget_demands() -> None:
 
 
 def test_the_first_graphs_of_each_model_are_read_and_one_in_each_doubling_of_its_steps() -> None:
-    graph = Graph(outputs().sqrt().sum().grad_fn, is_parameter)
+    graph = Graph(outputs().sqrt().sum().grad_fn)
     suspects, read = Suspects(pace(1e12)), []
     for step in range(100):
         if suspects.wants(0, step):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from watchglass.capture.pytorch.facts.forward_graphs import ForwardReading
-from watchglass.capture.pytorch.graph.autograd_graph import Graph, is_parameter
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.rules.graph.forward import ForwardGraph
 
 TOKENS = torch.arange(12).view(2, 6)
@@ -64,8 +64,8 @@ class ByHand(nn.Module):
 
 def placeless(model: nn.Module) -> bool:
     loss = F.cross_entropy(model(TOKENS), torch.tensor([0, 1]))
-    graph = Graph(loss.grad_fn, is_parameter)
-    return ForwardGraph({**ForwardReading(graph, str).described(), "complete": True}).attends_without_positions()
+    graph = Graph(loss.grad_fn)
+    return ForwardGraph({**ForwardReading(graph).described(), "complete": True}).attends_without_positions()
 
 
 PLACES = torch.randn(6, 8)

@@ -16,7 +16,7 @@ from loss_terms import terms_of
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import training
 from watchglass.capture.pytorch.facts.loss_graphs import described
-from watchglass.capture.pytorch.graph.autograd_graph import Graph, Operand, is_parameter
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity
@@ -298,8 +298,8 @@ def test_an_overlap_of_pixels_needs_probabilities_of_classes(axis: int, found: l
     target = F.one_hot(torch.arange(64).view(4, 4, 4) % 3, 3).movedim(3, 1).float()
     shares = nn.Conv2d(1, 3, 1)(torch.randn(4, 1, 4, 4)).softmax(axis)
     both, either = (shares * target).sum((2, 3)), shares.sum((2, 3)) + target.sum((2, 3))
-    graph = Graph((1 - (2 * both / (either + 1)).mean()).grad_fn, is_parameter)
-    data = described(graph, Operand(len(graph) - 1, 0), lambda index: "weight")
+    graph = Graph((1 - (2 * both / (either + 1)).mean()).grad_fn)
+    data = described(graph)
     terms = [LossTerm(term) for term in data["terms"]]
     assert [each.symptom for each in mistakes(terms, LossCalls.of(()), 4, 0.05, 0)] == found
 

@@ -17,7 +17,7 @@ from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
 from watchglass.capture.pytorch.facts.later_masks import LaterMasks, later_masks
 from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
-from watchglass.capture.pytorch.tensors.attention import is_of_products, named_arguments
+from watchglass.capture.pytorch.tensors.attention import logits_of, named_arguments
 
 #: Calls of attention that are noted, and sequences of which masks are read.
 _MOST_CALLS, _SEQUENCES = 256, 4
@@ -109,15 +109,10 @@ class SeenPositions:
         )
 
     def _softmax(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        given = {**dict(zip(("input", "dim"), arguments, strict=False)), **kwargs}
-        logits, axis = given.get("input"), given.get("dim")
-        if self._within or not isinstance(logits, Tensor) or not isinstance(result, Tensor):
-            return
-        if not 3 <= logits.dim() <= 4 or axis not in (-1, logits.dim() - 1) or not is_of_products(logits.grad_fn):
-            return
-        queries, keys = logits.shape[-2:]
-        weights = result  # narrowed for the closure
-        self._carefully(lambda: self._note_weights(queries, keys, weights))
+        logits = logits_of(arguments, kwargs) if not self._within and isinstance(result, Tensor) else None
+        if logits is not None:
+            queries, keys = logits.shape[-2:]
+            self._carefully(functools.partial(self._note_weights, queries, keys, result))
 
     def _note_weights(self, queries: int, keys: int, weights: Tensor) -> None:
         noted = self._note(queries, keys, weights, 0, causal=False, itself=None)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.records import OperationKind
 
 #: Kinds whose operations do nothing but multiply, by weights or by another result.
@@ -35,9 +34,8 @@ class _State(NamedTuple):
 class ForwardReading:
     """One reading of the graph of a forward, from the operands up."""
 
-    def __init__(self, graph: Graph, layer: Callable[[int], str]) -> None:
+    def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._layer = layer
         self._bits: dict[str, int] = {}
         self._kinds: dict[str, OperationKind] = {}
         self.layers: list[list[Any]] = []
@@ -79,10 +77,10 @@ class ForwardReading:
         name, kind = graph.operations[at].name, graph.operations[at].kind
         if not graph.varying[at] or kind == "parameter":
             return _State({}, _Chain())
-        below = [each.at for each in graph.below[at] if each.at != CONSTANT and graph.varying[each.at]]
+        below = [each.at for each in graph.results(at) if graph.varying[each.at]]
         weights = graph.weights(at)
         if weights:
-            return self._read_layer(at, below, weights)
+            return self._read_layer(at, below, weights[0])
         if len(below) == 1 and kind == "arranges":
             return self._states[below[0]]
         joins = len(set(below)) > 1
@@ -99,17 +97,17 @@ class ForwardReading:
         bit = self._bit(name, kind) if kind != "arranges" else 0
         return _State({layer: bits | bit for layer, bits in since.items()} if bit else since, depth)
 
-    def _read_layer(self, at: int, below: list[int], weights: list[int]) -> _State:
+    def _read_layer(self, at: int, below: list[int], weight: int) -> _State:
         since, depth, _ = self._joined(below)
         number, before = len(self.layers), 0
         for layer, bits in since.items():
             before |= self._before[layer] | 1 << layer
             self.pairs[layer, number] = bits
-        parameter = self._graph.parameters[weights[0]]
+        parameter = self._graph.parameters[weight]
         operation = self._graph.operations[at]
         name = operation.name
         out = self._units(at, name)
-        self.layers.append([self._layer(weights[0]), name, _inputs(tuple(parameter.shape), name, out), out])
+        self.layers.append([self._graph.name(weight), name, _inputs(tuple(parameter.shape), name, out), out])
         self._before.append(before)
         plain = operation.kind in _PLAIN
         own = 0 if plain else self._bit(name, operation.kind)
@@ -119,7 +117,7 @@ class ForwardReading:
         return _State({number: own}, depth if before & same else depth._replace(layers=depth.layers + 1))
 
     def _units(self, at: int, name: str) -> int:
-        shape = self._graph.shape(Operand(at, 0))
+        shape = self._graph.shape(at)
         return 0 if not shape else shape[1 if name == "convolution" and len(shape) > 1 else -1]
 
     def _joined(self, below: list[int]) -> tuple[dict[int, int], _Chain, bool]:
@@ -149,7 +147,7 @@ class ForwardReading:
         graph = self._graph
         if graph.operations[at].name != "batch_norm":
             return
-        shape = graph.shape(Operand(at, 0))
+        shape = graph.shape(at)
         # A node without this attribute is in training mode: evaluation has another node.
         if len(shape) < 2 or not graph.saved(at, "training", True):
             return
@@ -157,7 +155,7 @@ class ForwardReading:
         values = math.prod(shape) // max(1, shape[1])
         if values <= _FEW:
             named = [each.at for each in graph.below[at] if each.at in graph.parameters]
-            self._few.append({"name": self._layer(named[0]) if named else "", "values": values, "batch": shape[0]})
+            self._few.append({"name": graph.name(named[0]) if named else "", "values": values, "batch": shape[0]})
 
 
 def pattern(data: dict[str, Any]) -> Any:

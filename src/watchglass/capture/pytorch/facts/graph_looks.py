@@ -14,7 +14,7 @@ from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleC
 from watchglass.capture.pytorch.facts import forward_graphs, loss_graphs
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.graph import autograd_graph as graphs
-from watchglass.capture.pytorch.graph.autograd_graph import Graph, Operand
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.record import OpenStep
@@ -85,7 +85,7 @@ class GraphLooks:
         if call.start is None:
             return
         try:
-            graph = Graph(call.start, graphs.is_parameter)
+            graph = Graph(call.start, self._name)
             if len(graph) > _LARGE:
                 self._large.add(call.step.model)
             self._record(call, (call.step.model, self._backwards), graph)
@@ -128,25 +128,17 @@ class GraphLooks:
             for kind in self._kinds:
                 self._notify(call, kind, key, {"complete": False}, True)
             return
-        names = self._names(graph)
-
-        def layer(index: int) -> str:
-            return names.get(index, "")
-
         unknown = {each.name for each in graph.operations if each.kind == "unknown"}
         opaque = {full for full in unknown if full.endswith("Backward")}
         capture = self._captures[key[0]]
         about = {"complete": True, "opaque": sorted(opaque)[:16], "backward": key[1], "capture": capture}
         if "loss_graph" in self._kinds:
-            root = Operand(len(graph) - 1, 0)
-            data = loss_graphs.described(graph, root, layer)
-            data |= about
-            data["batch"] = int(call.forward.weight)
-            data["unreached"] = None if opaque else self._unreached(graph)
+            unreached = None if opaque else self._unreached(graph)
+            data = loss_graphs.described(graph) | about | {"batch": int(call.forward.weight), "unreached": unreached}
             like = loss_graphs.pattern(data), data["opaque"], data["unreached"]
             self._notify(call, "loss_graph", key, data, like)
         if "forward_graph" in self._kinds:
-            data = forward_graphs.ForwardReading(graph, layer).described()
+            data = forward_graphs.ForwardReading(graph).described()
             # Batches that are too small are recorded once more: the first may be an exception.
             late = bool(data["batch_normalizations"]) and capture > _ALL
             self._notify(call, "forward_graph", key, data | about, (forward_graphs.pattern(data), late))
@@ -159,13 +151,9 @@ class GraphLooks:
         self._records[kind] += 1
         call.forward.records.facts.append((kind, "autograd", data))
 
-    def _names(self, graph: Graph) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for index, parameter in graph.parameters.items():
-            place = self._models.parameter(parameter)
-            if place is not None:
-                found[index] = place.name
-        return found
+    def _name(self, parameter: Tensor) -> str:
+        place = self._models.parameter(parameter)
+        return place.name if place is not None else ""
 
     def _unreached(self, graph: Graph) -> dict[str, Any] | None:
         """Trainable parameters that the backward cannot reach, of models of which it reaches others."""

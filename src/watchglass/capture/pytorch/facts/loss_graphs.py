@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand
@@ -21,31 +20,23 @@ _NORMALIZING = ("softmax", "log_softmax", "logsumexp")
 _MIXED = -1
 
 
-def described(graph: Graph, root: Operand, layer: Callable[[int], str]) -> dict[str, Any]:
-    """Data of the fact.
-
-    Args:
-        graph: The graph of the loss.
-        root: Its start.
-        layer: Name of a parameter, by its index.
-    """
-    terms: list[dict[str, Any]] = []
-    for at, coefficient in _terms(graph, root):
-        terms.append({"coefficient": coefficient, **_Term(graph, at, layer).described()})
+def described(graph: Graph) -> dict[str, Any]:
+    """Data of the fact, from the graph of the loss."""
+    terms = [{"coefficient": factor, **_Term(graph, at).described()} for at, factor in _terms(graph)]
     # A penalty may have a term for each parameter.
     terms.sort(key=lambda term: term["kind"] != "data")
     return {"terms": terms[:_MOST_TERMS], "terms_count": len(terms)}
 
 
-def _terms(graph: Graph, root: Operand) -> list[tuple[Operand, float | None]]:
+def _terms(graph: Graph) -> list[tuple[Operand, float | None]]:
     """The terms that a loss is the sum of, with the numbers that they are multiplied by, None where not known."""
     found: list[tuple[Operand, float | None]] = []
-    waiting: list[tuple[Operand, float | None]] = [(root, 1.0)]
+    waiting: list[tuple[Operand, float | None]] = [(Operand(len(graph) - 1, 0), 1.0)]
     while waiting and len(found) < 4 * _MOST_TERMS:
         operand, factor = waiting.pop(0)
         name = graph.operations[operand.at].word
-        below = [each for each in graph.below[operand.at] if each.at != CONSTANT]
-        single = all(math.prod(graph.shape(each)) == 1 for each in below)
+        below = graph.results(operand.at)
+        single = all(math.prod(graph.shape(*each)) == 1 for each in below)
         if not below or not single:
             found.append((operand, factor))
         elif name in ("add", "sub", "rsub"):
@@ -71,14 +62,14 @@ def _terms(graph: Graph, root: Operand) -> list[tuple[Operand, float | None]]:
 class _Term:
     """One term, down to the operations with weights that it hangs on."""
 
-    def __init__(self, graph: Graph, root: Operand, layer: Callable[[int], str]) -> None:
+    def __init__(self, graph: Graph, root: Operand) -> None:
         self._graph = graph
         self._root = root
-        self._layer = layer
-        # Operations from the start on, the nearest first, by index; what made an output of the model, and those below.
+        # Operations from the start on, the nearest first, by index; what made an output of the model, and those below;
+        # names of the layers that it ends at.
         self._order: list[int] = []
         self._inside: set[int] = set()
-        self._ends: dict[int, list[int]] = {}
+        self._ends: dict[int, str] = {}
         self._whole = True
         self._walk()
 
@@ -89,11 +80,7 @@ class _Term:
         # Operands first; operations that only arrange values are passed over.
         shown = [at for at in sorted(self._order) if graph.operations[at].kind != "arranges"]
         places = {at: place for place, at in enumerate(shown)}
-        return {
-            "kind": kind,
-            "whole": self._whole,
-            "operations": [self._operation(at, places) for at in shown],
-        }
+        return {"kind": kind, "whole": self._whole, "operations": [self._operation(at, places) for at in shown]}
 
     def _walk(self) -> None:
         graph, seen = self._graph, {self._root.at}
@@ -107,12 +94,11 @@ class _Term:
             self._order.append(at)
             if output_path(graph.nodes[at], operand.number) is not None:
                 self._inside.add(at)
-            weights = graph.weights(at)
-            if weights:
-                self._ends[at] = weights
+            if weights := graph.weights(at):
+                self._ends[at] = graph.name(weights[0])
                 continue
-            for each in graph.below[at]:
-                if each.at != CONSTANT and each.at not in seen and each.at not in graph.parameters:
+            for each in graph.results(at):
+                if each.at not in seen and each.at not in graph.parameters:
                     seen.add(each.at)
                     waiting.append(each)
         for at in sorted(self._order, reverse=True):
@@ -122,11 +108,11 @@ class _Term:
     def _operation(self, at: int, places: dict[int, int]) -> dict[str, Any]:
         graph = self._graph
         operation = graph.operations[at]
-        made: dict[str, Any] = {"operation": operation.name, "shape": list(graph.shape(Operand(at, 0)))}
+        made: dict[str, Any] = {"operation": operation.name, "shape": list(graph.shape(at))}
         if at in self._inside:
             made["inside"] = True
         if at in self._ends:
-            made["layer"] = self._layer(self._ends[at][0])
+            made["layer"] = self._ends[at]
             return made
         made["of"] = [self._source(each, places) for each in graph.below[at]][:: -1 if operation.form == "rsub" else 1]
         made.update(self._settings(at))
@@ -144,20 +130,16 @@ class _Term:
             arranges = self._graph.operations[operand.at].kind == "arranges"
             if operand.at not in self._order or not arranges:
                 return "unknown"
-            below = [each for each in self._graph.below[operand.at] if each.at != CONSTANT]
-            if not below:
-                return "constant"
-            operand = below[0]
+            operand = next(iter(self._graph.results(operand.at)), Operand(CONSTANT, 0))
         return places[operand.at]
 
     def _settings(self, at: int) -> dict[str, Any]:
         """What matters of an operation: axis, limits, reduction."""
         graph, operation = self._graph, self._graph.operations[at]
-        name = operation.name
-        given = next((each for each in graph.below[at] if each.at != CONSTANT), None)
-        if given is None:
+        name, results = operation.name, graph.results(at)
+        if not results:
             return {}
-        shape = graph.shape(given)
+        given, shape, own = results[0], graph.shape(*results[0]), math.prod(graph.shape(at))
         if name in _NORMALIZING:
             return self._normalized(given, shape, graph.saved(at, "dim"))
         if name == "clamp":
@@ -167,26 +149,18 @@ class _Term:
             return {"exponent": _number(graph.saved(at, "exponent"))}
         if name in ("sum", "mean"):
             axes = graph.saved(at, "dim")
-            own = math.prod(graph.shape(Operand(at, 0)))
             over = sorted(axis_of(axis, len(shape)) for axis in axes) if axes else list(range(len(shape)))
             return {"axes": over, "elements": math.prod(shape) // max(1, own), "rows": shape[0] if shape else 1}
-        larger = math.prod(graph.shape(Operand(at, 0))) > math.prod(shape)
         found: dict[str, Any] = {}
-        if larger and operation.kind in ("adds", "multiplies"):
+        if own > math.prod(shape) and operation.kind in ("adds", "multiplies"):
             found["from"] = list(shape)
-        alone = sum(each.at != CONSTANT for each in graph.below[at]) == 1
-        if name in ("mul", "div") and alone and (factor := _number(graph.factor(at))) is not None:
+        if name in ("mul", "div") and len(results) == 1 and (factor := _number(graph.factor(at))) is not None:
             found["factor"] = factor
-        if found:
-            return found
         if operation.kind == "loss":
             reduction = graph.saved(at, "reduction")
-            return {
-                "reduction": _REDUCTIONS.get(reduction) if isinstance(reduction, int) else None,
-                "elements": math.prod(shape),
-                "rows": shape[0] if shape else 1,
-            }
-        return {}
+            reduced = _REDUCTIONS.get(reduction) if isinstance(reduction, int) else None
+            return {"reduction": reduced, "elements": math.prod(shape), "rows": shape[0] if shape else 1}
+        return found
 
     def _normalized(self, given: Operand, shape: tuple[int, ...], axes: Any) -> dict[str, Any]:
         axes = axes if isinstance(axes, (tuple, list)) else (axes,)
@@ -201,10 +175,10 @@ class _Term:
         """The axis of the last result before axes were swapped; None if that is unclear, :data:`_MIXED` for none."""
         graph = self._graph
         while operand.at != CONSTANT and graph.operations[operand.at].kind == "arranges":
-            at, axes = operand.at, len(graph.shape(operand))
+            at, axes = operand.at, len(graph.shape(*operand))
             swapped = self._swapped(at, axes)
             if not swapped and graph.operations[at].name != "copy":
-                before, now = graph.shape(graph.below[at][0]), graph.shape(operand)
+                before, now = graph.shape(*graph.below[at][0]), graph.shape(*operand)
                 if before != now:
                     found = _axis_before(before, now, axis)
                     if found is None or found == _MIXED:

@@ -18,7 +18,7 @@ from torch import Tensor
 from watchglass.capture.first_bad_analysis import Look
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
-from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, is_parameter
+from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph
 from watchglass.capture.pytorch.graph.nodes import axis_of, saved_tensor, signed
 from watchglass.records import OperationFault
 
@@ -49,7 +49,7 @@ def of_forward(start: Any, *lines: Lines, besides: Iterable[Any] = ()) -> Operat
         lines: Lines of the script; the first that know the operation count.
         besides: Nodes that made outputs of modules whose values are all finite: nothing below them is at fault.
     """
-    graph = Graph(start, is_parameter)
+    graph = Graph(start)
     left_out = _below(graph, besides)
     for at in range(len(graph)):
         if at not in left_out:
@@ -66,7 +66,7 @@ def of_backward(start: Any, *lines: Lines) -> OperationFault | None:
         start: The node that made the loss, before a backward runs through it.
         lines: Lines of the script.
     """
-    graph = Graph(start, is_parameter)
+    graph = Graph(start)
     for at in range(len(graph) - 1, -1, -1):
         fault = _backward_fault(graph, at) or _discarded(graph, at)
         if fault is not None:
@@ -131,7 +131,7 @@ def _below(graph: Graph, nodes: Iterable[Any]) -> set[int]:
         at = waiting.pop()
         if at not in found:
             found.add(at)
-            waiting += [each.at for each in graph.below[at] if each.at != CONSTANT]
+            waiting += [each.at for each in graph.results(at)]
     return found
 
 
@@ -181,7 +181,7 @@ def _fault(
 def _source(graph: Graph, at: int, also: tuple[str, ...] = ()) -> int:
     """The operation whose values an operation is given, past what only arranges them."""
     for _ in range(_MOST_BETWEEN):
-        below = [each.at for each in graph.below[at] if each.at != CONSTANT]
+        below = [each.at for each in graph.results(at)]
         if not below:
             return CONSTANT
         at = below[0]

@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.first_bad.forward_replay import alike, loss_of, 
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights
-from watchglass.capture.pytorch.graph.autograd_graph import Graph, is_parameter
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.modules.module_tree import unwrap
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.step.forward_state import ForwardState
@@ -154,7 +154,7 @@ class Rerun:
             outputs = repeat(state, graph=graph)
         for output in outputs.values():
             if output.grad_fn is not None:
-                found = Graph(output.grad_fn, is_parameter)
+                found = Graph(output.grad_fn)
                 inside.learn(found, operations.paths_of(found))
         return outputs
 

@@ -28,7 +28,7 @@ from watchglass.capture.pytorch.first_bad.rerun import Rerun
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
 from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
 from watchglass.capture.pytorch.first_bad.weights import Weights
-from watchglass.capture.pytorch.graph.autograd_graph import Graph, is_parameter
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.saving.parameter_reader import LateGradients
 from watchglass.capture.pytorch.training_state import TrainingState
@@ -86,7 +86,7 @@ class FirstBadModule:
             return
         model = current.forward.model if current.forward is not None else 0
         if step.due and self._suspects.wants(model, step.mode_step):
-            graph = Graph(start, is_parameter)
+            graph = Graph(start)
             paths = operations.paths_of(graph)
             self._lines.learn(graph, paths)
             self._suspects.learn(model, step.mode_step, graph, paths, self._lines)

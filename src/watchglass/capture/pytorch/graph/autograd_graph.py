@@ -40,24 +40,36 @@ class Graph:
         below: Operands.
         parameters: Parameters by index.
         varying: Whether the results depend on data; otherwise on parameters alone.
+
+    Args:
+        start: Its last node.
+        names: Finds the name of a parameter; "" for one of no model.
     """
 
-    def __init__(self, start: Any, is_parameter: Callable[[Tensor], bool]) -> None:
+    def __init__(self, start: Any, names: Callable[[Tensor], str] = lambda parameter: "") -> None:
         self.complete = True
         self.nodes: list[Any] = []
         self.operations: list[Operation] = []
         self.below: list[list[Operand]] = []
         self.parameters: dict[int, Tensor] = {}
         self.varying: list[bool] = []
-        self._is_parameter = is_parameter
+        self._names = names
         self._read(start)
 
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def shape(self, operand: Operand) -> tuple[int, ...]:
+    def shape(self, index: int, number: int = 0) -> tuple[int, ...]:
         """Shape of a result; () where it is not known."""
-        return () if operand.at == CONSTANT else nodes.shape_of(self.nodes[operand.at], operand.number)
+        return () if index == CONSTANT else nodes.shape_of(self.nodes[index], number)
+
+    def results(self, index: int) -> list[Operand]:
+        """The operands of an operation that are results of others."""
+        return [each for each in self.below[index] if each.at != CONSTANT]
+
+    def name(self, index: int) -> str:
+        """Name of a parameter; "" for one of no model."""
+        return self._names(self.parameters[index])
 
     def word(self, index: int) -> str:
         """The word of an operation."""
@@ -96,7 +108,7 @@ class Graph:
             at = waiting.pop(0)
             if at in self.parameters:
                 found.append(at)
-            waiting += [each.at for each in self.below[at] if each.at != CONSTANT]
+            waiting += [each.at for each in self.results(at)]
         return found
 
     def _factors(self, index: int) -> list[Operand]:
@@ -130,7 +142,7 @@ class Graph:
         self.below.append(below)
         if operation is nodes.PARAMETER:
             self.parameters[index] = node.variable
-            self.varying.append(not self._is_parameter(node.variable))
+            self.varying.append(not is_parameter(node.variable))
         else:
             varying = any(each.at != CONSTANT and self.varying[each.at] for each in below)
             self.varying.append(varying or self._takes_data(index))
@@ -145,8 +157,8 @@ class Graph:
         if kind not in ("adds", "multiplies") or all(each.at != CONSTANT for each in below):
             return False
         # A parameter with a constant of its shape stays a parameter; with a batch it becomes as large as that.
-        sizes = [math.prod(self.shape(each)) for each in below if each.at != CONSTANT]
-        return math.prod(self.shape(Operand(index, 0))) > max(sizes, default=0)
+        sizes = [math.prod(self.shape(*each)) for each in self.results(index)]
+        return math.prod(self.shape(index)) > max(sizes, default=0)
 
 
 def differentiates() -> bool:

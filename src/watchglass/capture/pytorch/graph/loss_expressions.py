@@ -81,10 +81,10 @@ class Expressions:
             loss: The start of a backward.
             node: Autograd's node that made it, before it was scaled.
         """
-        reading = _Reading()
+        reading = _Reading(self.number)
         try:
             sign, scale, node, number = _unscaled(node, loss.output_nr)
-            tree = reading.tree(node, number)
+            key = reading.key_of(node, number)
             summed = _summed(node, number)
         except Unknown:
             return None
@@ -94,55 +94,51 @@ class Expressions:
         elements, rows = summed or (1, 1)
         kinds = (("row", 1.0), ("row", 1 / rows), ("element", 1 / elements)) if summed else (("batch", 1.0),)
         per = next((kind for kind, one in kinds if abs(scale / one - 1) < _SAME), "")
-        expression = Expression(self._number(tree), sign, scale * elements, summed is not None, per)
+        expression = Expression(key, sign, scale * elements, summed is not None, per)
         return reading.modules.pop(), expression
 
-    def _number(self, tree: Any) -> int:
-        if tree == _OTHER:
-            return _OTHER
-        name, constants, operands = tree
-        key = (name, *constants, *(part if type(part) is tuple and part[0] == "number" else self._number(part)
-                                   for part in operands))  # fmt: skip
+    def number(self, *key: Any) -> int:
+        """Number of an expression: its operation with constants and operands, or an output with its path."""
         return self._keys.setdefault(key, len(self._keys) + 1)
 
 
 class _Reading:
     """One reading of the graph of a loss."""
 
-    def __init__(self) -> None:
-        self._left = _MOST_NODES
+    def __init__(self, number: Callable[..., int]) -> None:
+        self._number, self._left = number, _MOST_NODES
         self.modules: set[nn.Module] = set()
         self.operations: set[Traced] = set()
 
-    def tree(self, node: Any, number: int) -> Any:
-        """Operations from a node down to the outputs, as nested tuples."""
+    def key_of(self, node: Any, number: int) -> int:
+        """Number of the expression from a node down to the outputs."""
         self._left -= 1
         if node is None:
             return _OTHER
         output = nodes.marks_of(node).get(number)
         if output is not None and (module := output.module()) is not None:
             self.modules.add(module)
-            return "output", (output.path,), ()
+            return self._number("output", output.path)
         operation = loss_operations.of_node(node)
         if operation is None or self._left < 0:
             raise Unknown
         children = list(nodes.operands(node))
         self.operations.add(operation)
         if operation is loss_operations.ARRANGING:
-            return self.tree(*children[0])
+            return self.key_of(*children[0])
         constants = loss_operations.saved_constants(operation, node)
         if constants is None:
             raise Unknown
         if operation.operands == 1:
-            return operation.name, constants, (self.tree(*children[0]),)
+            return self._number(operation.name, *constants, self.key_of(*children[0]))
         # A number is no operand of the nodes of some operations.
         children += [(None, 0)] * (2 - len(children))
-        operands = [self.tree(*child) for child in children]
+        operands: list[Any] = [self.key_of(*child) for child in children]
         if operation.numbers:
             for at, name in enumerate(("self", "other")):
                 if operands[at] == _OTHER:
                     operands[at] = _other(node, name)
-        return operation.name, constants, tuple(operands)
+        return self._number(operation.name, *constants, *operands)
 
 
 def _other(node: Any, name: str) -> Any:

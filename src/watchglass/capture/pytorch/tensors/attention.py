@@ -131,14 +131,9 @@ class Attention:
 
     def _softmax(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
         """A softmax has returned."""
-        given = {**dict(zip(("input", "dim"), arguments, strict=False)), **kwargs}
-        logits, axis = given.get("input"), given.get("dim")
-        if self._call is None or self._inside or not isinstance(logits, Tensor) or not isinstance(axis, int):
-            return
-        if not 3 <= logits.dim() <= 4 or axis not in (-1, logits.dim() - 1) or not is_of_products(logits.grad_fn):
-            return
-        where = self._where()
-        if where is not None:
+        logits = None if self._call is None or self._inside else logits_of(arguments, kwargs)
+        where = self._where() if logits is not None else None
+        if logits is not None and where is not None:
             self._carefully(where, functools.partial(self._save_softmax, *where, logits.detach(), result.detach()))
 
     def _multi_head(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
@@ -208,16 +203,20 @@ class Attention:
         self._saving.save_all(records, Role.CUSTOM, items)
 
 
-def is_of_products(node: Any) -> bool:
-    """Whether a tensor results from a batched product of matrices, by operations that scale and mask."""
-    walk = Walk(node, 0, None, _NODES)
+def logits_of(arguments: tuple[Any, ...], kwargs: _Given) -> Tensor | None:
+    """What a call of ``softmax`` is given, if that is attention: a product of matrices, scaled and masked since."""
+    given = {**dict(zip(("input", "dim"), arguments, strict=False)), **kwargs}
+    logits, axis = given.get("input"), given.get("dim")
+    if not isinstance(logits, Tensor) or not 3 <= logits.dim() <= 4 or axis not in (-1, logits.dim() - 1):
+        return None
+    walk = Walk(logits.grad_fn, logits.output_nr, None, _NODES)
     for each, _, _ in walk:
         name = operation_of(each).name
         if name == "bmm":
-            return True
+            return logits
         if name in _BETWEEN:
             walk.into(each, None)
-    return False
+    return None
 
 
 def named_arguments(arguments: tuple[Any, ...], kwargs: _Given) -> _Given:
