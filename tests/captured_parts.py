@@ -18,7 +18,7 @@ from watchglass.capture.pytorch.events import Events, ForwardCall, LossCall, Mod
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.saving.saved_tensors import Item
 from watchglass.record import CapturedRecords, Forward, OpenStep
-from watchglass.records import Role
+from watchglass.records import FACTS, SCALARS, UNITS, Role
 
 
 @dataclass
@@ -162,14 +162,14 @@ class Stage:
 
     def units(self) -> list[Any]:
         """Rows about single units that forwards since the last update have recorded."""
-        return [row for _, forward in self._forwards for row in forward.records.units]
+        return [row for _, forward in self._forwards for row in forward.records.rows[UNITS]]
 
     def gather(self, step: OpenStep | None = None) -> None:
         """Collect facts and numbers of the events so far."""
         for records in [forward.records for _, forward in self._forwards] + ([step.records] if step else []):
-            self.facts += records.facts
+            self.facts += records.rows[FACTS]
             names = {number: name for name, number in self.hook.port.ids._by_name.items()}
-            for tensor_id, _, value in records.scalars:
+            for tensor_id, _, value in records.rows[SCALARS]:
                 number = float(value.resolve() if hasattr(value, "resolve") else value)
                 self.scalars.setdefault(names[tensor_id], []).append(number)
         self._forwards.clear()

@@ -29,9 +29,10 @@ class Toy(NamedTuple):
 
 
 PREAMBLE = """
-import contextlib, io, os, sys
+import contextlib, io, os, signal, subprocess, sys
 import watchglass
 from watchglass.cli.app import main
+from watchglass.record import harvest
 from watchglass.store import LocalStore
 from watchglass.testing import RunBuilder, Step, build_run
 
@@ -127,6 +128,32 @@ OPENED = """
         return ToyStore(location)
 """
 
+KILLED = """
+import os, signal, time, watchglass
+from watchglass.records import TOYS
+
+hook = watchglass.Hook("killed", flush_interval_s=600.0)
+for loss in (2.0, 1.0, 0.5):
+    with hook.step("train"):
+        hook.save_scalar("loss", loss)
+        hook.current_records().rows[TOYS].append((hook.id_of("loss"), [loss, 0.25]))
+while hook._recorder._whole_kept < 2:
+    time.sleep(0.001)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+SEES = '''
+from watchglass.records import TOYS, Severity
+from watchglass.rules import Needs, Rule
+
+class SeesToys(Rule):
+    """Says what it sees."""
+
+    needs = (Needs(rows=(TOYS,), why="to play"),)
+
+    def check(self, view):
+        for row in view.rows(TOYS):
+            yield self.finding(view, severity=Severity.ERROR, message=f"{row.tensor.name} has {row.loads.tolist()}")
+'''
 SOURCE = """
 from watchglass.profile.metrics import Metric, MetricReading, MetricSource
 class Toy(MetricSource):
@@ -184,8 +211,19 @@ assert watchglass.open_run("run").scalars("loss")[1].tolist() == [3.0, 2.0, 1.0]
             ],
             "records/__init__.py": [("    ROW_KINDS as ROW_KINDS,", "    ROW_KINDS as ROW_KINDS,\n    TOYS as TOYS,")],
         },
+        f"KILLED, SEES = {KILLED!r}, {SEES!r}"
         """
 from watchglass.records import TOYS
+open("killed.py", "w").write(KILLED)
+open("sees.py", "w").write(SEES)
+assert subprocess.run([sys.executable, "killed.py"]).returncode == -signal.SIGKILL
+loads = "select loads from toys order by step"
+assert watchglass.open_run("killed").sql(loads).to_arrow().num_rows == 0, "the flight recorder alone has them"
+assert [found.steps for found in harvest(LocalStore("killed"), by="launcher")] == [3]
+assert watchglass.open_run("killed").sql(loads).to_arrow()["loads"].to_pylist()[:2] == [[2.0, 0.25], [1.0, 0.25]]
+assert "loss has [2.0, 0.25]" in cli("check", "killed", "--rules", "sees.py:SeesToys", status=1)
+build_run("none", [Step({"loss": 1.0})] * 200)
+assert "toys never came (needed to play)" in cli("check", "none", "--rules", "sees.py:SeesToys", "-v", status=2)
 with RunBuilder("run") as builder:
     builder.step(Step({"loss": 1.0}, rows={TOYS: [(0, [0.5, 1.0])]}))
     builder.leave()

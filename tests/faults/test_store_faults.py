@@ -9,7 +9,7 @@ import pytest
 
 from stores.store_segments import fact, new_store, numbers, segment
 from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
-from watchglass.records import RuleStatus, Status
+from watchglass.records import RAW, RuleStatus, Status
 from watchglass.run import open_run
 from watchglass.store import (
     FrameKind,
@@ -22,10 +22,11 @@ from watchglass.store import (
     decode_statistics,
     encode_frame,
     encode_header,
-    encode_raw_index,
+    encode_rows,
     encode_statistics,
     layout,
     load_tensor,
+    table_of,
 )
 from watchglass.testing import build_run
 
@@ -222,8 +223,8 @@ def test_cut_statistics_are_damaged_data(cut):
 def test_a_raw_index_cannot_lead_out_of_the_run(tmp_path, file):
     (tmp_path / "secret").write_bytes(b"x" * 100)
     path = build_run(tmp_path / "run", [{"raw": {"w": np.ones(2)}}])
-    row = {"global_step": 0, "tensor_id": 0, "file": file, "key": "0/0"}
-    SegmentWriter(LocalStore(path), 0, "worker_0").write([encode_raw_index([row])])
+    rows = table_of(RAW, [(0, 0, file, "0/0")])
+    SegmentWriter(LocalStore(path), 0, "worker_0").write([encode_rows(RAW, rows)])
     with pytest.raises(InvalidValueError, match="path"):
         open_run(path).tensor("w").value(0)
 

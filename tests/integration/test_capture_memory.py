@@ -20,6 +20,7 @@ from train_twice import Watch, trained_twice
 from watchglass import Mode, Run, open_run
 from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.saving import reduce
+from watchglass.records import RAW
 from watchglass.stats import of_array
 
 STEPS = 8
@@ -144,7 +145,7 @@ def test_of_a_parameter_beyond_the_bound_a_fixed_sample_is_examined(tmp_path: Pa
             tensor = run.tensor(f"update/{name}")
             assert tensor.info.shape == delta.shape
             # What is not of the whole tensor does not pass for it.
-            raw = run.worker().tables.raw(run.global_step(step))
+            raw = [row.tensor.tensor_id for row in run.worker().tables.rows(RAW, run.global_step(step))]
             assert (tensor.info.tensor_id in raw) == (not sampled)
             assert (step in tensor.reductions("median")[0]) == (not sampled)
     assert seen == set(deltas[0])

@@ -22,6 +22,7 @@ from watchglass import Hook, Mode
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.updates import update_counters
 from watchglass.errors import InvalidValueError
+from watchglass.records import SCALARS
 from watchglass.run import Worker
 from watchglass.run.numbering.lineage import Lineage, StepRange, trace
 from watchglass.store import LocalStore, RunReader
@@ -67,7 +68,7 @@ def losses(lineage: Lineage, tables: dict[int, WorkerTables]) -> dict[int, float
         attempt, global_step = numbers.place(step)
         loss = tables[attempt].catalog.by_name("loss")
         assert loss is not None
-        values = [value for row, value, _ in tables[attempt].scalars(global_step) if row == loss.tensor_id]
+        values = [row.value for row in tables[attempt].rows(SCALARS, global_step) if row.tensor == loss]
         found[step] = values[0]
     return found
 

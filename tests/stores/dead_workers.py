@@ -11,7 +11,18 @@ import numpy as np
 from watchglass.record import Captured, OpenStep
 from watchglass.record.flight_recorder import FlightRecorder
 from watchglass.record.step_encoding import encode_steps
-from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.records import (
+    FACTS,
+    REDUCTIONS,
+    SCALARS,
+    STATISTICS,
+    UNITS,
+    Mode,
+    Reduction,
+    Role,
+    TensorInfo,
+    UnitKind,
+)
 from watchglass.stats import histograms_of, of_array
 from watchglass.store import (
     Claim,
@@ -34,11 +45,11 @@ DEAD = 2**22 + 7  # more than a system gives
 def step(number: int, mode: Mode = Mode.TRAIN) -> OpenStep:
     array = np.random.default_rng(number).normal(size=10)
     made = OpenStep(number, mode, number, number, 1000 * number + 10, updated=True, end_ns=1000 * number + 900)
-    made.records.scalars = [(1, 4.0, 1.0 / (number + 1)), (2, 1.0, 0.1)]
-    made.records.statistics = [Captured([3], of_array(array)[None], False, histograms_of([array]))]
-    made.records.reductions = [(3, Reduction.MEDIAN, float(np.median(array)))]
-    made.records.units = [(3, UnitKind.INACTIVE, array < 0)]
-    made.records.facts = [("seen", "test", {"number": number})]
+    made.records.rows[SCALARS] = [(1, 4.0, 1.0 / (number + 1)), (2, 1.0, 0.1)]
+    made.records.rows[STATISTICS] = [Captured([3], of_array(array)[None], False, histograms_of([array]))]
+    made.records.rows[REDUCTIONS] = [(3, Reduction.MEDIAN, float(np.median(array)))]
+    made.records.rows[UNITS] = [(3, UnitKind.INACTIVE, array < 0)]
+    made.records.rows[FACTS] = [("seen", "test", {"number": number})]
     return made
 
 

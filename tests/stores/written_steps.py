@@ -188,7 +188,7 @@ class Looker:
     def _check_steps(tables: WorkerTables) -> None:
         """Everything of each step is there, once."""
         for number in tables.steps:
-            assert tables.scalars(number) == [(0, float(number), 1.0)]
+            assert [(row.weight, row.value) for row in tables.rows(SCALARS, number)] == [(1.0, float(number))]
             assert [fact.data for fact in tables.facts(number)] == [{"n": number}]
             rows = tables.statistics.at(number)
             assert rows.ids.tolist() == [1]

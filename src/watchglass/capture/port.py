@@ -31,7 +31,7 @@ from watchglass.config import SessionConfig, environment
 from watchglass.control import Mailbox
 from watchglass.errors import TrainingStopped
 from watchglass.record import CapturedRecords, OpenStep, Recorder, StepClock
-from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, series_name
+from watchglass.records import SCALARS, Fact, Failure, GivenUp, Mode, Role, TensorInfo, series_name
 from watchglass.store import Store
 
 _log = logging.getLogger("watchglass")
@@ -158,7 +158,7 @@ class Port:
         tensor_id = self.ids.known(name)
         if tensor_id is None:
             tensor_id = self.ids.of(name, lambda: TensorInfo(0, name, role, dtype="float64", model=model))
-        records.scalars.append((tensor_id, weight, value))
+        records.rows[SCALARS].append((tensor_id, weight, value))
 
     def add_fact(self, fact: Fact) -> None:
         """Record a fact of the process, not of a step. It starts the recorder, even if this process never trains."""
@@ -306,7 +306,7 @@ class Port:
             step.records.absorb(self.records.take())
         if step.mode is Mode.EVAL and step.due and self.plan.has_facts_alone(step.mode):
             # Captured for a training step that the forward was taken for.
-            step.records.forget_tensors()
+            step.records.give_up(GivenUp.STATISTICS)
         if step.mode is Mode.TRAIN:
             own = self.alternating.ended(step.model, step.optimizers, step.mode_step, captured=step.due)
             self.ensure_started()

@@ -18,7 +18,7 @@ from watchglass.capture.plan import Plan
 from watchglass.capture.tensor_ids import TensorIds
 from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.record import Captured, Readback
-from watchglass.records import Role, TensorInfo
+from watchglass.records import RAW, REDUCTIONS, SCALARS, STATISTICS, Role, TensorInfo
 from watchglass.stats import exact_reduction, histograms_of, of_array
 from watchglass.store import RawTensor
 
@@ -46,7 +46,8 @@ class SavedValues:
             return
         role, tags = role_of(collection, Role.METRIC), tuple(filter(None, (collection,)))
         info = functools.partial(TensorInfo, 0, name, role, dtype="float64", collections=tags)
-        self._pending.saved().saved.append((self._ids.of(name, info), 1.0, number))
+        row = self._ids.of(name, info), 1.0, number
+        self._pending.saved().saved.setdefault(SCALARS, []).append(row)
 
     def save_tensor(self, name: str, value: Any, collection: str | None) -> None:
         """Record statistics of a tensor, and what else the plan keeps of it; see ``Hook.save_tensor``."""
@@ -65,13 +66,13 @@ class SavedValues:
         rows, histograms = computed(elements, lambda array: of_array(array)[None]), None
         if keep.histogram and not numbers.is_complex:
             histograms = computed(elements, lambda array: histograms_of([array]))
-        records.statistics.append(Captured([tensor_id], rows, histograms=histograms))
+        records.rows[STATISTICS].append(Captured([tensor_id], rows, histograms=histograms))
         for wanted in keep.reductions:
             number = computed(elements, functools.partial(exact_reduction, reduction=wanted))
-            records.reductions.append((tensor_id, wanted, number))
+            records.rows[REDUCTIONS].append((tensor_id, wanted, number))
         if keep.raw:
             copied: Any = elements.copy() if isinstance(elements, np.ndarray) else elements
-            records.raw.append(RawTensor(tensor_id, copied))
+            records.rows[RAW].append(RawTensor(tensor_id, copied))
         if keep.shape:
             records.facts.append(("shape", "save_tensor", {"tensor": name, "shape": list(numbers.shape)}))
 

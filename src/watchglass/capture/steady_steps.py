@@ -71,9 +71,7 @@ class SteadySteps:
         if not (self._model or pending.saves_late) and pending.carried.is_empty:
             self._recorder.put_row(row)
             return
-        carried, steady = pending.take(), SteadyRow._make(row)
-        carried.scalars += steady.scalars(*self._series)
-        step = steady.opened(carried)
+        step = SteadyRow._make(row).opened(pending.take(), self._series)
         step.model = self._model
         pending.put_late()
         if pending.saves_late:

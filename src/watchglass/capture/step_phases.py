@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from watchglass.record import CapturedRecords
-from watchglass.records import StepPhase
+from watchglass.records import PHASES, Row, RowKind, StepPhase
 
 # Plain numbers: this runs in every step, and looking up a member of an enumeration costs more than comparing it.
 DATA, PREPARE, COPY, FORWARD, BACKWARD, UPDATE, OTHER = (int(phase) for phase in StepPhase)
@@ -37,10 +37,8 @@ class StepPhases:
         # The end of the last copy. A copy inside another one counts once.
         self._copied_ns = 0
         self._spent_ns = _NOTHING.copy()
-        #: Pauses since the last end, which the step that ends next takes with its phases.
-        self.pauses: list[tuple[int, int]] = []
-        #: Times of the batches of data loaders since the last end, as in :class:`~watchglass.record.CapturedRecords`.
-        self.loads: list[tuple[int, ...]] = []
+        #: Rows since the last end, which the step that ends next takes with its phases: of pauses, and of data loaders.
+        self.rows: list[tuple[RowKind, Row]] = []
 
     @property
     def begun(self) -> bool:
@@ -53,15 +51,15 @@ class StepPhases:
         return self._at if self._at < AFTER_BACKWARD else UPDATE
 
     def hand_over(self, records: CapturedRecords) -> None:
-        """Put pauses and times of batches into the records of the step that ends, which has them from now on."""
-        records.pauses += self.pauses
-        records.loads += self.loads
-        self.pauses, self.loads = [], []
+        """Put :attr:`rows` into the records of the step that ends, which has them from now on."""
+        for kind, row in self.rows:
+            records.rows[kind].append(row)
+        self.rows = []
 
     def restart(self) -> None:
         """This is a forked process: the time so far, and what belongs to it, is that of its parent."""
         self._at, self._spent_ns = _BEFORE_ALL, _NOTHING.copy()
-        self.pauses, self.loads = [], []
+        self.rows = []
 
     def begin(self, phase: int) -> int:
         """One of the phases above begins now; returns the time in nanoseconds of the monotonic clock."""
@@ -99,8 +97,8 @@ class StepPhases:
         return now_ns, tuple(spent_ns[:AFTER_BACKWARD])
 
     def end_in(self, records: CapturedRecords) -> int:
-        """The same, with phases and pauses into the records of what ends; returns the time."""
+        """The same, with phases and :attr:`rows` into the records of what ends; returns the time."""
         now_ns, phases = self.end()
-        records.phases.append(phases)
+        records.rows[PHASES].append(tuple([spent_ns / 1e9 for spent_ns in phases]))
         self.hand_over(records)
         return now_ns

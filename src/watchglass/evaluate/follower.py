@@ -270,22 +270,18 @@ class FollowedWorker:
         self.shown += 1
         if self._lowest[0] == number:
             self._lowest.popleft()
-        scalars = {row[0]: row for row in self.tables.scalars(number)}
-        catalog, raw = ended.catalog, self.tables.raw(number)
+        catalog = ended.catalog
+        found = self.tables.step_rows(number, catalog)
+        raw = {row.tensor.tensor_id: row for kind, each in found.items() if kind.in_files for row in each}
         records = StepRecords(
             end=ended.end,
             catalog=catalog,
-            scalars=[(catalog[i], value, weight) for i, value, weight in scalars.values() if i in catalog],
+            rows=found,
             # Without its catalog row, lost with a damaged segment, a row is of no use to a rule.
             statistics=rows if catalog.knows(rows.ids) else rows.take(catalog.mask(rows.ids)),
-            units=[(catalog[i], kind, bits) for i, kind, bits in self.tables.units(number) if i in catalog],
             facts=ended.facts,
-            reductions=self.tables.reductions(number),
             raw=RawTensors(self.store, raw, f"global step {number}") if raw else None,
             readable=readable,
-            phases=self.tables.phases(number),
-            pauses=self.tables.pauses(number),
-            loader_batches=self.tables.loader_batches(number),
         )
         if self._models is None:
             self._models = ModelViews(run_id, self.attempt, self.worker)

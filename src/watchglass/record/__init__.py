@@ -13,9 +13,9 @@ if TYPE_CHECKING:
         Forward as Forward,
         OpenStep as OpenStep,
         Readback as Readback,
-        SteadyRow as SteadyRow,
     )
     from watchglass.record.recorder import Recorder as Recorder
+    from watchglass.record.steady_rows import SteadyRow as SteadyRow
     from watchglass.record.step_clock import StepClock as StepClock
     from watchglass.record.unharvested import has_unharvested as has_unharvested
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Sequence, Sized
@@ -11,7 +10,8 @@ from typing import Any
 
 from watchglass.errors import StoreError, WatchglassError
 from watchglass.record.frame_writer import FrameWriter
-from watchglass.record.open_steps import OpenStep, SteadyRow, no_rows_lost
+from watchglass.record.open_steps import OpenStep, no_rows_lost
+from watchglass.record.steady_rows import SteadyRow
 from watchglass.record.step_encoding import encode_singly, encode_steps
 from watchglass.records import STEPS, Encoding, RowKind, TensorInfo, of_steps
 from watchglass.store import RawTensor, decode_rows, decode_statistics, scan
@@ -23,8 +23,7 @@ def _rows_in(kind: RowKind, payload: bytes) -> Sized:
     """The rows of a frame."""
     if kind.encoding is Encoding.STATISTICS:
         return decode_statistics(payload, histograms=False)
-    rows: Sized = json.loads(payload) if kind.encoding is Encoding.JSON else decode_rows(kind, payload)
-    return rows
+    return decode_rows(kind, payload)
 
 
 class Backlog:

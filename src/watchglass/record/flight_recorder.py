@@ -12,27 +12,29 @@ import logging
 import os
 import struct
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
-from watchglass.record.merging import joined, resolved
-from watchglass.record.open_steps import Captured, CapturedRecords, OpenStep, SteadyRow
-from watchglass.records import Mode, Reduction, StepPhase, TensorInfo, UnitKind
+from watchglass.record.merging import joined, resolved, settled
+from watchglass.record.open_steps import Captured, CapturedRecords, OpenStep
+from watchglass.record.steady_rows import SteadyRow, ring_row
+from watchglass.records import ROW_KINDS, Encoding, GivenUp, Mode, Row, RowKind, TensorInfo
 from watchglass.stats import Histograms
 from watchglass.store import (
-    ABSENT,
-    ABSENT_BITS,
     Rings,
     RowWriter,
     decode_catalog,
-    decode_facts,
+    decode_rows,
     encode_catalog,
-    encode_facts,
+    encode_rows,
+    holds,
     scan,
+    table_of,
 )
 
 _log = logging.getLogger("watchglass")
@@ -43,8 +45,6 @@ _STEP, _ROWS, _CATALOG = b"S", b"R", b"C"
 _ROW = struct.Struct("<QQQQddd7Q")
 #: Before rows: the tensor ids of their losses and learning rates.
 _ROW_IDS = struct.Struct("<II")
-#: Bits of the step's number in a row of the ring; the number of the trained model is in the bits above.
-_STEP_BITS = 48
 #: A step that takes more than this share of the ring is kept without its statistics.
 _SHARE = 4
 
@@ -74,22 +74,7 @@ class FlightRecorder:
 
     def updated(self, step: OpenStep) -> None:
         """:meth:`row` for a step, open or finished, from what was recorded of it so far."""
-        loss_id, rate_id = self._ids
-        mean, total, rate = ABSENT, 0.0, ABSENT
-        captured = [forward.records for forward in step.forwards if forward.has_records]
-        for records in (*captured, step.records):
-            for tensor_id, weight, value in records.scalars:
-                if type(value) is not float:
-                    continue
-                if tensor_id == loss_id:
-                    # The mean over micro-batches, as the encoder takes it.
-                    mean = (total * mean + weight * value) / (total + weight) if total and total + weight else value
-                    total += weight
-                elif tensor_id == rate_id:
-                    rate = value
-        end_ns = max(step.end_ns, step.start_ns)
-        numbered = step.mode_step | step.model << _STEP_BITS
-        self.row(step.global_step, numbered, step.start_ns, end_ns, mean, rate, total)
+        self.row(*ring_row(step, self._ids))
 
     def finished(self, step: OpenStep) -> None:
         """:meth:`updated`, unless the last row is of this step."""
@@ -155,17 +140,10 @@ if hasattr(os, "register_at_fork"):
 
 def settle(records: CapturedRecords) -> None:
     """Replace everything that a device has not delivered yet by the numbers; waits for them."""
-    records.scalars = [(i, w, v if type(v) is float else float(resolved(v))) for i, w, v in records.scalars]
-    records.statistics = joined(
-        [
-            captured._replace(values=resolved(captured.values), histograms=resolved(captured.histograms))
-            for captured in records.statistics
-        ]
-    )
-    records.reductions = [(i, kind, float(resolved(value))) for i, kind, value in records.reductions]
-    records.units = [(i, kind, resolved(flags)) for i, kind, flags in records.units]
-    facts = [(kind, source, resolved(data)) for kind, source, data in records.facts]
-    records.facts = [fact for fact in facts if fact[2] is not None]
+    for kind, rows in records.rows.items():
+        if kind.given_up is not GivenUp.RAW:
+            found = settled(kind, rows)
+            records.rows[kind] = joined(found) if kind.encoding is Encoding.STATISTICS else found
 
 
 def pack(step: OpenStep, *, light: bool = False) -> bytes:
@@ -177,55 +155,33 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
         step: The step.
         light: Leave out statistics and bitmaps as well.
     """
-    records = step.records
     arrays: list[NDArray[Any]] = []
-    statistics, units = ([], []) if light else (records.statistics, records.units)
-    for captured in statistics:
-        arrays += [np.asarray(captured.ids, "<u4"), np.asarray(captured.values, "<f8")]
-        if captured.histograms is not None:
-            bins = captured.histograms
-            arrays += [bins.seen, bins.offsets, bins.keys, bins.counts]
-    arrays += [np.asarray(flags, bool) for _, _, flags in units]
-    if records.facts:
-        arrays.append(np.frombuffer(encode_facts(step.facts()), np.uint8))
-    head = json.dumps(
-        {
-            "step": [step.global_step, int(step.mode), step.mode_step, step.train_step, step.start_ns, step.end_ns],
-            "model": step.model,
-            "scalars": records.scalars,
-            "phases": records.phases,
-            "pauses": records.pauses,
-            "loads": records.loads,
-            "statistics": [[captured.sampled, captured.histograms is not None] for captured in statistics],
-            "reductions": [[tensor_id, int(kind), value] for tensor_id, kind, value in records.reductions],
-            "units": [[tensor_id, int(kind)] for tensor_id, kind, _ in units],
-            "facts": bool(records.facts),
-            "arrays": [[array.dtype.str, array.shape] for array in arrays],
-        },
-        separators=(",", ":"),
-    ).encode()
-    return b"".join([_STEP, len(head).to_bytes(4, "little"), head, *(array.tobytes() for array in arrays)])
 
+    def placed(value: Any) -> Any:
+        """What JSON has for a value that it lacks: the place of an array."""
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+            return len(arrays) - 1
+        if isinstance(value, Histograms):
+            return [placed(each) for each in (value.seen, value.offsets, value.keys, value.counts)]
+        return value.item()
 
-def recovered_row(row: Any, ids: tuple[int, int]) -> OpenStep:
-    """A step of which only the row in the ring is left.
-
-    Args:
-        row: As :func:`watchglass.store.read_rings` gives it.
-        ids: Tensor ids of its loss and its learning rate; 0 for none.
-    """
-    numbered, start_ns, end_ns = (int(row[name]) for name in ("mode_step", "start_ns", "end_ns"))
-    mode_step, model = numbered & ((1 << _STEP_BITS) - 1), numbered >> _STEP_BITS
-    numbers = ((row["loss"], ids[0], float(row["weight"])), (row["learning_rate"], ids[1], 1.0))
-    scalars = [
-        (tensor_id, weight, float(value))
-        for value, tensor_id, weight in numbers
-        if tensor_id and value.view("u8") != ABSENT_BITS
-    ]
-    return OpenStep(
-        int(row["global_step"]), Mode.TRAIN, mode_step, mode_step, start_ns,
-        updated=True, end_ns=end_ns, model=model, records=CapturedRecords(scalars=scalars),
-    )  # fmt: skip
+    rows: dict[int, Any] = {}
+    least = GivenUp.STATISTICS if light else GivenUp.RAW
+    for kind, found in step.records.rows.items():
+        if found and kind.given_up > least:
+            rows[kind.number] = found
+            if kind.encoding is Encoding.JSON:
+                frame = encode_rows(kind, table_of(kind, [(step.global_step, *row) for row in found]))
+                rows[kind.number] = np.frombuffer(frame, np.uint8)
+            elif kind.encoding is Encoding.STATISTICS:
+                rows[kind.number] = [each._replace(ids=np.asarray(each.ids, "<u4")) for each in found]
+    times = [step.global_step, int(step.mode), step.mode_step, step.train_step, step.start_ns, step.end_ns]
+    head = {"step": times, "model": step.model, "rows": rows}
+    text = json.dumps(head, separators=(",", ":"), default=placed)
+    described = json.dumps([[array.dtype.str, array.shape] for array in arrays]) if arrays else "[]"
+    parts = [f"[{text},{described}]".encode(), *(array.tobytes() for array in arrays)]
+    return b"".join([_STEP, len(parts[0]).to_bytes(4, "little"), *parts])
 
 
 def unpack(content: bytes) -> list[OpenStep] | list[TensorInfo]:
@@ -239,9 +195,9 @@ def unpack(content: bytes) -> list[OpenStep] | list[TensorInfo]:
         if kind == _CATALOG:
             return [row for frame in scan(content).frames for row in decode_catalog(frame.payload)]
         if kind == _ROWS:
-            loss_id, rate_id = _ROW_IDS.unpack_from(content)
+            ids = _ROW_IDS.unpack_from(content)
             rows = (SteadyRow(*row) for row in _ROW.iter_unpack(content[_ROW_IDS.size :]))
-            return [row.opened(CapturedRecords(row.scalars(loss_id, rate_id))) for row in rows]
+            return [row.opened(CapturedRecords(), ids) for row in rows]
         if kind == _STEP:
             return [_step(content)]
     except (
@@ -253,60 +209,36 @@ def unpack(content: bytes) -> list[OpenStep] | list[TensorInfo]:
 
 def _step(content: bytes) -> OpenStep:
     end = 4 + int.from_bytes(content[:4], "little")
-    head = json.loads(content[4:end])
-    arrays = iter(_arrays(content[end:], head["arrays"]))
+    head, described = json.loads(content[4:end])
+    arrays = _arrays(content[end:], described)
     number, mode, mode_step, train_step, start_ns, end_ns = head["step"]
     for count in (number, mode_step, train_step, start_ns, end_ns):
         if type(count) is not int or not -1 <= count < 1 << 63:
             raise ValueError(f"{count!r} is neither the number of a step nor a time")
-    records = CapturedRecords(
-        scalars=[(_id(tensor_id), float(weight), float(value)) for tensor_id, weight, value in head["scalars"]],
-        statistics=[_captured(arrays, bool(sampled), binned) for sampled, binned in head["statistics"]],
-        reductions=[(_id(tensor_id), Reduction(kind), float(value)) for tensor_id, kind, value in head["reductions"]],
-        units=[(_id(tensor_id), UnitKind(kind), next(arrays)) for tensor_id, kind in head["units"]],
-        phases=[_phases(each) for each in head["phases"]],
-        pauses=[_pause(*each) for each in head["pauses"]],
-        loads=[_load(*each) for each in head["loads"]],
-    )
-    if head["facts"]:
-        for frame in scan(next(arrays).tobytes()).frames:
-            records.facts += [(fact.kind, fact.source, fact.data) for fact in decode_facts(frame.payload)]
     step = OpenStep(number, Mode(mode), mode_step, train_step, start_ns, updated=True, model=int(head["model"]))
-    step.end_ns, step.records = end_ns, records
+    step.end_ns = end_ns
+    for key, rows in head["rows"].items():
+        kind = ROW_KINDS[int(key)]
+        if kind.encoding is Encoding.JSON:
+            tables = [decode_rows(kind, frame.payload) for frame in scan(arrays[rows].tobytes()).frames]
+            step.records.rows[kind] = [row[1:] for table in tables for row in table.tolist()]
+        else:
+            read = _captured if kind.encoding is Encoding.STATISTICS else partial(_row, kind)
+            step.records.rows[kind] = [read(row, arrays) for row in rows]
     return step
 
 
-def _id(tensor_id: Any) -> int:
-    if type(tensor_id) is not int or not 0 <= tensor_id < 1 << 32:
-        raise ValueError(f"{tensor_id!r} is not the id of a tensor")
-    return tensor_id
-
-
-def _phases(spent_ns: Any) -> tuple[int, ...]:
-    if len(spent_ns) != len(StepPhase) or any(type(each) is not int or not 0 <= each < 1 << 63 for each in spent_ns):
-        raise ValueError(f"{spent_ns!r} are no times of phases")
-    return tuple(spent_ns)
-
-
-def _pause(pause: Any, spent_ns: Any) -> tuple[int, int]:
-    if type(pause) is not int or not 0 <= pause < 1 << 16 or type(spent_ns) is not int or not 0 <= spent_ns < 1 << 63:
-        raise ValueError(f"{pause!r}, {spent_ns!r} are no pause")
-    return pause, spent_ns
-
-
-def _load(loader: Any, loader_worker: Any, batches: Any, fetch_ns: Any, *spent_ns: Any) -> tuple[int, ...]:
-    found = (loader, loader_worker, batches, fetch_ns, *spent_ns)
-    least = (0, -1, 0, -1, 0, 0, 0)
-    most = (1 << 16, 1 << 63, 1 << 32, *[1 << 63] * 4)
-    whole = len(found) == len(least) and all(type(each) is int for each in found)
-    if not whole or not all(low <= each < high for low, each, high in zip(least, found, most, strict=True)):
-        raise ValueError(f"{found!r} are no batches of a data loader")
+def _row(kind: RowKind, row: Any, arrays: Sequence[NDArray[Any]]) -> Row:
+    found = tuple([arrays[value] if field.array else value for field, value in zip(kind.own, row, strict=True)])
+    if not all(map(holds, kind.own, found)):
+        raise ValueError(f"{found!r:.200} is no row of {kind.name}")
     return found
 
 
-def _captured(arrays: Iterator[NDArray[Any]], sampled: bool, binned: bool) -> Captured:
-    ids, values = next(arrays).tolist(), next(arrays)
-    return Captured(ids, values, sampled, Histograms(*(next(arrays) for _ in range(4))) if binned else None)
+def _captured(entry: Any, arrays: Sequence[NDArray[Any]]) -> Captured:
+    ids, values, sampled, histograms = entry
+    bins = None if histograms is None else Histograms(*(arrays[place] for place in histograms))
+    return Captured(arrays[ids].tolist(), arrays[values], bool(sampled), bins)
 
 
 def _arrays(content: bytes, described: Sequence[Any]) -> list[NDArray[Any]]:

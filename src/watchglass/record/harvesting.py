@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from watchglass.errors import DamagedDataError, InvalidValueError, RunExistsError
-from watchglass.record.flight_recorder import recovered_row, unpack
+from watchglass.record.flight_recorder import unpack
 from watchglass.record.open_steps import OpenStep
+from watchglass.record.steady_rows import recovered_row
 from watchglass.record.step_encoding import encode_steps
 from watchglass.record.unharvested import unharvested_claims
-from watchglass.records import FACTS, REDUCTIONS, ROW_KINDS, SCALARS, UNITS, Role, TensorInfo
+from watchglass.records import Encoding, Role, TensorInfo, of_steps
 from watchglass.store import (
     Claim,
     Frame,
@@ -33,7 +34,6 @@ from watchglass.store import (
     claims_of_worker,
     claims_of_workers,
     decode_catalog,
-    decode_facts,
     decode_header,
     decode_rows,
     decode_step_ends,
@@ -163,7 +163,7 @@ def _recover(store: Store, claim: Claim, label: dict[str, Any], by: str) -> int:
         written.read(store, attempt, worker, claim, min(max(step.start_ns, step.end_ns) for step in steps.values()))
         missing = [written.rest(step) for number, step in sorted(steps.items()) if number not in written.ended]
         if missing:
-            used = {tensor_id for step in missing for tensor_id, _, _ in step.records.scalars}
+            used = {tensor_id for tensor_id in left.ids if tensor_id}
             tensors += _named(left.ids, written.lacks(store, used - {row.tensor_id for row in tensors}))
             new = [row for row in tensors if written.catalog.get(row.tensor_id) != row]
             frames = encode_steps(missing, new, lambda raw: [])
@@ -212,8 +212,8 @@ def _named(ids: tuple[int, int], missing: set[int]) -> list[TensorInfo]:
 
 
 #: Kinds of rows for which the segments count and not the rings. A second copy of a fact would count twice, and of the
-#: others the ring of rows may hold fewer than the segments.
-_REPEATED = (SCALARS, REDUCTIONS, UNITS, FACTS)
+#: others the ring of rows may hold fewer than the segments. Frames of statistics may be cut off within a step.
+_REPEATED = {kind.number: kind for kind in of_steps() if kind.encoding is not Encoding.STATISTICS}
 
 
 @dataclass
@@ -228,7 +228,7 @@ class _Written:
     """
 
     ended: set[int] = field(default_factory=set)
-    parts: dict[int, set[int]] = field(default_factory=lambda: {kind.number: set() for kind in _REPEATED})
+    parts: dict[int, set[int]] = field(default_factory=lambda: {number: set() for number in _REPEATED})
     catalog: dict[int, TensorInfo] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
@@ -258,9 +258,9 @@ class _Written:
 
     def rest(self, step: OpenStep) -> OpenStep:
         """A step without the rows that were written already."""
-        for kind in _REPEATED:
-            if step.global_step in self.parts[kind.number]:
-                setattr(step.records, kind.name, [])
+        for number, kind in _REPEATED.items():
+            if step.global_step in self.parts[number]:
+                step.records.rows.pop(kind, None)
         return step
 
     def _add(self, frame: Frame) -> None:
@@ -271,10 +271,8 @@ class _Written:
                 # Newest segments come first.
                 for row in decode_catalog(frame.payload):
                     self.catalog.setdefault(row.tensor_id, row)
-            elif frame.kind == FrameKind.FACTS:
-                self.parts[frame.kind].update(fact.global_step for fact in decode_facts(frame.payload))
             elif frame.kind in self.parts:
-                rows = decode_rows(ROW_KINDS[frame.kind], frame.payload)
+                rows = decode_rows(_REPEATED[frame.kind], frame.payload)
                 self.parts[frame.kind].update(rows["global_step"].tolist())
         except DamagedDataError:
             return  # the reader reports it

@@ -1,8 +1,7 @@
-"""Merges the rows of one tensor at one step (calls of a module, micro-batches) into one row."""
+"""Makes one row of all that were recorded with one key at one step: calls of a module, micro-batches, pauses."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.record.open_steps import Captured, OpenStep
-from watchglass.records import REDUCTIONS, STATISTIC_FIELDS, UNITS, Origin, Reduction
+from watchglass.records import SIZES, STATISTIC_FIELDS, Encoding, Origin, Row, RowKind
 from watchglass.stats import Histograms, merge, merge_histograms
-from watchglass.store import StatisticsBatch, table_of
+from watchglass.store import RawTensor, StatisticsBatch
 
 _WIDTH = len(STATISTIC_FIELDS)
 
@@ -45,31 +44,67 @@ def joined(captured: Sequence[Captured]) -> list[Captured]:
     return found
 
 
-def statistics_of(steps: Iterable[OpenStep]) -> StatisticsBatch | None:
-    """Statistics of all steps, the rows of a step together and one per tensor; None where nothing was captured."""
-    entries = [(step.global_step, captured) for step in steps for captured in step.records.statistics]
-    if not entries:
-        return None
+def settled(kind: RowKind, recorded: Sequence[Any]) -> list[Any]:
+    """Rows as they were recorded, with all values; waits for those that come late, and omits rows of None."""
+    if kind.encoding is Encoding.STATISTICS:
+        return [Captured(e.ids, resolved(e.values), e.sampled, resolved(e.histograms)) for e in recorded]
+    last = kind.own[-1]
+    if kind.in_files:
+        return [RawTensor(each[0], resolved(each[1]), *each[2:]) for each in recorded]
+    if last.array:
+        dtype = bool if last.type == "bool" else None
+        return [(*row[:-1], np.asarray(resolved(row[-1]), dtype).ravel()) for row in recorded]
+    if last.type in SIZES:
+        return [row if type(row[-1]) is float else _with_number(row) for row in recorded]
+    rows = [row if type(row[-1]) is dict else (*row[:-1], resolved(row[-1])) for row in recorded]
+    return [row for row in rows if row[-1] is not None]
+
+
+def _with_number(row: Row) -> Row:
+    return row if type(row[-1]) is int else (*row[:-1], float(resolved(row[-1])))
+
+
+def rows_of(steps: Iterable[OpenStep]) -> dict[RowKind, list[Any]]:
+    """What was recorded of all steps by kind, each with its step in front; of one key in a step one row."""
+    found: dict[RowKind, list[Any]] = {}
+    for step in steps:
+        for kind, recorded in step.records.rows.items():
+            rows = settled(kind, recorded) if recorded else ()
+            if kind.encoding is Encoding.STATISTICS or kind.in_files:
+                found.setdefault(kind, []).extend([(step.global_step, each) for each in rows])
+            elif rows:
+                one_each = rows if kind.joined is None or len(rows) == 1 else _joined_rows(kind, rows)
+                found.setdefault(kind, []).extend([(step.global_step, *row) for row in one_each])
+    return found
+
+
+def _joined_rows(kind: RowKind, rows: Iterable[Row]) -> Iterable[Row]:
+    assert kind.joined is not None
+    assert kind.unique is not None
+    width, found = len(kind.unique), dict[Row, Row]()
+    for row in rows:
+        key = row[:width]
+        found[key] = kind.joined(found[key], row) if key in found else row
+    return found.values()
+
+
+def statistics_of(entries: Sequence[tuple[int, Captured]]) -> StatisticsBatch:
+    """Statistics of all steps, the rows of a step together and one per tensor."""
     sizes = [len(captured.ids) for _, captured in entries]
     total = sum(sizes)
     histograms = None
     if any(captured.histograms is not None for _, captured in entries):
-        histograms = Histograms.concatenate([_histograms(captured) for _, captured in entries])
+        histograms = Histograms.concatenate([c.histograms or Histograms.none(len(c.ids)) for _, c in entries])
     batch = StatisticsBatch(
         global_step=np.repeat(np.array([step for step, _ in entries], np.uint64), sizes),
         tensor_id=np.fromiter(chain.from_iterable(captured.ids for _, captured in entries), np.uint32, total),
         calls=np.ones(total, np.uint32),
-        values=np.concatenate([np.reshape(resolved(captured.values), (-1, _WIDTH)) for _, captured in entries]),
+        values=np.concatenate([np.reshape(captured.values, (-1, _WIDTH)) for _, captured in entries]),
         origin=np.full(total, Origin.PLANNED, np.uint8),
         sampled=np.repeat(np.array([captured.sampled for _, captured in entries], bool), sizes),
         histograms=histograms,
     )
     return _merged(batch)
-
-
-def _histograms(captured: Captured) -> Histograms:
-    found: Histograms | None = resolved(captured.histograms)
-    return found if found is not None else Histograms.none(len(captured.ids))
 
 
 def _merged(batch: StatisticsBatch) -> StatisticsBatch:
@@ -108,38 +143,3 @@ def _merged_histograms(
         pairs = [merge_histograms(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = pairs + parts[len(parts) & ~1 :]
     return parts[0]
-
-
-def reductions_of(steps: Iterable[OpenStep]) -> NDArray[Any]:
-    """Rows of reductions, one for each step, tensor and reduction.
-
-    Of several calls, products multiply and minima take the least; a median cannot be had from medians, so it is that
-    of the first call.
-    """
-    rows: dict[tuple[int, int, int], float] = {}
-    for step in steps:
-        for tensor_id, reduction, value in step.records.reductions:
-            key = (step.global_step, tensor_id, int(reduction))
-            number = float(resolved(value))
-            rows[key] = _combined(reduction, rows[key], number) if key in rows else number
-    return table_of(REDUCTIONS, [(*key, value) for key, value in rows.items()])
-
-
-def _combined(reduction: Reduction, first: float, second: float) -> float:
-    if math.isnan(first) or math.isnan(second):  # one of them had no finite element
-        return second if math.isnan(first) else first
-    if reduction is Reduction.PROD:
-        return first * second
-    return min(first, second) if reduction is Reduction.ABS_MIN else first
-
-
-def units_of(steps: Iterable[OpenStep]) -> NDArray[Any]:
-    """Rows of units of all steps, one for each step, tensor and kind."""
-    rows: dict[tuple[int, int, int], NDArray[np.bool_]] = {}
-    for step in steps:
-        for tensor_id, kind, value in step.records.units:
-            flags = np.asarray(resolved(value), bool).ravel()
-            key = (step.global_step, tensor_id, int(kind))
-            # A unit is inactive in a step only if it is so in every call of it.
-            rows[key] = rows[key] & flags if key in rows and rows[key].size == flags.size else flags
-    return table_of(UNITS, [(*key, flags) for key, flags in rows.items()])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from watchglass.records import Fact, GivenUp, Mode, Reduction, Role, UnitKind
-from watchglass.store import RawTensor, is_absent
+from watchglass.records import FACTS, GivenUp, Mode, Role, Row, RowKind
 
 
 class Readback(Protocol):
@@ -23,7 +23,7 @@ def no_rows_lost() -> dict[str, int]:
 
 
 class Captured(NamedTuple):
-    """Statistics of some tensors, read together.
+    """Statistics of some tensors, read together: what is recorded in place of rows of a kind with such an encoding.
 
     Attributes:
         ids: Tensor ids, n of them.
@@ -43,68 +43,51 @@ class CapturedRecords:
     """The captures of one step or one forward, in order.
 
     Attributes:
-        scalars: ``(tensor_id, weight, value)``; values of one tensor are averaged by weight. A value may be a
-            :class:`Readback` of one number.
-        statistics: What was read of tensors; rows of one tensor (micro-batches, calls) are merged in this order.
-        reductions: ``(tensor_id, reduction, value)``: exact numbers that were requested.
-        units: ``(tensor_id, kind, flags)`` with one boolean per unit, or a :class:`Readback` of them.
-        facts: ``(kind, source, data)``; data may be a :class:`Readback` of them, or of None for no fact after all.
-        raw: Tensors to be kept whole.
+        rows: By kind: the values of its own fields, the last of which may be a :class:`Readback` of it, or of None for
+            no row after all; :class:`Captured` for statistics, and the tensors themselves for a kind that is written
+            to files. Rows of a step with one key are joined as their kind declares.
         series: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
         if_evaluated: As ``series``, recorded if the step turns out to be an evaluation, which they do not show.
-        saved: As ``scalars``, by the script: they count instead of what is recorded of the same tensors.
-        phases: Nanoseconds by :class:`~watchglass.records.StepPhase`; several of a step are added up.
-        pauses: ``(pause, nanoseconds)``, each a part of the time of the phases.
-        loads: ``(loader, loader_worker, batches, fetch_ns, collate_ns, queued_ns, transfer_ns)``, see
-            :class:`~watchglass.records.LoaderBatches`; ``fetch_ns`` is -1 where it is unknown.
+        saved: Rows about tensors, by the script: they count instead of what is recorded of the same tensors.
     """
 
-    scalars: list[tuple[int, float, Any]] = field(default_factory=list)
-    statistics: list[Captured] = field(default_factory=list)
-    reductions: list[tuple[int, Reduction, float]] = field(default_factory=list)
-    units: list[tuple[int, UnitKind, Any]] = field(default_factory=list)
-    facts: list[tuple[str, str, Any]] = field(default_factory=list)
-    raw: list[RawTensor] = field(default_factory=list)
+    rows: defaultdict[RowKind, list[Any]] = field(default_factory=lambda: defaultdict(list))
     series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
     if_evaluated: list[tuple[str, Role, float, Any]] = field(default_factory=list)
-    saved: list[tuple[int, float, Any]] = field(default_factory=list)
-    phases: list[tuple[int, ...]] = field(default_factory=list)
-    pauses: list[tuple[int, int]] = field(default_factory=list)
-    loads: list[tuple[int, ...]] = field(default_factory=list)
+    saved: dict[RowKind, list[Row]] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> list[Any]:
+        """Rows of facts."""
+        return self.rows[FACTS]
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was captured."""
-        return not (
-            self.scalars or self.saved or self.facts or self.statistics or self.raw
-            or self.reductions or self.units or self.series or self.phases or self.pauses or self.loads
-        )  # fmt: skip
+        return not (self.saved or self.series or (self.rows and any(self.rows.values())))
 
     def take_saved(self) -> None:
         """Let the numbers that the script saved count instead of those that were recorded."""
-        if self.saved:
-            by_script = {row[0] for row in self.saved}
-            self.scalars = [row for row in self.scalars if row[0] not in by_script] + self.saved
-            self.saved = []
+        for kind, rows in self.saved.items():
+            by_script = {row[0] for row in rows}
+            self.rows[kind] = [row for row in self.rows[kind] if row[0] not in by_script] + rows
+        self.saved = {}
 
-    def forget_tensors(self) -> None:
-        """Leave out what was captured of tensors."""
-        self.statistics, self.reductions, self.units, self.raw = [], [], [], []
+    def give_up(self, most: GivenUp) -> Counter[GivenUp]:
+        """Leave out all rows that are given up first, up to this order; returns how many they were."""
+        lost: Counter[GivenUp] = Counter()
+        for kind in [kind for kind in self.rows if kind.given_up <= most]:
+            rows = self.rows.pop(kind)
+            lost[kind.given_up] += sum(len(each.ids) if isinstance(each, Captured) else 1 for each in rows)
+        return lost
 
     def absorb(self, other: CapturedRecords) -> None:
         """Append everything of another."""
-        self.scalars += other.scalars
-        self.saved += other.saved
-        self.facts += other.facts
+        for kind, rows in other.saved.items():
+            self.saved.setdefault(kind, []).extend(rows)
         self.series += other.series
-        self.phases += other.phases
-        self.pauses += other.pauses
-        self.loads += other.loads
-        if other.statistics or other.units or other.raw or other.reductions:
-            self.statistics += other.statistics
-            self.reductions += other.reductions
-            self.units += other.units
-            self.raw += other.raw
+        for kind, rows in other.rows.items():
+            self.rows[kind] += rows
 
 
 class Forward:
@@ -169,55 +152,6 @@ class Forward:
         return self.output is not None and self.model not in updated and self.output() is not None
 
 
-class SteadyRow(NamedTuple):
-    """A TRAIN step of which only these are known, as most steps of a run.
-
-    Attributes:
-        global_step: As in :class:`~watchglass.records.StepEnd`.
-        mode_step: Also its ``train_step``.
-        start_ns: Worker's monotonic clock when it began.
-        end_ns: The same when it ended.
-        loss: The loss, a float or a :class:`Readback` of one; :data:`~watchglass.store.ABSENT` where it is not known.
-        learning_rate: The one optimizer's learning rate; the same where it is not known, or the script updates.
-        weight: What the loss counts when it is averaged: samples.
-        data_ns: Time of a :class:`~watchglass.records.StepPhase`, and so on; all 0 where phases are not recorded.
-    """
-
-    global_step: int
-    mode_step: int
-    start_ns: int
-    end_ns: int
-    loss: Any
-    learning_rate: float
-    weight: float
-    data_ns: int = 0
-    prepare_ns: int = 0
-    copy_ns: int = 0
-    forward_ns: int = 0
-    backward_ns: int = 0
-    update_ns: int = 0
-    other_ns: int = 0
-
-    def scalars(self, loss_id: int, rate_id: int) -> list[tuple[int, float, Any]]:
-        """Loss and learning rate, as :class:`CapturedRecords` has them."""
-        loss = [] if type(self.loss) is float and is_absent(self.loss) else [(loss_id, self.weight, self.loss)]
-        rate = [] if is_absent(self.learning_rate) else [(rate_id, 1.0, self.learning_rate)]
-        return [*loss, *rate]
-
-    def opened(self, records: CapturedRecords) -> OpenStep:
-        """The same as a step with records."""
-        phases = (
-            self.data_ns, self.prepare_ns, self.copy_ns, self.forward_ns, self.backward_ns, self.update_ns,
-            self.other_ns,
-        )  # fmt: skip
-        if any(phases):
-            records.phases.append(phases)
-        return OpenStep(
-            self.global_step, Mode.TRAIN, self.mode_step, self.mode_step, self.start_ns,
-            updated=True, end_ns=self.end_ns, records=records,
-        )  # fmt: skip
-
-
 @dataclass(slots=True)
 class OpenStep:
     """A step with its records, from its first event until the recorder has written it.
@@ -267,7 +201,8 @@ class OpenStep:
     def is_plain(self) -> bool:
         """Whether nothing was captured at it but times."""
         records = self.records
-        return not (self.due or records.series or records.facts or records.scalars or records.saved)
+        others = any(rows and not kind.of_steps for kind, rows in records.rows.items())
+        return not (self.due or records.series or records.saved or others)
 
     def unpause(self) -> None:
         """Capture it again, if that was paused."""
@@ -279,9 +214,3 @@ class OpenStep:
         self.train_step += updates
         if self.mode is Mode.TRAIN:
             self.mode_step += updates
-
-    def facts(self) -> list[Fact]:
-        """The facts of this step as records."""
-        found = self.records.facts
-        rows = [(kind, source, data.resolve() if hasattr(data, "resolve") else data) for kind, source, data in found]
-        return [Fact(kind, self.global_step, source, data) for kind, source, data in rows if data is not None]

@@ -20,8 +20,9 @@ from watchglass.errors import ForkedError, StoreError, WatchglassError
 from watchglass.record.backlog import Backlog
 from watchglass.record.flight_recorder import FlightRecorder
 from watchglass.record.frame_writer import FrameWriter, Opening
-from watchglass.record.open_steps import OpenStep, SteadyRow
+from watchglass.record.open_steps import OpenStep
 from watchglass.record.recording_cost import ObservedCost, ThreadTime
+from watchglass.record.steady_rows import SteadyRow
 from watchglass.record.step_encoding import encode_ending
 from watchglass.record.step_queue import StepQueue
 from watchglass.records import Failure, TensorInfo

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from watchglass.record.open_steps import OpenStep, SteadyRow
+from watchglass.record.open_steps import OpenStep
+from watchglass.record.steady_rows import SteadyRow
 from watchglass.records import Mode
 
 #: Number of the last differences that count; fewer than the least give no result.

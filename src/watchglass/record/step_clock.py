@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from watchglass.record.open_steps import CapturedRecords, Forward, OpenStep
-from watchglass.records import Mode
+from watchglass.records import GivenUp, Mode
 
 #: Most forwards of a step that are captured before a backward has run through them, and most that may still be trained
 #: on. An episode of reinforcement learning has hundreds before its one backward.
@@ -165,7 +165,7 @@ class StepClock:
         step.helpers += tuple(other.model if other.is_plain else None for other in helped)
         for other in helped:
             if other.due:
-                other.records.forget_tensors()
+                other.records.give_up(GivenUp.STATISTICS)
             step.records.absorb(other.records)
         step.forwards.append(forward)
         self._called.add(model)
@@ -285,7 +285,7 @@ class StepClock:
                 self._awaiting.append(forward)
             elif trained and forward.model not in own and not forward.if_evaluated:
                 if forward.has_records:
-                    forward.records.forget_tensors()
+                    forward.records.give_up(GivenUp.STATISTICS)
                     step.records.absorb(forward.records)
             else:
                 self._evaluated(forward, before=step.mode_step)
@@ -403,6 +403,6 @@ class StepClock:
         records.series += forward.if_evaluated
         if not step.due:
             # Captured for the training step that it was taken for.
-            records.forget_tensors()
+            records.give_up(GivenUp.STATISTICS)
         step.end_ns = forward.start_ns
         self._emit(step)

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchglass.record.flight_recorder import FlightRecorder
-from watchglass.record.open_steps import CapturedRecords, OpenStep, SteadyRow, no_rows_lost
-from watchglass.record.step_encoding import STEADY_ROW_BYTES, bytes_of_records
-from watchglass.records import Fact, TensorInfo
+from watchglass.record.open_steps import CapturedRecords, OpenStep, no_rows_lost
+from watchglass.record.steady_rows import STEADY_ROW_BYTES, SteadyRow
+from watchglass.record.step_encoding import queued_bytes
+from watchglass.records import Fact, GivenUp, TensorInfo
 
 #: Shares of the queue's bound. Beyond them a step loses its raw tensors, then its statistics, its scalars and facts,
 #: and at last itself. The first is a share of all bytes. The others are shares of the bytes without raw tensors,
@@ -88,8 +89,8 @@ class StepQueue:
             return
         if self.waiting_bytes > _RAW_SHARE * self._queue_bytes:
             self._shorten(records, numbers_bytes / self._queue_bytes)
-        raw_bytes = sum(int(entry[1].nbytes) for entry in records.raw) if records.raw else 0
-        step.queued_bytes, step.queued_raw_bytes = bytes_of_records(records) - raw_bytes, raw_bytes
+        step.queued_bytes, raw_bytes = queued_bytes(records)
+        step.queued_raw_bytes = raw_bytes
         self._bytes_put += step.queued_bytes
         self._raw_bytes_put += raw_bytes
         self.peak_bytes = max(self.peak_bytes, self.waiting_bytes)
@@ -123,17 +124,10 @@ class StepQueue:
 
     def _shorten(self, records: CapturedRecords, share: float) -> None:
         """Drop the parts that a queue filled to this share cannot hold; the end of the step stays and completes it."""
-        dropped = self.dropped
-        dropped["raw"] += len(records.raw)
-        records.raw = []
-        if share > _STATISTICS_SHARE:
-            rows = sum(len(captured.ids) for captured in records.statistics)
-            dropped["statistics"] += rows + len(records.units) + len(records.reductions)
-            records.statistics, records.units, records.reductions = [], [], []
-        if share > _SCALARS_SHARE:
-            dropped["scalars"] += len(records.scalars)
-            dropped["facts"] += len(records.facts)
-            records.scalars, records.facts = [], []
+        numbers = GivenUp.STATISTICS if share > _STATISTICS_SHARE else GivenUp.RAW
+        most = GivenUp.FACTS if share > _SCALARS_SHARE else numbers
+        for sort, number in records.give_up(most).items():
+            self.dropped[sort.name.lower()] += number
 
     # -- for the recorder's thread --------------------------------------------------------------------------------
 

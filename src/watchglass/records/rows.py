@@ -1,15 +1,20 @@
 """The kinds of rows in a run, each declared once. A new kind is a declaration here and an entry of :data:`ROW_KINDS`.
 
-Encoding, the tables of a worker, ``run.sql``, export, compaction, the builder of test runs and the tables of
-docs/run-format.md follow from it. Rows keyed by step belong to a step of a worker and are written before its end. Rows
-keyed by time delay no step, and may come before all steps.
+The recorder, the flight recorder, encoding, the tables of a worker, views and needs of rules, ``run.sql``, export,
+compaction, the builder of test runs and the tables of docs/run-format.md follow from it. Rows keyed by step belong to a
+step of a worker and are written before its end. Rows keyed by time delay no step, and may come before all steps.
 """
 
 from __future__ import annotations
 
+import math
+from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
+from operator import add
+from typing import Any
 
 from watchglass.errors import InvalidValueError
 from watchglass.records.training import (
@@ -39,7 +44,10 @@ class RowKey(Enum):
 
 
 class GivenUp(IntEnum):
-    """The order in which rows are dropped if space runs out, lowest first. Dropped rows are counted by these names."""
+    """The order in which rows are dropped if space runs out, lowest first. Dropped rows are counted by these names.
+
+    Only captured steps have RAW and STATISTICS. The flight recorder keeps no RAW, and of a large step no STATISTICS.
+    """
 
     RAW = 0
     STATISTICS = 1
@@ -79,9 +87,15 @@ class Field:
     values: _Values | None = None
 
 
-@dataclass(frozen=True, eq=False)
+#: A row as it is recorded: the values of a kind's own fields.
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class RowKind:
     """A kind of rows.
+
+    Of rows that are recorded of a step, the last value may come late: it has a method ``resolve``, which waits for it.
 
     Attributes:
         name: Name of its table.
@@ -92,6 +106,13 @@ class RowKind:
             rows count.
         given_up: When its rows are dropped if space runs out, and the name under which they are counted.
         special: Its encoding, if it does not follow from the fields.
+        joined: One row of two that were recorded of a step, with equal fields of ``unique``, which come first; None if
+            they stay two.
+        of_run: Whether there are also rows of the run as a whole, with -1 for the step.
+        in_files: Whether tensors are recorded, which are written to a file; the rows say where.
+        shown_by: The method of a view that shows such rows to rules in another form than ``view.rows`` does, or "".
+        called: What it shows, in a reason of a rule that needs such rows; its name if "".
+        cure: The same: how to get such rows, or "".
 
     Raises:
         InvalidValueError: The encoding cannot hold the texts or JSON values of a field.
@@ -104,6 +125,12 @@ class RowKind:
     unique: tuple[str, ...] | None = None
     given_up: GivenUp = GivenUp.STATISTICS
     special: Encoding | None = None
+    joined: Callable[[Row, Row], Row] | None = None
+    of_run: bool = False
+    in_files: bool = False
+    shown_by: str = ""
+    called: str = ""
+    cure: str = ""
 
     def __post_init__(self) -> None:
         for field in self.own if self.encoding is not Encoding.JSON else ():
@@ -117,7 +144,7 @@ class RowKind:
     def fields(self) -> tuple[Field, ...]:
         """The key, then its own fields."""
         keys = {
-            RowKey.STEP: (Field("global_step", "u64", "the worker's step"),),
+            RowKey.STEP: (Field("global_step", "i64" if self.of_run else "u64", "the worker's step"),),
             RowKey.TIME: (Field("time_ns", "u64", "monotonic clock of the writer", "ns"),),
             RowKey.RUN: (),
         }  # fmt: skip
@@ -129,8 +156,57 @@ class RowKind:
         fixed = self.key is RowKey.STEP and all(field.type in SIZES and not field.array for field in self.own)
         return self.special or (Encoding.ROWS if fixed else Encoding.COLUMNS)
 
+    @cached_property
+    def of_tensors(self) -> bool:
+        """Whether its rows are about tensors."""
+        return any(field is _TENSOR for field in self.own)
+
+    @cached_property
+    def of_steps(self) -> bool:
+        """Whether its rows are about a step as a whole, such as its time: of several models its leader has them."""
+        return self.key is RowKey.STEP and not self.of_tensors and not self.shown_by
+
+    @cached_property
+    def shown(self) -> type[tuple[Any, ...]]:
+        """The named tuple of a row in tables and views: its own fields, with ``tensor`` in place of ``tensor_id``."""
+        return namedtuple(self.name, ["tensor" if field is _TENSOR else field.name for field in self.own])
+
+    def __repr__(self) -> str:
+        return f"RowKind({self.name!r}, {self.number})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ROW_KINDS.__getitem__, (self.number,)
+
 
 _TENSOR = Field("tensor_id", "u32", "see CATALOG")
+
+
+def _averaged(first: Row, second: Row) -> Row:
+    """Of a tensor, two weights and values: their mean by weight."""
+    (tensor_id, weight, value), (_, more, other) = first, second
+    total = weight + more
+    return tensor_id, total, (weight * value + more * other) / total if total else other
+
+
+def _combined(first: Row, second: Row) -> Row:
+    """Of two calls, products multiply and minima take the least. A median cannot be had from medians: the first."""
+    (tensor_id, which, value), other = first, second[-1]
+    if math.isnan(value) or math.isnan(other):  # one of them had no finite element
+        return second if math.isnan(value) else first
+    if which == Reduction.PROD:
+        return tensor_id, which, value * other
+    return (tensor_id, which, min(value, other)) if which == Reduction.ABS_MIN else first
+
+
+def _in_both(first: Row, second: Row) -> Row:
+    """A unit is inactive in a step only if it is so in every call of it."""
+    return (*second[:-1], first[-1] & second[-1]) if len(first[-1]) == len(second[-1]) else second
+
+
+def _added(keys: int) -> Callable[[Row, Row], Row]:
+    """Adds up all values behind the first ones."""
+    return lambda first, second: (*first[:keys], *map(add, first[keys:], second[keys:]))
+
 
 STEPS = RowKind(
     "steps", 7, (
@@ -155,7 +231,7 @@ SCALARS = RowKind(
     "scalars", 3, (
         _TENSOR, Field("weight", "f32", "batch size, 0 where unknown: means over an evaluation weigh with it"),
         Field("value", "f64", "the number"),
-    ), unique=("tensor_id",), given_up=GivenUp.SCALARS,
+    ), unique=("tensor_id",), given_up=GivenUp.SCALARS, joined=_averaged,
 )  # fmt: skip
 _STATISTICS = {
     "count": "elements", "nan": "of these, not a number", "posinf": "of these, +inf", "neginf": "of these, -inf",
@@ -170,14 +246,14 @@ STATISTICS = RowKind(
         Field("origin", "u8", "0 planned, 1 because of a finding: never shown to a rule", values=Origin),
         Field("sampled", "bool", "of a fixed sample of the elements"),
         *(Field(name, "u64" if name in COUNT_FIELDS else "f64", _STATISTICS[name]) for name in STATISTIC_FIELDS),
-    ), unique=("tensor_id", "origin"), special=Encoding.STATISTICS,
+    ), unique=("tensor_id", "origin"), special=Encoding.STATISTICS, shown_by="statistics",
 )  # fmt: skip
 REDUCTIONS = RowKind(
     "reductions", 10, (
         _TENSOR, Field("reduction", "u32", "median 1, product 2, median of absolutes 3, least absolute 4",
                        values=Reduction),
         Field("value", "f64", "of the finite elements; NaN where there is none"),
-    ), unique=("tensor_id", "reduction"),
+    ), unique=("tensor_id", "reduction"), joined=_combined,
 )  # fmt: skip
 UNITS = RowKind(
     "units", 5, (
@@ -187,17 +263,17 @@ UNITS = RowKind(
             "hundredth of a fair share", values=UnitKind,
         ),
         Field("flags", "bool", "one for each unit", array=True),
-    ), unique=("tensor_id", "kind"),
+    ), unique=("tensor_id", "kind"), joined=_in_both,
 )  # fmt: skip
 RAW = RowKind(
     "raw", 9, (_TENSOR, Field("file", "text", "path below the run"), Field("key", "text", "name within that file")),
-    unique=("tensor_id",), given_up=GivenUp.RAW, special=Encoding.JSON,
+    unique=("tensor_id",), given_up=GivenUp.RAW, special=Encoding.JSON, in_files=True,
 )  # fmt: skip
 FACTS = RowKind(
     "facts", 6, (
         Field("kind", "text", "what was observed"), Field("source", "text", "what observed it"),
         Field("data", "json", "an object"),
-    ), given_up=GivenUp.FACTS, special=Encoding.JSON,
+    ), given_up=GivenUp.FACTS, special=Encoding.JSON, of_run=True, shown_by="facts",
 )  # fmt: skip
 _PHASES = {
     StepPhase.DATA: "waits for a data loader",
@@ -210,14 +286,15 @@ _PHASES = {
 }
 PHASES = RowKind(
     "phases", 15, tuple(Field(f"{phase.name.lower()}_s", "f32", means, "s") for phase, means in _PHASES.items()),
-    unique=(), given_up=GivenUp.SCALARS,
+    unique=(), given_up=GivenUp.SCALARS, joined=_added(0), called="the phases of steps",
+    cure="; PyTorch scripts record them under watchglass run, or with watch(model, profiler=True)",
 )  # fmt: skip
 PAUSES = RowKind(
     "pauses", 19, (
         Field("pause", "u16", "garbage collection 1, torch.save 2, torch.profiler 3", values=Pause),
         Field("count", "u32", "how many of them took a millisecond or more"),
         Field("seconds", "f32", "their time, which is a part of that of the phases", "s"),
-    ), unique=("pause",), given_up=GivenUp.SCALARS,
+    ), unique=("pause",), given_up=GivenUp.SCALARS, joined=_added(1),
 )  # fmt: skip
 LOADER_WORKERS = RowKind(
     "loader_workers", 20, (
@@ -229,7 +306,7 @@ LOADER_WORKERS = RowKind(
         Field("collate_s", "f32", "collate_fn", "s"),
         Field("queued_s", "f32", "from then until the script had the batch", "s"),
         Field("transfer_s", "f32", "the part of it in which the script waited for the batch", "s"),
-    ), unique=("loader", "loader_worker"), given_up=GivenUp.SCALARS,
+    ), unique=("loader", "loader_worker"), given_up=GivenUp.SCALARS, joined=_added(2),
 )  # fmt: skip
 SAMPLES = RowKind(
     "samples", 13, (

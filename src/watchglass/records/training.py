@@ -260,29 +260,6 @@ class Loader(IntEnum):
     LOADER_MORE = 9
 
 
-@dataclass(frozen=True)
-class LoaderBatches:
-    """The sums of the times of some batches of a data loader that one process made, in seconds.
-
-    Attributes:
-        loader: Name of the loader, ``"loader"``, ``"loader_2"``; ``"loader_more"`` for all beyond the eighth.
-        loader_worker: The number of the loader's worker process; -1 for the process that trains.
-        batches: The number of batches, which the script has taken.
-        fetch_s: Time to get the samples from the data set; NaN where that is unknown.
-        collate_s: Time of ``collate_fn``.
-        queued_s: Time from then until the script had the batch.
-        transfer_s: The part of it in which the script waited for the batch.
-    """
-
-    loader: str
-    loader_worker: int
-    batches: int
-    fetch_s: float
-    collate_s: float
-    queued_s: float
-    transfer_s: float
-
-
 #: Names of the phases, in their order.
 PHASE_NAMES = tuple(phase.name.lower() for phase in StepPhase)
 

@@ -16,8 +16,10 @@ from watchglass.records import (
     ModuleKind,
     Role,
     RowKey,
+    RowKind,
     TensorInfo,
     UnitKind,
+    of_steps,
 )
 from watchglass.tables import Selection
 
@@ -89,7 +91,8 @@ class Needs:
             an evaluator the rule does not apply and is never called.
         raw: Whole tensors are needed, which :meth:`StepView.value` reads. They are recorded at captured steps and cost
             their size on the disk each time: ask for a role, or for names, that are small.
-        phases: The phases of steps are needed, see :attr:`StepView.phases`.
+        rows: Kinds of rows that are needed, which :meth:`StepView.rows` reads, such as
+            :data:`~watchglass.records.PHASES`; of those about tensors, rows of the tensors that the need selects.
         metrics: Names of system metrics, of which one is enough. This must be a separate ``Needs``, of a rule whose
             :attr:`Rule.streams` have ``samples``. On a machine that has none of them the rule is not applicable.
         optional: The rule also works without it, with fewer findings.
@@ -111,7 +114,7 @@ class Needs:
     collection: str | None = parameter(None)
     observations: tuple[str, ...] = parameter((), choices=_OBSERVATIONS)
     raw: bool = parameter(False)
-    phases: bool = parameter(False)
+    rows: tuple[RowKind, ...] = ()
     metrics: tuple[str, ...] = parameter(())
     optional: bool = parameter(False)
     why: str = parameter("")
@@ -119,7 +122,13 @@ class Needs:
     def __post_init__(self) -> None:
         validate(self)
         Selection(regex=self.name_regex)  # refuses what does not compile
-        if self.metrics and (self.of_tensors or self.facts or self.scalars or self.observations or self.phases):
+        given: Any = self.rows  # a rule is user's code
+        if not isinstance(given, tuple) or not all(kind in ROW_KINDS.values() and kind in of_steps() for kind in given):
+            raise InvalidValueError(
+                "rows of Needs must be a tuple of kinds of rows by step, such as watchglass.records.PHASES, but got "
+                f"{given!r:.200}"
+            )
+        if self.metrics and (self.of_tensors or self.facts or self.scalars or self.observations or self.rows):
             raise InvalidValueError(
                 f"metrics of Needs must stand alone, because steps have none, but got {self!r:.200}; "
                 "declare a second Needs for the rest"
@@ -161,8 +170,7 @@ class Needs:
             parts.append(f"the state of workers ({' or '.join(self.observations)})")
         if self.facts:
             parts.append(f"the fact {' or '.join(self.facts)}")
-        if self.phases:
-            parts.append("the phases of steps")
+        parts += [kind.called or kind.name for kind in self.rows]
         if self.metrics:
             parts.append(f"samples of {' or '.join(self.metrics)}")
         return " and ".join(parts) + modes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import CompactedError, StepNotRecordedError, UnknownNameError
-from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo, UnitKind, count
+from watchglass.records import RAW, SCALARS, UNITS, Fact, Mode, Role, RowKind, StepEnd, TensorInfo, UnitKind, count
 from watchglass.run.markup import page
 from watchglass.run.numbering.steps import StepPlace
 from watchglass.stats import Histograms
@@ -21,12 +21,12 @@ from watchglass.tables import (
     Catalog,
     Histogram,
     LazyHistograms,
-    RawPlace,
     Selection,
     Statistics,
     StatisticsRows,
     WorkerTables,
     as_array,
+    exact_of,
     stored_tensor,
 )
 
@@ -59,8 +59,7 @@ class RecordedStep:
     _store: Store
     _catalog: Catalog
     _rows: Statistics
-    _raw: Mapping[int, RawPlace]
-    _units: tuple[tuple[int, UnitKind, NDArray[np.bool_]], ...]
+    _found: Mapping[RowKind, Sequence[Any]]
 
     @classmethod
     def of(
@@ -83,19 +82,18 @@ class RecordedStep:
         rows = rows.take(catalog.mask(rows.ids))
         if rows.histograms is not None:
             rows = rows._replace(histograms=LazyHistograms(partial(_histograms, rows.ids, rows.histograms, again)))
-        named = [(catalog.get(tensor_id), value) for tensor_id, value, _ in tables.scalars(number)]
+        found = tables.step_rows(number, catalog)
         return cls(
             worker, place.attempt, end.mode, end.mode_step, end.global_step, end.train_step,
-            (end.end_ns - end.start_ns) / 1e9, {info.name: value for info, value in named if info is not None},
-            tuple(tables.facts(number)), store, catalog, Statistics(catalog, *rows, tables.reductions(number)),
-            tables.raw(number), tuple(tables.units(number)),
+            (end.end_ns - end.start_ns) / 1e9, {row.tensor.name: row.value for row in found.get(SCALARS, ())},
+            tuple(tables.facts(number)), store, catalog, Statistics(catalog, *rows, exact_of(found)), found,
         )  # fmt: skip
 
     def __repr__(self) -> str:
         parts = [
             count(len(self.scalars), "scalar"),
             f"{count(len(self._rows), 'tensor')} captured",
-            f"{len(self._raw)} whole",
+            f"{len(self._found.get(RAW, ()))} whole",
         ]
         return f"RecordedStep({self.mode.name} step {self.step} of {self.worker}: {', '.join(parts)})"
 
@@ -108,9 +106,9 @@ class RecordedStep:
     @cached_property
     def names(self) -> list[str]:
         """Names of everything recorded here: scalars, tensors with statistics, whole tensors; in order of ids."""
-        ids = {*self._rows.ids.tolist(), *self._raw, *(row[0] for row in self._units)}
-        ids.update(tensor_id for tensor_id, _ in self._rows.exact)
-        names = {info.name for i in sorted(ids) if (info := self._catalog.get(i)) is not None} | self.scalars.keys()
+        names = {info.name for i in self._rows.ids.tolist() if (info := self._catalog.get(i)) is not None}
+        for kind, rows in self._found.items():
+            names.update(row.tensor.name for row in rows if kind.of_tensors)
         return [name for name in self._catalog.names if name in names]
 
     def statistics(
@@ -137,7 +135,7 @@ class RecordedStep:
         if name in self.scalars:
             return self.scalars[name]
         info = self._info(name)
-        place = self._raw.get(info.tensor_id)
+        place = next((row for row in self._found.get(RAW, ()) if row.tensor.name == info.name), None)
         if place is None:
             raise StepNotRecordedError(f"no value of {name} was recorded at {self._here}; statistics() has its numbers")
         stored = stored_tensor(self._store, place, name, self._here)
@@ -172,8 +170,7 @@ class RecordedStep:
 
     def units(self, kind: UnitKind = UnitKind.INACTIVE) -> dict[str, NDArray[np.bool_]]:
         """The bitmaps of a kind recorded here: tensor name -> one boolean per unit."""
-        known = ((self._catalog.get(row[0]), row[1], row[2]) for row in self._units)
-        return {info.name: bits for info, found, bits in known if info is not None and found is kind}
+        return {row.tensor.name: row.flags for row in self._found.get(UNITS, ()) if row.kind is kind}
 
     @property
     def _here(self) -> str:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, Mode, TensorInfo
+from watchglass.records import COUNT_FIELDS, REDUCTIONS, STATISTIC_FIELDS, Mode, TensorInfo
 from watchglass.run.merged import PLACEMENTS, Merger
 from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.worker import Worker
 from watchglass.stats import Histograms, column, edges, stored_fields
 from watchglass.store import Charges, StatisticsBatch
-from watchglass.tables import EXACT, Selection, check_reduction
+from watchglass.tables import EXACT, Selection, check_reduction, exact_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -270,7 +270,8 @@ def _exact(tables: Any, batch: StatisticsBatch, fields: Sequence[str]) -> dict[s
     wanted = [name for name in fields if name in EXACT]
     found = {name: np.full(len(batch), np.nan) for name in wanted}
     if wanted:
-        by_step = {step: tables.reductions(step) for step in np.unique(batch.global_step).tolist()}
+        steps = np.unique(batch.global_step).tolist()
+        by_step = {step: exact_of({REDUCTIONS: tables.rows(REDUCTIONS, step)}) for step in steps}
         for row, (step, tensor_id) in enumerate(zip(batch.global_step.tolist(), batch.tensor_id.tolist(), strict=True)):
             for name in wanted:
                 found[name][row] = by_step[step].get((tensor_id, EXACT[name][0]), np.nan)

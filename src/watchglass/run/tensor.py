@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import InvalidValueError, MissingExtraError, StepNotRecordedError
-from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
+from watchglass.records import RAW, REDUCTIONS, SCALARS, STATISTIC_FIELDS, Mode, RowKind, TensorInfo
 from watchglass.run.markup import page
 from watchglass.run.waiting import locate, reading_again
 from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles, stored_fields
@@ -196,7 +196,7 @@ class Tensor:
             place = numbers.place(step)
             tables = source.attempts[place.attempt]
             info = tables.catalog.by_name(self.name)
-            if info is not None and info.tensor_id in tables.raw(place.global_step):
+            if info is not None and _of(tables, RAW, place.global_step, info):
                 try:
                     found[step] = self.value(step, mode, worker, as_float32=as_float32)
                 except StepNotRecordedError:
@@ -221,16 +221,15 @@ class Tensor:
         tables, number, info = self._recorded(step, mode, worker)
         if name in EXACT:
             which, finish = EXACT[name]
-            found = tables.reductions(number).get((info.tensor_id, which))
-            if found is not None:
-                return float(finish(np.asarray(found)))
+            for row in _of(tables, REDUCTIONS, number, info):
+                if row.reduction is which:
+                    return float(finish(np.asarray(row.value)))
         else:
             rows = tables.statistics.at(number)
             chosen = np.flatnonzero(rows.ids == info.tensor_id)
             if len(chosen):
                 return float(column(rows.values[chosen[0]], name))
-        place = tables.raw(number).get(info.tensor_id)
-        if place is not None:
+        for place in _of(tables, RAW, number, info):
             return _reduced(as_numbers(stored_tensor(self.run.store, place, self.name, f"step {step}")), name)
         what = f"{name} of {self.name} was" if name in EXACT else f"statistics of {self.name} were"
         cure = f"; to record it set reductions={name!r} in a collection" if name in EXACT else ""
@@ -325,12 +324,10 @@ class Tensor:
 
     def _value(self, step: int, mode: Mode, worker: str | None) -> float | StoredTensor:
         tables, number, info = self._recorded(step, Mode.of(mode), worker)
-        place = tables.raw(number).get(info.tensor_id)
-        if place is not None:
+        for place in _of(tables, RAW, number, info):
             return stored_tensor(self.run.store, place, self.name, f"{mode.name} step {step}")
-        for row_id, value, _ in tables.scalars(number):
-            if row_id == info.tensor_id:
-                return value
+        for row in _of(tables, SCALARS, number, info):
+            return float(row.value)
         raise StepNotRecordedError(
             f"no value of {self.name} was recorded at {mode.name} step {step}; to keep whole tensors save it in a "
             f"collection, and for its statistics use reduction(); {self._where(mode, worker)}"
@@ -346,6 +343,11 @@ class Tensor:
             return f"nothing of it was recorded at {mode.name} steps"
         shown = ", ".join(map(str, steps[:8])) + (f" and {len(steps) - 8} more" if len(steps) > 8 else "")
         return f"it was recorded at {shown}"
+
+
+def _of(tables: WorkerTables, kind: RowKind, global_step: int, info: TensorInfo) -> list[Any]:
+    """Rows of a kind at a step of an attempt that are about a tensor."""
+    return [row for row in tables.rows(kind, global_step) if row.tensor.tensor_id == info.tensor_id]
 
 
 def _reduced(array: NDArray[Any], name: str) -> float:

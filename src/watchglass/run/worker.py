@@ -278,8 +278,7 @@ class Worker:
         found = _Entered(stop, read, deepcopy(known.trackers), stretches)
         for end, place in self._records(self.columns[known.rows : stop]):
             tables, key = self.attempts[place.attempt], end.model if by_model else 0
-            rows = ((tables.catalog.get(row[0]), *row[1:]) for row in tables.scalars(place.global_step))
-            scalars = [(info, value, weight) for info, value, weight in rows if info is not None]
+            scalars = tables.rows(SCALARS, place.global_step)
             tracker = found.trackers.setdefault(key, StretchTracker())
             stretches.setdefault(key, []).extend(tracker.enter(end, scalars))
         return found

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
         decode_header as decode_header,
         decode_lifecycle as decode_lifecycle,
         decode_observation as decode_observation,
-        decode_raw_index as decode_raw_index,
         decode_record as decode_record,
         decode_status as decode_status,
         decode_step_ends as decode_step_ends,
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
         encode_facts as encode_facts,
         encode_header as encode_header,
         encode_lifecycle as encode_lifecycle,
-        encode_raw_index as encode_raw_index,
         encode_record as encode_record,
         encode_step_ends as encode_step_ends,
         step_ends as step_ends,
@@ -76,6 +74,7 @@ if TYPE_CHECKING:
         decode_rows as decode_rows,
         dtype_of as dtype_of,
         encode_rows as encode_rows,
+        holds as holds,
         rows_bytes as rows_bytes,
         table_of as table_of,
     )

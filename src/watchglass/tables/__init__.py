@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Readable as Readable,
         Statistics as Statistics,
         check_reduction as check_reduction,
+        exact_of as exact_of,
     )
     from watchglass.tables.step_view import StepRecords as StepRecords, StepView as StepView
     from watchglass.tables.stored_statistics import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
         last_index_of_each as last_index_of_each,
     )
     from watchglass.tables.streams import StreamPart as StreamPart, Streams as Streams
-    from watchglass.tables.worker_tables import RawPlace as RawPlace, WorkerTables as WorkerTables
+    from watchglass.tables.worker_tables import WorkerTables as WorkerTables
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__)

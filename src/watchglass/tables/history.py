@@ -141,7 +141,7 @@ class _OpenStretch:
             self.pieces.append(_Piece())
         piece = self.pieces[-1]
         piece.joined |= several
-        for info, value, weight in scalars:
+        for info, weight, value in scalars:
             # A weight of zero means that the batch size is not known; then every step counts alike.
             counted = weight if weight > 0 else 1.0
             if info.name.rpartition("/")[2] == SEEN_ROWS:

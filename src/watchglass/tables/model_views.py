@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
-from watchglass.records import MOST_MODELS, Fact, Mode, Role, StepEnd, TensorInfo, model_name
+from watchglass.records import MOST_MODELS, Fact, Mode, Role, RowKind, StepEnd, TensorInfo, model_name
 from watchglass.tables.catalog import Catalog
 from watchglass.tables.history import History
 from watchglass.tables.step_view import StepRecords, StepView
@@ -78,7 +80,7 @@ class ModelViews:
 
     def _of_several(self, records: StepRecords, covers: int) -> list[StepView]:
         end = records.end
-        losses = {info.model for info, _, _ in records.scalars if info.role is Role.LOSS and info.model is not None}
+        losses = {info.model for info, *_ in records.scalars if info.role is Role.LOSS and info.model is not None}
         room = MOST_MODELS - len(self._histories)
         models = [end.model, *sorted(losses - {end.model})]
         models = [model for model in models if model in self._histories or (room := room - 1) >= 0]
@@ -115,7 +117,7 @@ class ModelViews:
         history = self._history(model)
         begins = next((fact.data.get("begins_with") for fact in records.facts if fact.kind == "stage"), None)
         if begins is not None and model in self._newest:
-            loss = next((value for info, value, _ in records.scalars if info.name == "loss"), None)
+            loss = next((value for info, _, value in records.scalars if info.name == "loss"), None)
             after = history.next_stage(loss)
             # Another part of the same data is no other data.
             if begins != "data" or after.task != history.task:
@@ -139,17 +141,15 @@ def _part(records: StepRecords, model: int, known: frozenset[int]) -> StepRecord
     leads = model == records.end.model
     shown = frozenset(records.catalog.models - known if leads else ()) | {model}
     catalog = records.catalog.answers.get(("of", shown, model), lambda: _catalog(records.catalog, model, shown))
-    scalars = [(catalog.get(info.tensor_id), value, weight) for info, value, weight in records.scalars]
-    part = replace(
-        records,
-        catalog=catalog,
-        scalars=[(info, value, weight) for info, value, weight in scalars if info is not None],
-        units=[row for row in records.units if row[0].tensor_id in catalog],
-        facts=[fact for fact in records.facts if _is_about(fact, model, catalog, records.catalog)],
-        phases=records.phases if leads else None,  # the time of a step counts once
-        pauses=records.pauses if leads else {},
-        loader_batches=records.loader_batches if leads else (),
-    )
+    rows: dict[RowKind, Sequence[Any]] = {}
+    for kind, found in records.rows.items():
+        if kind.of_tensors:
+            own = [(catalog.get(row.tensor.tensor_id), row) for row in found]
+            rows[kind] = [row._replace(tensor=info) for info, row in own if info is not None]
+        elif leads:  # what is about the whole step, such as its time, counts once
+            rows[kind] = found
+    facts = [fact for fact in records.facts if _is_about(fact, model, catalog, records.catalog)]
+    part = replace(records, catalog=catalog, rows=rows, facts=facts)
     keep = catalog.mask(records.statistics.ids)
     return part if keep.all() else replace(part, statistics=records.statistics.take(keep))
 

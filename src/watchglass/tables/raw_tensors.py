@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from watchglass.errors import InvalidValueError, MissingExtraError, MissingFileError, StepNotRecordedError, StoreError
 from watchglass.records import TensorInfo
 from watchglass.store import Store, StoredTensor, as_numbers, load_tensor
-from watchglass.tables.worker_tables import RawPlace
 
 #: Bytes of whole tensors that one rule may read at one step.
 MOST_RAW_BYTES = 64 << 20
@@ -24,12 +23,12 @@ class RawTensors:
         refused: Whether the store refused a tensor since the engine cleared this flag.
     """
 
-    def __init__(self, store: Store, places: Mapping[int, RawPlace], where: str) -> None:
+    def __init__(self, store: Store, places: Mapping[int, Any], where: str) -> None:
         """Reads nothing.
 
         Args:
             store: The run's store.
-            places: Where the tensors are, by tensor id.
+            places: Rows that say where the tensors are, by tensor id.
             where: The step, for messages.
         """
         self._store, self._places, self._where = store, places, where
@@ -65,14 +64,12 @@ class RawTensors:
         return as_numbers(found)
 
 
-def stored_tensor(
-    store: Store, place: RawPlace, name: str, where: str, *, most_bytes: int | None = None
-) -> StoredTensor:
+def stored_tensor(store: Store, place: Any, name: str, where: str, *, most_bytes: int | None = None) -> StoredTensor:
     """A tensor in the index of raw tensors.
 
     Args:
         store: The run.
-        place: Where it is.
+        place: The row of :data:`~watchglass.records.RAW` that says where it is.
         name: The tensor, for the message.
         where: The step, for the message.
         most_bytes: The most bytes that it may have; None for any number.

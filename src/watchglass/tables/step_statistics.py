@@ -10,7 +10,15 @@ import numpy.typing as npt
 
 from watchglass.config import EXACT_REDUCTIONS
 from watchglass.errors import InvalidValueError
-from watchglass.records import DERIVED_FIELDS, STATISTIC_FIELDS, Reduction, TensorInfo, count
+from watchglass.records import (
+    DERIVED_FIELDS,
+    REDUCTIONS as REDUCTION_ROWS,
+    STATISTIC_FIELDS,
+    Reduction,
+    RowKind,
+    TensorInfo,
+    count,
+)
 from watchglass.stats import Histograms, derived, quantiles, stored_fields
 from watchglass.tables.catalog import Catalog
 from watchglass.tables.histograms import LazyHistograms
@@ -31,6 +39,11 @@ def check_reduction(name: str) -> None:
     """Raise :class:`InvalidValueError` unless there is such a reduction."""
     if name not in REDUCTIONS:
         raise InvalidValueError(f"a reduction must be one of {', '.join(REDUCTIONS)} but got {name!r}")
+
+
+def exact_of(rows: Mapping[RowKind, Sequence[Any]]) -> dict[tuple[int, Reduction], float]:
+    """The exact reductions among the rows of a step, by tensor id and reduction."""
+    return {(row.tensor.tensor_id, row.reduction): row.value for row in rows.get(REDUCTION_ROWS, ())}
 
 
 class Readable:

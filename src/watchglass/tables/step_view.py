@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from watchglass.errors import InvalidValueError
 from watchglass.records import (
-    PHASE_NAMES,
+    SCALARS,
     Fact,
-    LoaderBatches,
+    GivenUp,
     Mode,
     ModuleKind,
     Observation,
-    Pause,
-    Reduction,
     Role,
+    RowKey,
+    RowKind,
     StepEnd,
-    TensorInfo,
-    UnitKind,
     count,
     model_name,
     series_name,
@@ -32,7 +31,7 @@ from watchglass.tables.catalog import Catalog
 from watchglass.tables.history import BaselineKey, History, Stretch
 from watchglass.tables.raw_tensors import RawTensors
 from watchglass.tables.selection import Selection
-from watchglass.tables.step_statistics import Readable, Statistics
+from watchglass.tables.step_statistics import Readable, Statistics, exact_of
 from watchglass.tables.stored_statistics import StatisticsRows
 
 if TYPE_CHECKING:
@@ -46,31 +45,26 @@ class StepRecords:
     Attributes:
         end: The step.
         catalog: The catalog as it was when the step ended.
-        scalars: ``(what, value, weight)``; the weight is the batch size, 0 where unknown.
+        rows: Rows by kind as :attr:`~watchglass.records.RowKind.shown`, of kinds that no method of a view shows in
+            another form. Those that are about no tensor are left out where another model leads the step.
         statistics: The rows of planned captures, with the columns of ``readable.fields``.
-        units: ``(what, kind, bits)`` with one boolean per unit.
         facts: Facts of this step, and facts of the run that were recorded since the step before.
-        reductions: Exact reductions by tensor id and reduction.
         raw: The tensors that were recorded whole; None for none.
         readable: Which columns there are, and which of them a rule may read.
-        phases: Seconds of each phase, in the order of :class:`~watchglass.records.StepPhase`; None where they were not
-            recorded, or are shown with another model.
-        pauses: Seconds of each kind of pause in it; those of phases that are shown with another model are left out.
-        loader_batches: Times of batches of data loaders, by loader and process; with the phases, too.
     """
 
     end: StepEnd
     catalog: Catalog
-    scalars: Sequence[tuple[TensorInfo, float, float]] = ()
+    rows: Mapping[RowKind, Sequence[Any]] = field(default_factory=dict)
     statistics: StatisticsRows = field(default_factory=StatisticsRows.none)
-    units: Sequence[tuple[TensorInfo, UnitKind, npt.NDArray[np.bool_]]] = ()
     facts: Sequence[Fact] = ()
-    reductions: Mapping[tuple[int, Reduction], float] = field(default_factory=dict)
     raw: RawTensors | None = None
     readable: Readable = field(default_factory=Readable)
-    phases: tuple[float, ...] | None = None
-    pauses: Mapping[Pause, float] = field(default_factory=dict)
-    loader_batches: tuple[LoaderBatches, ...] = ()
+
+    @property
+    def scalars(self) -> Sequence[Any]:
+        """Its rows of :data:`~watchglass.records.SCALARS`."""
+        return self.rows.get(SCALARS, ())
 
 
 @dataclass(frozen=True)
@@ -133,7 +127,7 @@ class StepView:
         if previous is not None:
             previous._settle()
         stretches = history.stretches.enter(records.end, records.scalars)
-        for info, value, _ in records.scalars:
+        for info, _, value in records.scalars:
             history.add_scalar(records.end, info.name, value)
         history.add_facts(records.facts)
         return cls(run_id, attempt, worker, records, history, stretches, model=model, covers=covers)
@@ -237,11 +231,11 @@ class StepView:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether it has nothing but scalars and times: no tensor, unit, fact, end of an evaluation or observation."""
+        """Whether it has nothing but scalars and times: no capture, fact, end of an evaluation or observation."""
         records = self.records
         return not (
-            len(records.statistics.ids) or records.facts or records.units or records.reductions or records.raw
-            or self.stretches or self.observed or self.streams or self.others
+            len(records.statistics.ids) or records.facts or self.stretches or self.observed or self.streams
+            or self.others or any(kind.given_up <= GivenUp.STATISTICS for kind in records.rows)
         )  # fmt: skip
 
     @property
@@ -251,14 +245,14 @@ class StepView:
 
     def scalar(self, name: str) -> float | None:
         """The value of a scalar at this step, or None when it was not recorded. May be NaN or infinite."""
-        for info, value, _ in self.records.scalars:
+        for info, _, value in self.records.scalars:
             if info.name == name:
-                return value
+                return float(value)
         return None
 
     def scalars(self, role: Role | None = None) -> dict[str, float]:
         """All scalars of this step by name; only those of a role if given."""
-        return {info.name: value for info, value, _ in self.records.scalars if role is None or info.role is role}
+        return {info.name: value for info, _, value in self.records.scalars if role is None or info.role is role}
 
     def recorded_name(self, name: str) -> str:
         """The name in the run of a series of this view: ``"model_2/loss"`` for ``"loss"`` of the second model."""
@@ -302,7 +296,7 @@ class StepView:
     ) -> Statistics:  # fmt: skip
         records = self.records
         if role is None and not module_kinds and name_regex is None and collection is None and not min_dims:
-            return Statistics(self.catalog, *records.statistics, records.reductions, records.readable)
+            return Statistics(self.catalog, *records.statistics, exact_of(records.rows), records.readable)
         return self.statistics().select(
             Selection(role, regex=name_regex, collection=collection, module_kinds=module_kinds, min_dims=min_dims)
         )
@@ -332,40 +326,36 @@ class StepView:
         known = [info for tensor_id in ids if (info := self.catalog.get(tensor_id)) is not None]
         return [info.name for info in known if role is None or info.role is role]
 
-    def units(self, kind: UnitKind = UnitKind.INACTIVE) -> list[tuple[TensorInfo, npt.NDArray[np.bool_]]]:
-        """The bitmaps of a kind recorded at this step: per tensor one boolean per unit."""
-        return [(info, bits) for info, found, bits in self.records.units if int(found) == int(kind)]
+    def rows(self, kind: RowKind, /, **having: Any) -> Sequence[Any]:
+        """The rows of a kind at this step, such as :data:`~watchglass.records.PHASES`; empty where it has none.
+
+        Rows that are about a tensor are those of the tensors of this view. Others are about the whole step, and shown
+        with the model that leads it.
+
+        Args:
+            kind: The kind.
+            **having: Only rows with these values, by name of the field.
+
+        Returns:
+            Named tuples of the kind's own fields, with the :class:`TensorInfo` as ``tensor`` in place of ``tensor_id``.
+
+        Raises:
+            InvalidValueError: Rows of this kind belong to no step, or views show them in another form.
+        """
+        if kind.shown_by or kind.key is not RowKey.STEP:
+            how = f"{kind.shown_by}()" if kind.shown_by else "streams"
+            raise InvalidValueError(f"rows() needs a kind that views show as rows but got {kind}; see view.{how}")
+        rows = self.records.rows.get(kind, ())
+        return (
+            [row for row in rows if all(getattr(row, name) == value for name, value in having.items())]
+            if having
+            else rows
+        )
 
     def facts(self, kind: str | None = None) -> list[Fact]:
         """Facts of this step; facts of the run come with the first step after them."""
         facts = self.records.facts
         return [fact for fact in facts if kind is None or fact.kind == kind] if facts else []
-
-    @property
-    def phases(self) -> Mapping[str, float] | None:
-        """Seconds of each phase of this step by name: ``data``, ``prepare``, ``forward``, ``backward`` and so on.
-
-        Together they are the time since the end of the worker's step before, by the clock of the host. None where they
-        were not recorded, and where another model leads the step.
-        """
-        seconds = self.records.phases
-        return None if seconds is None else dict(zip(PHASE_NAMES, seconds, strict=True))
-
-    @property
-    def pauses(self) -> Mapping[Pause, float]:
-        """Seconds of this step in which the training thread collected garbage or was in ``torch.save``, by kind.
-
-        They are a part of the time of the phases. Recorded with these, of pauses of a millisecond or more.
-        """
-        return self.records.pauses
-
-    @property
-    def loader_batches(self) -> tuple[LoaderBatches, ...]:
-        """Times of the batches of data loaders that the script took since the last step that has some.
-
-        By loader and process that made them. Recorded with the phases.
-        """
-        return self.records.loader_batches
 
     def observations(self, kind: str | None = None) -> list[Observation]:
         """Observations of the evaluator since the step before: ``"worker_lost"``, ``"worker_returned"``."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
+from functools import lru_cache, partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,24 +14,15 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError
 from watchglass.records import (
     FACTS,
-    LOADER_WORKERS,
-    PAUSES,
-    PHASES,
-    RAW,
     REDUCTIONS,
     ROW_KINDS,
     SCALARS,
     STEPS,
     TENSORS,
-    UNITS,
     Fact,
-    Loader,
-    LoaderBatches,
-    Pause,
     Reduction,
     RowKey,
     RowKind,
-    UnitKind,
     count,
     of_steps,
 )
@@ -43,12 +36,10 @@ from watchglass.store import (
     decode_facts,
     decode_header,
     decode_lifecycle,
-    decode_raw_index,
     decode_rows,
     decode_step_rows,
     dtype_of,
     rows_bytes,
-    table_of,
 )
 from watchglass.tables.catalog import Catalog
 from watchglass.tables.payloads import KEPT_BYTES, Payloads
@@ -60,23 +51,24 @@ from watchglass.tables.stored_statistics import StoredStatistics, last_index_of_
 _SCHEMA = 1
 #: Bytes kept in memory per byte of a payload: where it becomes objects, and where it becomes rows with their index.
 _PARSED, _INDEXED = 12, 3
-_REDUCTIONS = {int(reduction) for reduction in Reduction}
 #: Frames of facts that are recognised when they come twice: more than a writer buffers while its store refuses them.
 _FACTS_SEEN = 4096
 _FACT = np.dtype([("global_step", "i8"), ("arrived", "i8"), ("fact", "O")])
-#: Kinds of rows about a tensor, other than statistics and units.
-_OF_TENSORS = (SCALARS, REDUCTIONS, RAW)
-_PAUSES = {int(pause) for pause in Pause}
-#: Names of loaders by their numbers.
-_LOADERS = {int(each): each.name.lower() for each in Loader}
-_UNIT_KINDS = {int(kind): kind for kind in UnitKind}
+#: Kinds of rows about a tensor, other than statistics.
+_OF_TENSORS = [kind for kind in of_steps() if kind.of_tensors and not kind.shown_by]
 
 
-class RawPlace(NamedTuple):
-    """Where a raw tensor is: path of its safetensors file in the store, and its key in that file."""
-
-    file: str
-    key: str
+@lru_cache(maxsize=256)
+def _reading(kind: RowKind) -> tuple[Any, list[tuple[int, dict[int, Any]]], Callable[[Any], Any]]:
+    """How rows are read: their key, places of numbers with names, and what makes one from its values."""
+    names = [field.name for field in kind.fields]
+    key = itemgetter(*(names.index(name) for name in kind.unique)) if kind.unique else None
+    numbers: list[tuple[int, dict[int, Any]]] = [
+        (place, {int(each): each for each in field.values})
+        for place, field in enumerate(kind.fields)
+        if field.values is not None
+    ]
+    return key, numbers, partial(tuple.__new__, kind.shown)
 
 
 class Ingested(NamedTuple):
@@ -196,14 +188,11 @@ class WorkerTables:
         elif kind == FrameKind.LIFECYCLE:
             self._charges.add(_PARSED * len(payload))
             self.lifecycle.append(decode_lifecycle(payload))
-        elif kind == FrameKind.RAW:
-            places = decode_raw_index(payload, self._left_out)
-            self._add_rows(RAW, table_of(RAW, [[place[field.name] for field in RAW.fields] for place in places]))
         elif kind == FrameKind.COMPACTED:
             self.statistics.add_block(frame)
         elif (rows := ROW_KINDS.get(kind)) is not None and rows.key is not RowKey.RUN:
             # A reader may have left the samples of a stream in place; a worker may write samples, too.
-            self._add_rows(rows, decode_rows(rows, bytes(self._payloads.get(frame))))
+            self._add_rows(rows, decode_rows(rows, bytes(self._payloads.get(frame)), self._left_out))
         return _NOTHING
 
     def log(self, kind: RowKind) -> RowLog:
@@ -212,46 +201,33 @@ class WorkerTables:
             self._rows[kind] = RowLog(dtype_of(kind), kind.key.value)
         return self._rows[kind]
 
-    def scalars(self, global_step: int) -> list[tuple[int, float, float]]:
-        """Scalars of a step as (tensor id, value, weight), one row per tensor (the last one written)."""
-        rows = {
-            tensor_id: (tensor_id, value, weight)
-            for _, tensor_id, weight, value in self.log(SCALARS).at(global_step).tolist()
-        }
-        return list(rows.values())
+    def rows(self, kind: RowKind, global_step: int, catalog: Catalog | None = None) -> list[Any]:
+        """The rows of a kind at a step, of those that agree in their key the last one, as :attr:`RowKind.shown`.
 
-    def reductions(self, global_step: int) -> dict[tuple[int, Reduction], float]:
-        """Exact reductions of a step by tensor id and reduction; those of later releases are omitted."""
-        return {
-            (tensor_id, Reduction(which)): value
-            for _, tensor_id, which, value in self.log(REDUCTIONS).at(global_step).tolist()
-            if which in _REDUCTIONS
-        }
+        Rows are omitted whose tensor is not in the catalog, and rows with numbers of a later release.
 
-    def units(self, global_step: int) -> list[tuple[int, UnitKind, NDArray[np.bool_]]]:
-        """Bitmaps of a step as (tensor id, kind, bool[units]), the last one written of each tensor and kind.
-
-        Kinds that this release does not know are left out.
+        Args:
+            kind: A kind that is shown as rows.
+            global_step: The step.
+            catalog: The meaning of the tensor ids; :attr:`catalog` if None.
         """
-        rows = {row[1:3]: row for row in self.log(UNITS).at(global_step).tolist()}
-        return [
-            (tensor_id, _UNIT_KINDS[kind], flags) for _, tensor_id, kind, flags in rows.values() if kind in _UNIT_KINDS
-        ]
+        rows = self.log(kind).at(global_step).tolist()
+        if not rows:
+            return []
+        key, numbers, new = _reading(kind)
+        if key is not None and len(rows) > 1:
+            rows = list({key(row): row for row in rows}.values())
+        for place, members in numbers:
+            rows = [(*row[:place], members[row[place]], *row[place + 1 :]) for row in rows if row[place] in members]
+        if not kind.of_tensors:
+            return [new(row[1:]) for row in rows]
+        known = (self.catalog if catalog is None else catalog).get
+        return [new((tensor, *row[2:])) for row in rows if (tensor := known(row[1])) is not None]
 
-    def phases(self, global_step: int) -> tuple[float, ...] | None:
-        """Seconds of each phase of a step, in the order of :class:`~watchglass.records.StepPhase`; None without."""
-        rows = self.log(PHASES).at(global_step)
-        return tuple(rows[-1].tolist()[1:]) if len(rows) else None
-
-    def pauses(self, global_step: int) -> dict[Pause, float]:
-        """Seconds of each kind of pause in a step; those of later releases are left out."""
-        rows = self.log(PAUSES).at(global_step).tolist()
-        return {Pause(pause): seconds for _, pause, _, seconds in rows if pause in _PAUSES}
-
-    def loader_batches(self, global_step: int) -> tuple[LoaderBatches, ...]:
-        """The batches of data loaders whose times were written with a step, by loader and process."""
-        rows = self.log(LOADER_WORKERS).at(global_step).tolist()
-        return tuple(LoaderBatches(_LOADERS[row[1]], *row[2:]) for row in rows if row[1] in _LOADERS)
+    def step_rows(self, global_step: int, catalog: Catalog) -> dict[RowKind, list[Any]]:
+        """See :meth:`rows`, of all kinds that the step has."""
+        kinds = [kind for kind in self._rows if kind.key is RowKey.STEP and not kind.shown_by]
+        return {kind: rows for kind in kinds if (rows := self.rows(kind, global_step, catalog))}
 
     def facts(self, global_step: int | None = None, *, since: int = 0) -> list[Fact]:
         """Facts of a step, of the run (-1), or all of them in the order of steps (None).
@@ -264,10 +240,6 @@ class WorkerTables:
         rows = log.unique(None) if global_step is None else log.at(global_step)
         found: list[Fact] = rows["fact"][rows["arrived"] >= since].tolist()
         return found
-
-    def raw(self, global_step: int) -> dict[int, RawPlace]:
-        """Where the raw tensors of a step are, by tensor id."""
-        return {tensor_id: RawPlace(*place) for _, tensor_id, *place in self.log(RAW).at(global_step).tolist()}
 
     def columns(self, kind: RowKind) -> dict[str, Any]:
         """All rows of a kind but statistics by field, by step or time; of those that stand twice the last one.

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import InvalidValueError
 from watchglass.records import (
+    RAW,
     REDUCTIONS,
     SAMPLES,
     SCALARS,
@@ -52,7 +53,6 @@ from watchglass.store import (
     encode_catalog,
     encode_facts,
     encode_lifecycle,
-    encode_raw_index,
     encode_rows,
     encode_statistics,
     encode_step_ends,
@@ -424,7 +424,7 @@ class _Worker:
             frames.append(encode_facts(self.facts))
         if self._raw:
             rows = write_tensors(self._store, self._attempt, self.name, self._files, self._raw)
-            frames.append(encode_raw_index(rows))
+            frames.append(encode_rows(RAW, table_of(RAW, [[row[field.name] for field in RAW.fields] for row in rows])))
             self._files += 1
         if self._ends:
             frames.append(encode_step_ends(self._ends))

@@ -29,7 +29,7 @@ import numpy as np
 
 from watchglass.config import RuleSpec, describe
 from watchglass.evaluate import Cutting, Follower, journal_of, replay, tick_of
-from watchglass.records import ROW_KINDS, Finding, Mode, ModuleKind, Observation, Severity, Status
+from watchglass.records import ROW_KINDS, SCALARS, Finding, Mode, ModuleKind, Observation, Severity, Status
 from watchglass.rules import Rule, built_in_knowledge, documentation, readable_statistics, symptoms_of
 from watchglass.store import open_store
 from watchglass.tables import JointStep, Readable, StatisticsRows, StepRecords, StepView, Written
@@ -315,7 +315,8 @@ def _check_idle(make: Callable[[], Rule], path: Path) -> None:
 def _plain(part: StepView | JointStep) -> StepView | JointStep:
     if isinstance(part, JointStep):
         return replace(part, views=tuple(view for each in part.views if isinstance(view := _plain(each), StepView)))
-    records = StepRecords(part.records.end, part.records.catalog, part.records.scalars, readable=part.records.readable)
+    whole = part.records
+    records = StepRecords(whole.end, whole.catalog, {SCALARS: whole.scalars}, readable=whole.readable)
     none = StatisticsRows.none(part.records.readable.fields or ())
     plain = replace(part, records=replace(records, statistics=none), stretches=(), observed=(), streams=())
     assert plain.is_plain

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from watchglass.record import Captured, CapturedRecords, OpenStep
+from watchglass.record import Captured, OpenStep
 from watchglass.record.flight_recorder import FlightRecorder
-from watchglass.records import Mode, Reduction, UnitKind
+from watchglass.records import FACTS, REDUCTIONS, SCALARS, STATISTICS, UNITS, Mode, Reduction, UnitKind
 from watchglass.stats import Histograms, histograms_of, of_array
 from watchglass.store import LocalStore, Rings, read_rings
 
@@ -37,17 +37,20 @@ def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
     tensors = [random.normal(size=(4, 5)), random.normal(size=300) * 1e-300, np.array([np.nan, np.inf, 0.0])]
     rows = np.stack([of_array(tensor) for tensor in tensors])
     step = OpenStep(number, Mode.TRAIN, number - 1, number - 1, 10**15, updated=True, end_ns=10**15 + 77, model=3)
-    step.records = CapturedRecords(
-        scalars=[(1, 32.0, later(0.1)), (1, 16.0, float("nan")), (2, 0.0, -np.inf), (3, 1.0, np.float64(5))],
-        statistics=[
+    step.records.rows |= {
+        SCALARS: [(1, 32.0, later(0.1)), (1, 16.0, float("nan")), (2, 0.0, -np.inf), (3, 1.0, np.float64(5))],
+        STATISTICS: [
             Captured([4, 5, 6], later(rows), False, later(histograms_of(tensors))),
             Captured([4, 9], later(rows[:2]), True, None),
             Captured([10], later(rows[2:]), False, Histograms.none(1)),
         ],
-        reductions=[(4, Reduction.MEDIAN, 0.25), (5, Reduction.PROD, float("inf"))],
-        units=[(4, UnitKind.INACTIVE, later(np.arange(13) % 3 == 0)), (5, UnitKind.INACTIVE, np.zeros(0, bool))],
-        facts=[("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}), ("k", "", later({}))],
-    )
+        REDUCTIONS: [(4, Reduction.MEDIAN, 0.25), (5, Reduction.PROD, float("inf"))],
+        UNITS: [(4, UnitKind.INACTIVE, later(np.arange(13) % 3 == 0)), (5, UnitKind.INACTIVE, np.zeros(0, bool))],
+        FACTS: [
+            ("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}),
+            ("k", "", later({})),
+        ],
+    }
     return step
 
 

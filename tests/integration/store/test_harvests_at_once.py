@@ -11,6 +11,7 @@ import numpy as np
 
 from stores.dead_workers import DeadWorker
 from watchglass import open_run
+from watchglass.records import SCALARS, UNITS
 from watchglass.run import Run
 from watchglass.stats import of_array
 
@@ -28,8 +29,8 @@ def assert_whole(path: Path, numbers: range, *, captured: range | None = None) -
     ] == [*(captured or numbers)]
     for number in captured or numbers:
         assert len(tables.facts(number)) == 1
-        assert len(tables.units(number)) == 1
-        assert len(tables.scalars(number)) == 2
+        assert len(tables.rows(UNITS, number)) == 1
+        assert len(tables.rows(SCALARS, number)) == 2
         array = np.random.default_rng(number).normal(size=10)
         assert tables.statistics.at(number).values[0].tolist() == of_array(array).tolist()
         assert tables.steps[number].captures == 1

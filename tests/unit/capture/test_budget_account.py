@@ -15,7 +15,7 @@ from watchglass.capture.plan import Plan
 from watchglass.config import Collection, SessionConfig
 from watchglass.record import OpenStep
 from watchglass.record.recording_cost import ThreadTime
-from watchglass.records import Mode
+from watchglass.records import FACTS, Mode
 
 US, MS = 1_000, 1_000_000
 
@@ -68,7 +68,7 @@ class Account:
             timed = due and len(self.captured) % self.device_turn == 0
             self._late_ns = self.device_turn * self.device_ns if timed else 0
             self.cost.step_ended(step, step.mode_step)
-            self.facts += [(self.number, kind, data) for kind, _, data in step.records.facts]
+            self.facts += [(self.number, kind, data) for kind, _, data in step.records.rows[FACTS]]
             self.captured += [self.number] if due else []
             self.number += 1
         return self

@@ -14,7 +14,7 @@ import pytest
 from command_line import Watchglass
 from stores.compacted_runs import small_run
 from stores.parquet_files import read_parquet
-from watchglass.records import SCALARS, STATISTIC_FIELDS, STEPS, Mode, StepEnd
+from watchglass.records import RAW, SCALARS, STATISTIC_FIELDS, STEPS, Mode, StepEnd
 from watchglass.run import open_run
 from watchglass.stats import Histograms
 from watchglass.store import (
@@ -245,7 +245,9 @@ def everything(path: Path) -> list[object]:
         assert batch.histograms is not None
         found += [column.tobytes() for column in (batch.global_step, batch.tensor_id, batch.values, batch.calls)]
         found += [batch.histograms.keys.tobytes(), batch.histograms.counts.tobytes()]
-        found.append([(end, tables.scalars(step), tables.raw(step)) for step, end in sorted(tables.steps.items())])
+        found.append(
+            [(end, tables.rows(SCALARS, step), tables.rows(RAW, step)) for step, end in sorted(tables.steps.items())]
+        )
         found.append([[column.tobytes() for column in tables.statistics.at(step)[:4]] for step in sorted(tables.steps)])
         found += [tables.facts(), tables.lifecycle, tables.headers]
         for info in tables.catalog.select():

@@ -14,7 +14,7 @@ from synthetic_steps import evaluation, in_turns, modules, of_model, training, w
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.diagnose import diagnose
 from watchglass.evaluate import Follower, PartialEvaluation, merge, replay, replay_part
-from watchglass.records import MOST_MODELS, Finding, Mode, Role, Severity, Status
+from watchglass.records import MOST_MODELS, UNITS, Finding, Mode, Role, Severity, Status
 from watchglass.rules import build_rule, default_rules, signals
 from watchglass.store import LocalStore
 from watchglass.testing import Batch, RunBuilder, Step, build_run
@@ -57,7 +57,7 @@ def test_each_model_has_a_view_with_its_own_tensors_series_and_past(run_path: Pa
         names = {each.replace("gradient/", "").replace("update/", "") for each in view.statistics().names}
         assert names
         assert all(name.startswith("model_2.") == bool(view.model) for name in names)
-        assert {info.model for info, _ in view.units()} == {view.model}
+        assert {row.tensor.model for row in view.rows(UNITS)} == {view.model}
         series = view.series("loss")
         assert len(series) == view.model_step + 1
         assert series[-1] == view.scalar("loss")

@@ -17,21 +17,22 @@ from watchglass.rules import Needs, build_rule
 from watchglass.testing import Batch, Step, build_run
 
 RULES = '''
-from watchglass.records import Severity
+from watchglass.records import PHASES, Severity
 from watchglass.rules import Needs, Rule, Windows
 
 class Waits(Rule):
     """Says which phases each view shows."""
-    needs = (Needs(phases=True, why="to see waits"), Needs(metrics=("cpu.limit",), optional=True))
+    needs = (Needs(rows=(PHASES,), why="to see waits"), Needs(metrics=("cpu.limit",), optional=True))
     streams = Windows(kinds=("samples",), length_s=1)
     def check(self, view):
-        phases = None if view.phases is None else {name: round(s, 3) for name, s in view.phases.items() if s}
+        (row,) = view.rows(PHASES) or (None,)
+        phases = None if row is None else {name[:-2]: round(s, 3) for name, s in row._asdict().items() if s}
         cores = [float(each.samples("cpu.limit").values[-1, 0]) for each in view.streams]
         yield self.finding(view, severity=Severity.INFO, subject=f"{view.mode_step}", message=f"{phases} {cores}")
 
 class Silent(Rule):
     """Finds nothing in phases."""
-    needs = (Needs(phases=True, why="to see waits"),)
+    needs = (Needs(rows=(PHASES,), why="to see waits"),)
     def check(self, view):
         return ()
 
@@ -119,7 +120,7 @@ def test_a_machine_without_the_metric_makes_a_rule_not_applicable(run_path: Path
 
 def test_metrics_are_a_need_of_their_own() -> None:
     with pytest.raises(InvalidValueError, match="metrics of Needs must stand alone"):
-        Needs(metrics=("cpu.utilization",), phases=True)
+        Needs(metrics=("cpu.utilization",), rows=(PHASES,))
 
 
 def test_metrics_need_windows_of_samples(rules: Any) -> None:

@@ -15,9 +15,27 @@ from resource_limits import largest_file
 from watchglass.errors import DamagedDataError
 from watchglass.record import Captured, CapturedRecords, OpenStep
 from watchglass.record.flight_recorder import FlightRecorder, pack, settle, unpack
-from watchglass.record.open_steps import Forward, SteadyRow
+from watchglass.record.open_steps import Forward
+from watchglass.record.steady_rows import SteadyRow
 from watchglass.record.step_encoding import encode_steps
-from watchglass.records import Mode, Pause, Reduction, Role, TensorInfo, UnitKind
+from watchglass.records import (
+    FACTS,
+    LOADER_WORKERS,
+    PAUSES,
+    PHASES,
+    RAW,
+    REDUCTIONS,
+    SCALARS,
+    STATISTICS,
+    UNITS,
+    Mode,
+    Pause,
+    Reduction,
+    Role,
+    TensorInfo,
+    UnitKind,
+    of_steps,
+)
 from watchglass.stats import Histograms, histograms_of, of_array
 from watchglass.store import ABSENT, LocalStore, Rings, read_rings, scan
 from watchglass.store.locked_files import HEADER_BYTES
@@ -42,20 +60,27 @@ def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
     tensors = [random.normal(size=(4, 5)), random.normal(size=300) * 1e-300, np.array([np.nan, np.inf, 0.0])]
     rows = np.stack([of_array(tensor) for tensor in tensors])
     step = OpenStep(number, Mode.TRAIN, number - 1, number - 1, 10**15, updated=True, end_ns=10**15 + 77, model=3)
-    step.records = CapturedRecords(
-        scalars=[(1, 32.0, later(0.1)), (1, 16.0, float("nan")), (2, 0.0, -np.inf), (3, 1.0, np.float64(5))],
-        statistics=[
+    step.records.rows |= {
+        SCALARS: [(1, 32.0, later(0.1)), (1, 16.0, float("nan")), (2, 0.0, -np.inf), (3, 1.0, np.float64(5))],
+        STATISTICS: [
             Captured([4, 5, 6], later(rows), False, later(histograms_of(tensors))),
             Captured([4, 9], later(rows[:2]), True, None),
             Captured([10], later(rows[2:]), False, Histograms.none(1)),
         ],
-        reductions=[(4, Reduction.MEDIAN, 0.25), (5, Reduction.PROD, float("inf"))],
-        units=[(4, UnitKind.INACTIVE, later(np.arange(13) % 3 == 0)), (5, UnitKind.INACTIVE, np.zeros(0, bool))],
-        facts=[("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}), ("k", "", later({}))],
-        phases=[(1, 2, 3, 4, 5, 6, 7), (0, 0, 0, 0, 0, 0, 10**9)],
-        pauses=[(int(Pause.SAVE), 10**9), (int(Pause.COLLECTION), 5), (int(Pause.SAVE), 7)],
-        loads=[(1, 0, 2, 10**7, 10**6, 5, 5), (1, 0, 1, 7, 7, 7, 0), (2, -1, 3, -1, 1, 1, 1)],
-    )
+        REDUCTIONS: [(4, Reduction.MEDIAN, 0.25), (5, Reduction.PROD, float("inf"))],
+        UNITS: [(4, UnitKind.INACTIVE, later(np.arange(13) % 3 == 0)), (5, UnitKind.INACTIVE, np.zeros(0, bool))],
+        FACTS: [
+            ("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}),
+            ("k", "", later({})),
+        ],
+        PHASES: [(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7), (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)],
+        PAUSES: [(int(Pause.SAVE), 1, 1.0), (int(Pause.COLLECTION), 1, 0.5), (int(Pause.SAVE), 1, 0.25)],
+        LOADER_WORKERS: [
+            (1, 0, 2, 0.5, 0.1, 0.2, 0.2),
+            (1, 0, 1, 0.3, 0.3, 0.3, 0.0),
+            (2, -1, 3, np.nan, 1.0, 1.0, 1.0),
+        ],
+    }
     return step
 
 
@@ -74,23 +99,23 @@ def test_every_field_of_a_step_is_kept() -> None:
     """A new kind of records must say here how it is recovered."""
     assert set(Captured._fields) == {"ids", "values", "sampled", "histograms"}
     assert {field.name for field in dataclasses.fields(CapturedRecords)} == {
-        "scalars", "statistics", "reductions", "units", "facts", "phases", "pauses", "loads",
-        "raw",  # too large: left out
+        "rows",
         "series", "if_evaluated",  # named as the step ends, before it is kept
-        "saved",  # among the scalars before it is kept
+        "saved",  # among the rows before it is kept
     }  # fmt: skip
+    assert set(full_step().records.rows) == set(of_steps()) - {RAW}  # these are too large: left out
 
 
 def test_numbers_on_a_device_are_waited_for_once() -> None:
     step = full_step(device=True)
-    values = step.records.statistics[0].values
+    values = step.records.rows[STATISTICS][0].values
     fact, none = OnDevice({"scale": 2.0}), OnDevice(None)
-    step.records.facts = [("loss_scale", "", fact), ("step_skipped", "", none)]
+    step.records.rows[FACTS] = [("loss_scale", "", fact), ("step_skipped", "", none)]
     settle(step.records)
     settle(step.records)
     encode_steps([step], [], lambda raw: [])
     assert [later.waited for later in (values, fact, none)] == [1, 1, 1]
-    assert step.records.facts == [("loss_scale", "", {"scale": 2.0})]
+    assert step.records.rows[FACTS] == [("loss_scale", "", {"scale": 2.0})]
 
 
 def test_a_step_with_nothing_in_it_is_kept() -> None:
@@ -99,21 +124,21 @@ def test_a_step_with_nothing_in_it_is_kept() -> None:
     assert encode_steps([back], [], lambda raw: []) == encode_steps([step], [], lambda raw: [])  # type: ignore[list-item]
 
 
-def step_entry(**changed: object) -> bytes:
+def step_entry(**changed: Any) -> bytes:
     """An entry of a step as anybody could write it."""
-    head = {"arrays": [], "step": [0, 1, 0, 0, 5, 6], "scalars": [], "statistics": [], "reductions": [], "units": [],
-            "facts": False, "phases": [], "pauses": [], "loads": [], "model": 0, **changed}  # fmt: skip
-    text = json.dumps(head).encode()
+    arrays = changed.pop("arrays", [])
+    text = json.dumps([{"step": [0, 1, 0, 0, 5, 6], "model": 0, "rows": {}, **changed}, arrays]).encode()
     return b"S" + len(text).to_bytes(4, "little") + text
 
 
 @pytest.mark.parametrize(
     "changed",
     [{"step": [0, 1, "##[error]x", 0, 5, 6]}, {"step": [0, 1, 2**80, 0, 5, 6]}, {"arrays": [["<f8", [2**70]]]},
-     {"scalars": [["x", 1.0, 1.0]]}, {"scalars": [[2**40, 1.0, 1.0]]}, {"units": [[-1, 1]], "arrays": [["<f8", [0]]]},
-     {"phases": [[1, 2]]}, {"phases": [[0, 0, 0, 0, 0, -1]]},
-     {"pauses": [[1, -1]]}, {"pauses": [["1", 1]]}, {"pauses": [[1]]},
-     {"loads": [[1, 0, 1, 0, 0, 0]]}, {"loads": [[1, 0, 1, 0, 0, 0, -1]]}, {"loads": [[1, -2, 1, 0, 0, 0, 0]]}],
+     *({"rows": {str(kind.number): [row]}, "arrays": [["<f8", [0]]]} for kind, row in [
+        (SCALARS, ["x", 1.0, 1.0]), (SCALARS, [2**40, 1.0, 1.0]), (SCALARS, [1, 1.0, "x"]), (UNITS, [-1, 1, 0]),
+        (UNITS, [1, 1, 1]), (STATISTICS, [[-1], 0, False, None]), (PHASES, [1.0, 2.0]), (PAUSES, [1, -1, 1.0]),
+        (PAUSES, ["1", 1, 1.0]), (PAUSES, [1]), (LOADER_WORKERS, [1, 0, 1, 0.0, 0.0, 0.0]), (FACTS, 7),
+     ]), {"rows": {"99": []}}],
 )  # fmt: skip
 def test_a_step_that_cannot_be_written_is_damaged(changed: dict[str, object]) -> None:
     """Otherwise a harvest would fail at it and recover nothing."""
@@ -154,7 +179,7 @@ def test_a_ring_that_keeps_nothing_more_is_left_or_removed_with_the_others(
     flight, store, _ = opened
     flight.keep([full_step(0)], [])
     broken = full_step(1)
-    broken.records.scalars = [(1, 1.0, NeverComes())]
+    broken.records.rows[SCALARS] = [(1, 1.0, NeverComes())]
     flight.keep([broken], [])
     flight.keep([full_step(2)], [])
     flight.close(discard=discard)
@@ -178,8 +203,8 @@ def test_steps_rows_and_tensors_come_back(opened: tuple[FlightRecorder, LocalSto
     assert entries[0] == [info(1, "loss"), info(2, "learning_rate")]
     losses = [0.5 if n % 2 else 0.25 for n in range(5)]
     scalars = [[(1, 8.0, losses[n]), *([(2, 1.0, 0.1)] if n in (0, 1, 3) else [])] for n in range(5)]
-    expected = [row.opened(CapturedRecords(each)) for row, each in zip(rows, scalars, strict=True)]
-    assert entries[1] == expected
+    assert [entry.records.rows for entry in entries[1]] == [{SCALARS: each} for each in scalars]  # type: ignore[union-attr]
+    assert [(entry.global_step, entry.end_ns) for entry in entries[1]] == [(n, n + 1) for n in range(5)]  # type: ignore[union-attr]
     assert encode_steps(entries[2], [], lambda raw: []) == encode_steps([full_step()], [], lambda raw: [])  # type: ignore[arg-type]
     left.discard()
 
@@ -192,9 +217,9 @@ def test_a_row_holds_what_the_encoder_will_record(opened: tuple[FlightRecorder, 
     step = OpenStep(9, Mode.TRAIN, 8, 8, 100, updated=True, end_ns=250)
     for loss, weight in ((1.0, 30.0), (3.0, 10.0), (0.125, 0.0)):
         forward = Forward(100, True)
-        forward.records.scalars = [(3, weight, loss), (5, weight, 0.9)]
+        forward.records.rows[SCALARS] = [(3, weight, loss), (5, weight, 0.9)]
         step.forwards.append(forward)
-    step.records.scalars = [(4, 1.0, 0.01)]
+    step.records.rows[SCALARS] = [(4, 1.0, 0.01)]
     flight.updated(step)
     closed = OpenStep(9, Mode.TRAIN, 8, 8, 100, updated=True, end_ns=250)
     for forward in step.forwards:
@@ -218,7 +243,7 @@ def test_a_loss_on_a_device_is_not_waited_for_by_the_training(opened: tuple[Flig
     flight.name_tensor(info(3, "loss"))
     step = full_step()
     loss = OnDevice(0.5)
-    step.records.scalars = [(3, 1.0, loss)]
+    step.records.rows[SCALARS] = [(3, 1.0, loss)]
     flight.finished(step)
     assert loss.waited == 0
     flight.close(discard=False)
@@ -246,15 +271,15 @@ def test_of_a_step_that_is_too_large_the_small_things_are_kept(
     flight, store, rings = opened
     step = full_step()
     count = 30_000
-    step.records.statistics = [Captured(list(range(count)), np.zeros((count, 11)))]
+    step.records.rows[STATISTICS] = [Captured(list(range(count)), np.zeros((count, 11)))]
     flight.keep([step], [])
     flight.close(discard=False)
     left = read_rings(store, rings.names, LABEL)
     ((back,),) = [unpack(entry) for entry in left.entries]
     assert isinstance(back, OpenStep)
-    assert back.records.statistics == back.records.units == []
-    assert len(back.records.scalars) == 4
-    assert back.records.facts
+    assert back.records.rows[STATISTICS] == back.records.rows[UNITS] == []
+    assert len(back.records.rows[SCALARS]) == 4
+    assert back.records.rows[FACTS]
     left.discard()
 
 

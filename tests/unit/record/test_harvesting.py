@@ -16,8 +16,8 @@ from watchglass import open_run
 from watchglass.errors import StoreError
 from watchglass.record import harvest, recovered_steps
 from watchglass.record.flight_recorder import FlightRecorder
-from watchglass.record.open_steps import SteadyRow
-from watchglass.records import Mode, Role
+from watchglass.record.steady_rows import SteadyRow
+from watchglass.records import SCALARS, UNITS, Mode, Role
 from watchglass.run import Run
 from watchglass.stats import of_array
 from watchglass.store import (
@@ -45,8 +45,8 @@ def assert_whole(path: Path, numbers: range, *, captured: range | None = None) -
     ] == [*(captured or numbers)]
     for number in captured or numbers:
         assert len(tables.facts(number)) == 1
-        assert len(tables.units(number)) == 1
-        assert len(tables.scalars(number)) == 2
+        assert len(tables.rows(UNITS, number)) == 1
+        assert len(tables.rows(SCALARS, number)) == 2
         array = np.random.default_rng(number).normal(size=10)
         assert tables.statistics.at(number).values[0].tolist() == of_array(array).tolist()
         assert tables.steps[number].captures == 1
@@ -271,7 +271,7 @@ def test_a_step_of_another_model_stays_one(run_path: Path) -> None:
     worker = DeadWorker(run_path)
     made = step(0)
     made.model = 2
-    made.records.scalars = []
+    made.records.rows[SCALARS] = []
     worker.flight.finished(made)
     worker.die()
     assert harvest(worker.store, by="test")

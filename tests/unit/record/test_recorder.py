@@ -20,9 +20,23 @@ from watchglass.errors import ForkedError, NoRoomError, NotARunError, RunExistsE
 from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
 from watchglass.record.backlog import Backlog
 from watchglass.record.flight_recorder import FlightRecorder
-from watchglass.record.step_encoding import STEADY_ROW_BYTES, bytes_of_records
+from watchglass.record.steady_rows import STEADY_ROW_BYTES
+from watchglass.record.step_encoding import queued_bytes
 from watchglass.record.step_queue import StepQueue
-from watchglass.records import Fact, Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.records import (
+    FACTS,
+    RAW,
+    REDUCTIONS,
+    SCALARS,
+    STATISTICS,
+    UNITS,
+    Fact,
+    Mode,
+    Reduction,
+    Role,
+    TensorInfo,
+    UnitKind,
+)
 from watchglass.stats import of_array
 from watchglass.store import RawTensor, Rings, scan
 from watchglass.tables import WorkerTables
@@ -102,23 +116,23 @@ def step(number: int, *, raw: int = 1) -> OpenStep:
     made = OpenStep(number, Mode.TRAIN, number, number, 10 * number, due=True, updated=True, end_ns=10 * number + 5)
     records = made.records
     array = np.arange(4.0) + number
-    records.scalars = [(LOSS, 1.0, 1.0 / (number + 1))]
-    records.statistics = [Captured([WEIGHT], of_array(array)[None])]
-    records.reductions = [(WEIGHT, Reduction.MEDIAN, float(np.median(array)))]
-    records.units = [(WEIGHT, UnitKind.INACTIVE, array < 2)]
-    records.facts = [("seen", "test", {"number": number})]
-    records.raw = [RawTensor(WEIGHT, array)] * raw
+    records.rows[SCALARS] = [(LOSS, 1.0, 1.0 / (number + 1))]
+    records.rows[STATISTICS] = [Captured([WEIGHT], of_array(array)[None])]
+    records.rows[REDUCTIONS] = [(WEIGHT, Reduction.MEDIAN, float(np.median(array)))]
+    records.rows[UNITS] = [(WEIGHT, UnitKind.INACTIVE, array < 2)]
+    records.rows[FACTS] = [("seen", "test", {"number": number})]
+    records.rows[RAW] = [RawTensor(WEIGHT, array)] * raw
     return made
 
 
 def holds(tables: WorkerTables, number: int) -> set[str]:
     """Of what a step has, what was written."""
     found = {
-        "raw": bool(tables.raw(number)),
+        "raw": bool(tables.rows(RAW, number)),
         "statistics": len(tables.statistics.at(number).ids) > 0,
-        "reductions": bool(tables.reductions(number)),
-        "units": bool(tables.units(number)),
-        "scalars": bool(tables.scalars(number)),
+        "reductions": bool(tables.rows(REDUCTIONS, number)),
+        "units": bool(tables.rows(UNITS, number)),
+        "scalars": bool(tables.rows(SCALARS, number)),
         "facts": bool(tables.facts(number)),
         "end": number in tables.steps,
     }
@@ -128,15 +142,15 @@ def holds(tables: WorkerTables, number: int) -> set[str]:
 def is_let_go(give: Callable[[Any], object], make: Callable[[], Any]) -> bool:
     """Whether what a recorder got is in memory no longer; of a step: what was recorded of it."""
     what = make()
-    reference = weakref.ref(what.records.units[0][2] if isinstance(what, OpenStep) else what)
+    reference = weakref.ref(what.records.rows[UNITS][0][2] if isinstance(what, OpenStep) else what)
     give(what)
     del what
     gc.collect()
     return reference() is None
 
 
-STATISTICS = {"statistics", "reductions", "units"}
-EVERYTHING = {"raw", "scalars", "facts", "end", *STATISTICS}
+OF_TENSORS = {"statistics", "reductions", "units"}
+EVERYTHING = {"raw", "scalars", "facts", "end", *OF_TENSORS}
 
 
 def test_everything_that_fits_is_written() -> None:
@@ -162,7 +176,7 @@ def test_everything_that_fits_is_written() -> None:
 
 def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_and_counts_all() -> None:
     writer = Writer()
-    full, light = bytes_of_records(step(0).records), bytes_of_records(step(0, raw=0).records)
+    full, light = sum(queued_bytes(step(0).records)), sum(queued_bytes(step(0, raw=0).records))
     made = recorder(writer, queue_bytes=8 * full)
     kept: list[set[str]] = []
     for number in range(60):
@@ -171,7 +185,7 @@ def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_a
         share = all_share - sum("raw" in each for each in kept) * (full - light) / (8 * full)
         made.put(step(number))
         kept.append(
-            EVERYTHING - ({"raw"} if all_share > 0.5 else set()) - (STATISTICS if share > 0.75 else set())
+            EVERYTHING - ({"raw"} if all_share > 0.5 else set()) - (OF_TENSORS if share > 0.75 else set())
             - ({"scalars", "facts"} if share > 1 else set()) - ({"end"} if share > 2 else set())
         )  # fmt: skip
     assert light < full
@@ -196,7 +210,7 @@ def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_a
 
 
 def test_there_is_pressure_while_statistics_are_being_dropped_and_no_longer() -> None:
-    light = bytes_of_records(step(0, raw=0).records)
+    light = sum(queued_bytes(step(0, raw=0).records))
     made = recorder(Writer(), queue_bytes=8 * light)
     pressed = []
     for number in range(12):
@@ -225,20 +239,20 @@ def test_rows_of_steady_steps_are_bounded_too() -> None:
 
 
 def test_dropped_statistics_are_counted_by_tensor() -> None:
-    made = recorder(Writer(), queue_bytes=bytes_of_records(step(0, raw=0).records) + 100)
+    made = recorder(Writer(), queue_bytes=sum(queued_bytes(step(0, raw=0).records)) + 100)
     for number in range(2):
         many = step(number, raw=0)
         if not number:
             made.put(many)
             continue
-        many.records.statistics = [Captured([WEIGHT] * 7, np.zeros((7, 11)))]
+        many.records.rows[STATISTICS] = [Captured([WEIGHT] * 7, np.zeros((7, 11)))]
         made.put(many)
     assert made.dropped["statistics"] == 7 + 2
 
 
 def test_there_is_room_again_once_records_were_taken() -> None:
     writer = Writer()
-    made = recorder(writer, queue_bytes=4 * bytes_of_records(step(0).records))
+    made = recorder(writer, queue_bytes=4 * sum(queued_bytes(step(0).records)))
     made.start()
     for number in range(40):
         made.put(step(number))
@@ -295,7 +309,7 @@ def test_what_a_store_refuses_for_long_is_bounded_and_what_ids_mean_survives(
     assert all(("end" in each) == (number >= 200 - ends) for number, each in enumerate(held))
     lost = backlog.lost
     assert lost["raw"] == 200 - raw
-    assert lost["statistics"] == sum(3 - len(STATISTICS & each) for each in held)
+    assert lost["statistics"] == sum(3 - len(OF_TENSORS & each) for each in held)
     assert (lost["scalars"], lost["facts"], lost["steps"]) == (200 - scalars, 200 - facts, 200 - ends)
     assert len(caplog.messages) == 1, "one warning for one disk that is full"
 
@@ -331,13 +345,13 @@ def test_a_recorder_that_breaks_counts_what_had_not_arrived_and_holds_nothing_of
     held = []
     for number in range(3):
         made.put(found := step(number))
-        held.append(weakref.ref(found.records.units[0][2]))
+        held.append(weakref.ref(found.records.rows[UNITS][0][2]))
     made.start()
     made.urgent()
     until(lambda: writer.tries)
     for number in range(3, 6):
         made.put(found := step(number))
-        held.append(weakref.ref(found.records.units[0][2]))
+        held.append(weakref.ref(found.records.rows[UNITS][0][2]))
     del found
     writer.refuses = 0
     assert made.close("finished", {})
@@ -354,10 +368,10 @@ def test_a_recorder_that_breaks_counts_what_had_not_arrived_and_holds_nothing_of
 def test_raw_tensors_that_are_larger_than_the_queue_cost_no_step_its_numbers() -> None:
     """A slow disk takes seconds for them, in which a run makes thousands of steps."""
     writer = Writer()
-    light = bytes_of_records(step(0, raw=0).records)
+    light = sum(queued_bytes(step(0, raw=0).records))
     made = recorder(writer, queue_bytes=8 * light)
     huge = step(0)
-    huge.records.raw = [RawTensor(WEIGHT, np.zeros(8 * light))]
+    huge.records.rows[RAW] = [RawTensor(WEIGHT, np.zeros(8 * light))]
     made.put(huge)
     for number in range(1, 4):
         made.put(step(number))
@@ -483,7 +497,7 @@ def test_a_step_that_cannot_be_encoded_is_lost_alone(caplog: pytest.LogCaptureFi
         for number in range(first, first + 3):
             whole = step(number)
             if number % 3 == 1:
-                whole.records.scalars = [(LOSS, 1.0, NeverComes())]  # type: ignore[list-item]
+                whole.records.rows[SCALARS] = [(LOSS, 1.0, NeverComes())]  # type: ignore[list-item]
             made.put(whole)
         made.urgent()
         until(lambda at=first: at + 2 in writer.raw)
@@ -641,7 +655,7 @@ def test_what_is_urgent_is_written_soon_and_not_more_often_than_the_store_stands
 
 def test_what_fills_the_queue_is_written_before_its_time_so_that_nothing_is_dropped() -> None:
     writer = Counting(flush_s=600.0, urgent_s=600.0)
-    made = opened(writer, queue_bytes=300 * bytes_of_records(step(0, raw=0).records))
+    made = opened(writer, queue_bytes=300 * sum(queued_bytes(step(0, raw=0).records)))
     # The training thread is slow enough: no other thread may write what fills the queue.
     flushes(made, writer, lambda: until(lambda: not made.pressure), least=2)
     assert not any(made.dropped.values())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from watchglass.record import Forward, OpenStep, StepClock
-from watchglass.records import Mode, StepEnd
+from watchglass.records import SCALARS, Mode, StepEnd
 
 
 class Log:
@@ -175,11 +175,11 @@ def test_records_of_forwards_and_of_the_update_are_kept_in_order() -> None:
     for number in range(2):
         forward = log.clock.forward(grad=True, training=True)
         forward.backpropagated = True
-        forward.records.scalars.append((number, 1.0, 0.0))
-    log.clock.begin_update(1).records.scalars.append((9, 1.0, 0.0))
+        forward.records.rows[SCALARS].append((number, 1.0, 0.0))
+    log.clock.begin_update(1).records.rows[SCALARS].append((9, 1.0, 0.0))
     log.clock.end_update()
     log.seen()
-    assert [row[0] for row in log.steps[0].records.scalars] == [0, 1, 9]
+    assert [row[0] for row in log.steps[0].records.rows[SCALARS]] == [0, 1, 9]
 
 
 def test_steps_opened_manually_are_numbered_the_same_way() -> None:

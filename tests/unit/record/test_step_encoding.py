@@ -5,8 +5,20 @@ import pytest
 
 from watchglass.errors import StoreError
 from watchglass.record import Captured, CapturedRecords, OpenStep, SteadyRow
-from watchglass.record.step_encoding import bytes_of_records, encode_steps
-from watchglass.records import SCALARS, STATISTIC_FIELDS, Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.record.step_encoding import encode_steps, queued_bytes
+from watchglass.records import (
+    RAW,
+    REDUCTIONS,
+    SCALARS,
+    STATISTIC_FIELDS,
+    UNITS,
+    Mode,
+    Reduction,
+    Role,
+    TensorInfo,
+    UnitKind,
+    of_steps,
+)
 from watchglass.stats import Histograms, exact_reduction, histograms_of, merge, of_array
 from watchglass.store import ABSENT, FrameKind, RawTensor, decode_rows, decode_statistics, scan
 from watchglass.tables import WorkerTables
@@ -24,7 +36,9 @@ class Later:
 
 def whole(number, mode=Mode.TRAIN, **records):
     end = 1000 * number + 7
-    return OpenStep(number, mode, number, number, 1000 * number, end_ns=end, records=CapturedRecords(**records))
+    made = OpenStep(number, mode, number, number, 1000 * number, end_ns=end)
+    made.records.rows |= {kind: records[kind.name] for kind in of_steps() if kind.name in records}
+    return made
 
 
 def captured(*pairs, sampled=False, histograms=True):
@@ -75,7 +89,7 @@ def test_steady_rows_stand_among_whole_steps_in_order():
     assert losses.tolist() == [2.0, 1.0, 0.5, 3.0, 0.25]
     assert weights.tolist() == [32.0, 64.0, 64.0, 32.0, 64.0]
     assert tables.scalar_history(6)[1].tolist() == [0.1, 0.2, 0.4]
-    assert [row[0] for row in tables.scalars(4)] == [5, 6]
+    assert [row.tensor.tensor_id for row in tables.rows(SCALARS, 4)] == [5, 6]
 
 
 def test_steady_rows_alone_and_none_at_all():
@@ -95,7 +109,7 @@ def test_steady_rows_without_a_learning_rate_have_none():
     assert steps.tolist() == [0, 2]
     assert found[0] == 0.1
     assert np.isnan(found[1])
-    assert [len(row.scalars(1, 2)) for row in rows] == [2, 1, 2]
+    assert [len(row.opened(CapturedRecords(), (1, 2)).records.rows[SCALARS]) for row in rows] == [2, 1, 2]
 
 
 def test_calls_of_one_tensor_become_one_row_with_one_histogram():
@@ -139,7 +153,8 @@ def test_reductions_of_several_calls():
     ]  # fmt: skip
     nothing = [(2, Reduction.PROD, float("nan")), (2, Reduction.PROD, Later(4.0)), (2, Reduction.PROD, float("nan"))]
     step = whole(0, reductions=reductions + nothing)
-    found = read(encode_steps([step], [], no_tensors)).reductions(0)
+    tables = read(encode_steps([step], [], no_tensors))
+    found = {(row.tensor.tensor_id, row.reduction): row.value for row in tables.rows(REDUCTIONS, 0)}
     both = np.concatenate([first, second])
     assert found[1, Reduction.PROD] == exact_reduction(both, Reduction.PROD)
     assert found[1, Reduction.ABS_MIN] == exact_reduction(both, Reduction.ABS_MIN)
@@ -150,8 +165,8 @@ def test_reductions_of_several_calls():
 
 def test_bitmaps_need_no_statistics_beside_them():
     units = [(1, UnitKind.INACTIVE, np.array([True, True, False])), (1, UnitKind.INACTIVE, [True, False, False])]
-    ((tensor_id, _, flags),) = read(encode_steps([whole(0, units=units)], [], no_tensors)).units(0)
-    assert (tensor_id, flags.tolist()) == (1, [True, False, False])
+    ((tensor, _, flags),) = read(encode_steps([whole(0, units=units)], [], no_tensors)).rows(UNITS, 0)
+    assert (tensor.tensor_id, flags.tolist()) == (1, [True, False, False])
 
 
 def test_a_large_flush_is_written_in_several_frames():
@@ -186,7 +201,7 @@ def test_raw_tensors_go_to_the_store_as_they_are():
     tables = read(encode_steps([step], [], write))
     assert given[0][1].array is array
     assert given[1] == (4, RawTensor(2, bits, "bfloat16"))
-    assert set(tables.raw(4)) == {1, 2}
+    assert [row.tensor.tensor_id for row in tables.rows(RAW, 4)] == [1, 2]
 
 
 def test_what_cannot_be_stored_is_said_and_the_rest_is_kept():
@@ -195,8 +210,8 @@ def test_what_cannot_be_stored_is_said_and_the_rest_is_kept():
 
     step = whole(4, scalars=[(1, 1.0, 2.0)], raw=[(1, np.arange(3.0)), (2, np.zeros(2, "O")), (3, np.arange(2))])
     tables = read(encode_steps([step], [], full))
-    assert tables.scalars(4) == [(1, 2.0, 1.0)]
-    assert tables.raw(4) == {}
+    assert [row[1:] for row in tables.rows(SCALARS, 4)] == [(1.0, 2.0)]
+    assert tables.rows(RAW, 4) == []
     facts = tables.facts(4)
     assert [(fact.kind, fact.data["raw"], fact.data["reason"]) for fact in facts] == [
         ("dropped", 1, "dtype object"), ("dropped", 2, "the disk is full"),
@@ -205,10 +220,10 @@ def test_what_cannot_be_stored_is_said_and_the_rest_is_kept():
 
 def test_what_waits_is_counted_with_its_histograms_and_raw_tensors():
     array = np.zeros(1000)
-    bare = bytes_of_records(whole(0, statistics=[captured((1, array), histograms=False)]).records)
-    full = bytes_of_records(whole(0, statistics=[captured((1, array))]).records)
-    raw = bytes_of_records(whole(0, raw=[RawTensor(1, array), (2, array)]).records)
-    assert bytes_of_records(CapturedRecords()) < bare < full
+    bare = sum(queued_bytes(whole(0, statistics=[captured((1, array), histograms=False)]).records))
+    full = sum(queued_bytes(whole(0, statistics=[captured((1, array))]).records))
+    raw = sum(queued_bytes(whole(0, raw=[RawTensor(1, array), (2, array)]).records))
+    assert sum(queued_bytes(CapturedRecords())) < bare < full
     assert raw >= 16_000
 
 
@@ -257,4 +272,6 @@ def test_more_units_than_a_frame_holds_are_written_in_several(monkeypatch):
     frames = encode_steps(steps, [], no_tensors)
     assert kinds(frames).count(FrameKind.UNITS) == 3, "of two, one and two"
     tables = read(frames)
-    assert [tables.units(step)[0][2].tolist() for step in range(5)] == [[step % 2 == 0, True] for step in range(5)]
+    assert [tables.rows(UNITS, step)[0][2].tolist() for step in range(5)] == [
+        [step % 2 == 0, True] for step in range(5)
+    ]

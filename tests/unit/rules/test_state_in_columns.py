@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from watchglass.config import RuleSpec
-from watchglass.records import Finding, Mode, ModuleKind, Role, StepEnd, TensorInfo, UnitKind
+from watchglass.records import UNITS, Finding, Mode, ModuleKind, Role, StepEnd, TensorInfo, UnitKind
 from watchglass.rules import Rule, build_rule
 from watchglass.rules.rule import state
 from watchglass.stats import of_array
 from watchglass.tables import Catalog, History, StatisticsRows, StepRecords, StepView
 
-WEIGHTS, UNITS = 40, 8
+WEIGHTS, WIDTH = 40, 8
 CATALOG = Catalog(
     [
         *(TensorInfo(n, f"layers.{n}.weight", Role.WEIGHT, shape=(4, 4), trainable=True) for n in range(WEIGHTS)),
@@ -42,9 +42,9 @@ def view_of(
     history: History, step: int, ids: NDArray[np.uint32], rows: NDArray[np.float64], *, zero: Any = None
 ) -> StepView:
     end = StepEnd(step, Mode.TRAIN, step, step, 0, 1, len(ids))
-    units = [] if zero is None else [(CATALOG[WEIGHTS], UnitKind.INACTIVE, zero)]
+    units = [] if zero is None else [UNITS.shown(CATALOG[WEIGHTS], UnitKind.INACTIVE, zero)]  # type: ignore[call-arg]
     statistics = StatisticsRows(ids, rows, np.ones(len(ids), np.uint32), np.zeros(len(ids), np.bool_))
-    return StepView.after(history, StepRecords(end, CATALOG, statistics=statistics, units=units))
+    return StepView.after(history, StepRecords(end, CATALOG, {UNITS: units} if units else {}, statistics))
 
 
 def test_arrays_are_saved_as_plain_json_that_no_longer_changes() -> None:
@@ -83,7 +83,7 @@ def _steps(count: int = 30) -> list[StepView]:
     for step in range(count):
         ids = np.flatnonzero(random.random(WEIGHTS) < 0.7).astype(np.uint32)
         rows = ROWS[ids] * np.where(ids % 2, 1.0 + step, 1.0)[:, None]
-        views.append(view_of(history, step, ids, rows, zero=np.arange(UNITS) < step))
+        views.append(view_of(history, step, ids, rows, zero=np.arange(WIDTH) < step))
     return views
 
 

@@ -87,7 +87,10 @@ def test_exact_reductions_need_no_statistics_beside_them(tmp_path):
     rows = np.array([(1, 1, 99, 0.5)], dtype_of(records.REDUCTIONS))  # of a later release
     (frame,) = scan(encode_rows(records.REDUCTIONS, rows)).frames
     run.worker().tables.ingest(frame)
-    assert set(run.worker().tables.reductions(1)) == {(1, Reduction.PROD), (1, Reduction.MEDIAN)}
+    assert {row.reduction for row in run.worker().tables.rows(records.REDUCTIONS, 1)} == {
+        Reduction.PROD,
+        Reduction.MEDIAN,
+    }
 
 
 def test_a_reduction_that_was_not_asked_for_says_how(run):
@@ -164,13 +167,13 @@ def test_statistics_of_a_step_by_role(run):
 def test_rules_see_the_same(run):
     tables = run.worker().tables
     rows = tables.statistics.at(2)
-    records = StepRecords(tables.steps[2], tables.catalog, statistics=rows, reductions=tables.reductions(2))
+    records = StepRecords(tables.steps[2], tables.catalog, tables.step_rows(2, tables.catalog), rows)
     view = StepView.after(History(), records)
     gradients = view.statistics(Role.GRADIENT)
     assert gradients.histograms.seen.tolist() == [600]
     assert gradients.quantile(0.5)[0] == pytest.approx(-np.median(array(2)), rel=0.5)
     assert view.statistics().where(np.array([True, False, True])).reduction("median")[0] == np.median(array(2))
-    bare = StepView.after(History(), StepRecords(tables.steps[2], tables.catalog, (), rows._replace(histograms=None)))
+    bare = StepView.after(History(), StepRecords(tables.steps[2], tables.catalog, {}, rows._replace(histograms=None)))
     assert np.isnan(bare.statistics().quantile(0.5)).all()
     assert isinstance(bare.statistics().in_layer_order(), Statistics)
 
@@ -228,7 +231,7 @@ def test_repeated_flushes_and_forgotten_steps(run):
     assert len(values) == len(lazy.get()) == 4
     assert np.array_equal(lazy.get().row(1)[1], histograms_of([array(2)]).counts)
     assert tables.reduction_history(int(rows.ids[0]), Reduction.PROD)[0].tolist() == [0, 2, 4, 6]
-    assert int(rows.ids[0]) in {key[0] for key in tables.reductions(2)}
+    assert int(rows.ids[0]) in {row.tensor.tensor_id for row in tables.rows(records.REDUCTIONS, 2)}
     tables.forget(3)
-    assert tables.reductions(2) == {}
+    assert tables.rows(records.REDUCTIONS, 2) == []
     assert len(tables.statistics.at(2).ids) == 0

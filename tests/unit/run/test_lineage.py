@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from watchglass.records import STEPS, Fact, Mode, StepEnd
+from watchglass.records import SCALARS, STEPS, Fact, Mode, StepEnd
 from watchglass.run import Worker
 from watchglass.run.numbering.lineage import Seam, Start, StepRange, evaluations, join, matching_step, start_of, trace
 from watchglass.store import LocalStore, RunReader, step_rows, table_of
@@ -218,8 +218,7 @@ def test_each_step_of_a_resumed_run_is_seen_once_as_the_newest_attempt_has_it(tm
     assert [attempt for _, attempt, _ in rows] == [0] * 6 + [1] * 5
     seen = []
     for _, attempt, global_step in rows:
-        loss = tables[attempt].catalog.by_name("loss")
-        seen += [value for row, value, _ in tables[attempt].scalars(global_step) if row == loss.tensor_id]
+        seen += [row.value for row in tables[attempt].rows(SCALARS, global_step) if row.tensor.name == "loss"]
     assert seen == [0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104]
 
 

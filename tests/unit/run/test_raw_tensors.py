@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from watchglass.errors import InvalidValueError, MissingExtraError, StepNotRecordedError
+from watchglass.records import RAW
 from watchglass.run import open_run
 from watchglass.store import LocalStore, RawTensor, load_tensor, write_tensors
 from watchglass.testing import Step, build_run
@@ -89,7 +90,7 @@ def test_a_store_that_is_not_mapped_gives_the_same(path):
             raise AssertionError("a whole object was read")
 
     here, remote = open_run(path), Remote(path)
-    place = here.worker().tables.raw(0)
+    place = {row.tensor.tensor_id: row[1:] for row in here.worker().tables.rows(RAW, 0)}
     for info in here.worker().infos().values():
         if info.tensor_id in place:
             own, other = (load_tensor(store, *place[info.tensor_id]) for store in (here.store, remote))

@@ -87,7 +87,6 @@ FINDING = Finding(
         (store.encode_facts, store.decode_facts, [Fact("loss_scale", 3, "GradScaler", {"scale": 2.0, "é": [None]})]),
         (store.encode_lifecycle, store.decode_lifecycle, {"event": "left", "worker": "worker_0", "counters": {}}),
         (store.encode_header, store.decode_header, {"format": [1, 0]}),
-        (store.encode_raw_index, store.decode_raw_index, [{"global_step": 1, "tensor_id": 2, "file": "f", "key": "k"}]),
         (store.encode_record, store.decode_status, RuleStatus("R", Status.STARVED, "why")),
         (store.encode_record, store.decode_observation, Observation("worker_lost", 0, (1, 0, 1), {"a": 1})),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from watchglass import store
 from watchglass.errors import DamagedDataError, InvalidValueError
-from watchglass.records import Fact, Finding, Mode, Observation, Role, RuleStatus, Severity, Status, TensorInfo
+from watchglass.records import RAW, Fact, Finding, Mode, Observation, Role, RuleStatus, Severity, Status, TensorInfo
 
 
 def payload(frame):
@@ -92,16 +92,20 @@ def test_no_more_json_is_written_than_is_read():
         store.encode_facts([Fact("k", 0, "", {"text": most[0].data["text"] + "x"})])
 
 
+def decode_raw(payload, left_out=None):
+    return store.decode_rows(RAW, payload, left_out).tolist()
+
+
 DECODERS = [
     store.decode_catalog, store.decode_facts, store.decode_finding, store.decode_header, store.decode_lifecycle,
-    store.decode_observation, store.decode_raw_index, store.decode_status,
+    store.decode_observation, decode_raw, store.decode_status,
 ]  # fmt: skip
 
 #: Those of lists, each with a sound row.
 LISTS = {
     store.decode_catalog: TensorInfo(1, "a", Role.WEIGHT).to_json(),
     store.decode_facts: Fact("k", 0, "s", {"x": 1}).to_json(),
-    store.decode_raw_index: {"global_step": 1, "tensor_id": 2, "file": "f", "key": "k"},
+    decode_raw: {"global_step": 1, "tensor_id": 2, "file": "f", "key": "k"},
 }
 
 

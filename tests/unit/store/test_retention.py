@@ -8,16 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from stores.compacted_runs import small_run
+from watchglass.records import RAW
 from watchglass.store import (
     LocalStore,
     RawRetention,
     RawTensor,
     SegmentWriter,
     compact,
-    encode_raw_index,
+    encode_rows,
     layout,
     load_tensor,
     remove_raw,
+    table_of,
     was_removed,
     write_tensors,
 )
@@ -105,8 +107,8 @@ def test_by_age(tmp_path: Path) -> None:
     paths = files(store)
     for seq, days in ((1, 5.0), (2, 3.0), (3, 1.0)):
         paths.append(write(store, seq))
-        row = {"global_step": seq, "tensor_id": 1, "file": paths[-1], "key": f"{seq}/1"}
-        SegmentWriter(store, 0, "worker_0", clock=Then(days)).write([encode_raw_index([row])])
+        rows = table_of(RAW, [(seq, 1, paths[-1], f"{seq}/1")])
+        SegmentWriter(store, 0, "worker_0", clock=Then(days)).write([encode_rows(RAW, rows)])
     compact(store)
     now = time.time_ns()
     assert remove_raw(store, before_ns=now - 30 * DAY_NS)[0] == 0
@@ -129,9 +131,10 @@ def test_of_several_workers_the_oldest_files_go_first(tmp_path: Path) -> None:
         for worker, found in paths.items():
             array = np.zeros(100, np.uint8)
             rows = write_tensors(store, 0, worker, seq, [(seq, RawTensor(1, array))])
+            places = [[row[each.name] for each in RAW.fields] for row in rows]
             found.append(str(rows[0]["file"]))
             at_ns = now + seq * DAY_NS
-            SegmentWriter(store, 0, worker, clock=At(at_ns)).write([encode_raw_index(rows)])
+            SegmentWriter(store, 0, worker, clock=At(at_ns)).write([encode_rows(RAW, table_of(RAW, places))])
     compact(store)
     left = store.size(paths["worker_0"][0]) or 0
     assert remove_raw(store, keep_bytes=2 * left)[0] == 2

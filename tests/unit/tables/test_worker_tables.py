@@ -9,7 +9,19 @@ import pytest
 
 from calls import profiled
 from watchglass.errors import CompactedError
-from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Origin, Reduction, Role, TensorInfo, UnitKind
+from watchglass.records import (
+    RAW,
+    SCALARS,
+    STATISTIC_FIELDS,
+    UNITS,
+    Fact,
+    Mode,
+    Origin,
+    Reduction,
+    Role,
+    TensorInfo,
+    UnitKind,
+)
 from watchglass.stats import column, of_array
 from watchglass.store import (
     Frame,
@@ -62,9 +74,8 @@ def test_steps_scalars_and_facts_are_found_by_step(tables):
     assert sorted(tables.steps) == list(range(10))
     assert tables.steps[9].mode is Mode.EVAL
     assert (tables.steps[9].mode_step, tables.steps[9].train_step) == (1, 7)
-    loss = tables.catalog.by_name("loss").tensor_id
-    assert tables.scalars(4) == [(loss, 4.0, 8.0)]
-    assert tables.scalars(99) == []
+    assert tables.rows(SCALARS, 4) == [(tables.catalog.by_name("loss"), 8.0, 4.0)]
+    assert tables.rows(SCALARS, 99) == []
     assert [fact.data for fact in tables.facts(3)] == [{"n": 3}]
     assert [fact.kind for fact in tables.facts()] == ["model", "step_skipped"]
     assert [event["event"] for event in tables.lifecycle] == ["joined", "left"]
@@ -82,8 +93,8 @@ def test_statistics_are_found_by_step_in_columns(tables, arrays):
 
 
 def test_bitmaps_come_as_flags(tables):
-    ((tensor_id, kind, flags),) = tables.units(1)
-    assert tables.catalog[tensor_id].name == "fc1.output"
+    ((tensor, kind, flags),) = tables.rows(UNITS, 1)
+    assert tensor.name == "fc1.output"
     assert kind is UnitKind.INACTIVE
     assert flags.tolist() == [True, True, False]
 
@@ -123,8 +134,8 @@ def test_a_flush_that_was_written_twice_counts_once(tmp_path):
     assert tables.statistics.at(0).ids.tolist() == ids
     assert tables.statistics.of_tensor(ids[1])[0].tolist() == [0]
     loss = tables.catalog.by_name("loss").tensor_id
-    assert [row[1] for row in tables.scalars(0)] == tables.scalar_history(loss)[1].tolist() == [1.0]
-    assert len(tables.units(0)) == 1
+    assert [row.value for row in tables.rows(SCALARS, 0)] == tables.scalar_history(loss)[1].tolist() == [1.0]
+    assert len(tables.rows(UNITS, 0)) == 1
     assert [fact.kind for fact in tables.facts()] == ["model", "step_skipped"]
 
 
@@ -146,11 +157,11 @@ def test_a_row_that_makes_no_sense_is_a_problem_and_its_neighbours_are_read():
 def test_forgetting_keeps_what_comes_after(tables):
     tables.forget(6)
     assert sorted(tables.steps) == [6, 7, 8, 9]
-    assert tables.scalars(5) == []
-    assert len(tables.scalars(6)) == 1
+    assert tables.rows(SCALARS, 5) == []
+    assert len(tables.rows(SCALARS, 6)) == 1
     assert len(tables.statistics.at(4).ids) == 0
     assert len(tables.statistics.at(6).ids) == 2
-    assert tables.units(2) == []
+    assert tables.rows(UNITS, 2) == []
     assert [fact.kind for fact in tables.facts()] == ["model"]
     assert len(tables.catalog) == 4
 
@@ -228,9 +239,9 @@ def test_only_what_belongs_to_a_range_of_train_steps_is_kept(tmp_path, compacted
     assert [part.steps[n] for n in kept] == [whole.steps[n] for n in kept]
     assert [event["event"] for event in part.lifecycle] == ["joined", "left"]
     assert [fact.global_step for fact in part.facts()] == [-1, *kept]
-    assert [len(part.scalars(n)) for n in range(20)] == [n in kept for n in range(20)]
-    assert [len(part.units(n)) for n in range(20)] == [n in kept for n in range(20)]
-    assert [len(part.raw(n)) for n in range(20)] == [n in (5, 7) for n in range(20)]
+    assert [len(part.rows(SCALARS, n)) for n in range(20)] == [n in kept for n in range(20)]
+    assert [len(part.rows(UNITS, n)) for n in range(20)] == [n in kept for n in range(20)]
+    assert [len(part.rows(RAW, n)) for n in range(20)] == [n in (5, 7) for n in range(20)]
     (a,) = ids(part, "a.weight")
     assert part.statistics.of_tensor(a)[0].tolist() == part.reduction_history(a, Reduction.MEDIAN)[0].tolist() == kept
     assert part.captured(a) == set(kept)

@@ -12,7 +12,7 @@ from typing import Any
 
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
 from watchglass.evaluate.engine.rule_status import Met
-from watchglass.records import Fact, Mode, ModuleKind, Role, UnitKind, count
+from watchglass.records import UNITS, Fact, Mode, ModuleKind, Role, UnitKind, count
 from watchglass.rules import Needs, collections_for, without_kinds, without_layers
 from watchglass.tables import Selection, StepView
 
@@ -28,7 +28,6 @@ _MANY_STEPS = 64
 #: Scalars that every step has.
 _RATES = frozenset({"learning_rate", "learning_rate/0"})
 _EVERY_STEP = _RATES | {"loss"}
-_CURE_OF_PHASES = "; PyTorch scripts record them under watchglass run, or with watch(model, profiler=True)"
 _MODE_NAMES = {Mode.TRAIN: "train", Mode.EVAL: "eval", Mode.PREDICT: "predict"}
 _IN_MODE = {Mode.TRAIN: "", Mode.EVAL: " in evaluation", Mode.PREDICT: " in prediction"}
 #: Roles of tensors in a collection that selects by structure alone.
@@ -168,7 +167,7 @@ class NeedSeen:
         if self._no_modules:
             return self._no_modules
         needs, plan = self.needs, self._plan
-        if plan is None or needs.of_tensors or needs.phases:
+        if plan is None or needs.of_tensors or needs.rows:
             return ""
         if needs.facts:
             recorded = not needs.scalars and plan.facts.intersection(needs.facts)
@@ -196,7 +195,7 @@ class NeedSeen:
         why = f" (needed {needs.why})" if needs.why else ""
         if not self.satisfied:
             not_planned = "" if self._no_modules else self._not_planned()
-            cure = _CURE_OF_PHASES if needs.phases else ""
+            cure = "".join(kind.cure for kind in needs.rows)
             never = self._lacking() or f"{needs.describe()} never came"
             return not_planned or f"{never}{why}{cure}", bool(not_planned)
         if most is not None and max(self._gap, self._since) > most:
@@ -276,16 +275,17 @@ class NeedSeen:
             return any(self._wants(info) for info in map(view.catalog.by_name, view.whole()) if info is not None)
         if needs.units:
             if self._wants_all:
-                return any(view.units(kind) for kind in needs.units)
-            return any(self._wants(info) for kind in needs.units for info, _ in view.units(kind))
+                return any(view.rows(UNITS, kind=kind) for kind in needs.units)
+            return any(self._wants(row.tensor) for kind in needs.units for row in view.rows(UNITS, kind=kind))
         if needs.of_tensors:
             rows = view.statistics(
                 needs.role, module_kinds=needs.module_kinds, name_regex=needs.name_regex, collection=needs.collection
             )
             if not len(rows):
                 return False
-        if needs.phases and view.phases is None:
-            return False
+        for kind in needs.rows:
+            if not any(self._wants(row.tensor) if kind.of_tensors else True for row in view.rows(kind)):
+                return False
         if needs.scalars and all(view.scalar(name) is None for name in needs.scalars):
             return False
         return not needs.facts or any(view.latest_fact(kind) is not None for kind in needs.facts)

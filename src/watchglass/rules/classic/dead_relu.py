@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
+from watchglass.records import UNITS, Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import learning_rates, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -65,12 +65,12 @@ class DeadRelu(Rule):
         """One finding per layer with too many dead units."""
         if view.mode is not Mode.TRAIN:
             return
-        units = view.units(UnitKind.INACTIVE)
+        units = view.rows(UNITS, kind=UnitKind.INACTIVE)
         if not units:
             return
         self.step = view.mode_step
         has_modules = len(view.catalog.ids(Selection(Role.OUTPUT, module_kinds=(ModuleKind.RECTIFIER,)))) > 0
-        for info, zero in units:
+        for info, _, zero in units:
             if has_modules != (info.role is Role.OUTPUT) or len(zero) < self.min_units:
                 continue
             self._follow(view, info, zero)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count, in_percent, rounded
+from watchglass.records import PHASES, Finding, Mode, Severity, count, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -36,7 +36,7 @@ class EvaluationBound(Rule):
     """
 
     needs = (
-        Needs(phases=True, why="to see how long evaluations take"),
+        Needs(rows=(PHASES,), why="to see how long evaluations take"),
         Needs(facts=("model",), optional=True, why="to know the device of the model"),
         Needs(facts=("training_flags",), optional=True, why="to tell evaluations from other calls of the model"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), optional=True, why="to tell evaluations from other calls"),
@@ -62,9 +62,10 @@ class EvaluationBound(Rule):
         """A finding at a training step that closes a window."""
         for fact in view.facts("training_flags") if view.mode is Mode.EVAL else ():
             self.in_evaluation_mode = fact.data.get("training") is False
-        if view.phases is None:
+        phases = view.rows(PHASES)
+        if not phases:
             return
-        seconds, row = sum(view.phases.values()), self.rows[-1]
+        seconds, row = sum(phases[0]), self.rows[-1]
         if view.covers > 1:
             # The times of the steps that were not recorded are not known one by one.
             seconds = (view.end_ns - self.ended_ns) / 1e9

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent, rounded
+from watchglass.records import LOADER_WORKERS, PHASES, Finding, Mode, Severity, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.needs import Needs, Windows
@@ -52,7 +52,7 @@ class InputBound(Rule):
     """
 
     needs = (
-        Needs(phases=True, why="to see how long steps wait for data"),
+        Needs(rows=(PHASES,), why="to see how long steps wait for data"),
         Needs(facts=("data_loader",), optional=True),
         Needs(metrics=("cpu.limit", "gpu.utilization", "gpu.processes"), optional=True),
     )
@@ -83,7 +83,7 @@ class InputBound(Rule):
         """A finding after windows with long waits."""
         self._note_loaders(step)
         self.cores = _cores(step) or self.cores
-        phases = [view.phases for view in step.views if view.phases is not None]
+        phases = [row for view in step.views for row in view.rows(PHASES)]
         if step.mode is not Mode.TRAIN or not phases:
             # The last batches of an epoch are in the first step after it.
             if self.judges:
@@ -93,11 +93,11 @@ class InputBound(Rule):
         self.judges = step_windows.note_step(self.windows)
         if not self.judges:
             return
-        self.reads = self.reads or any(each["data"] > 0 or each["copy"] > 0 for each in phases)
+        self.reads = self.reads or any(each.data_s > 0 or each.copy_s > 0 for each in phases)
         self._add_batches(step)
         self.busy = with_busiest(self.busy, step.streams)
-        parts = [sum(each["data"] for each in phases), sum(each["copy"] for each in phases)]
-        row = [*parts, sum(sum(each.values()) for each in phases)]
+        parts = [sum(each.data_s for each in phases), sum(each.copy_s for each in phases)]
+        row = [*parts, sum(map(sum, phases))]
         yield from self._judged(step, step_windows.add(self.windows, row, self.window))
 
     def finish(self, step: JointStep) -> Iterable[Finding]:
@@ -204,8 +204,8 @@ class InputBound(Rule):
                 self.loaders[name] = [workers, batches if type(batches) is int else 0]
 
     def _add_batches(self, step: JointStep) -> None:
-        for each in (each for view in step.views for each in view.loader_batches):
-            sums = self.batches.setdefault(each.loader, [0.0] * 5)
+        for each in (each for view in step.views for each in view.rows(LOADER_WORKERS)):
+            sums = self.batches.setdefault(each.loader.name.lower(), [0.0] * 5)
             for place, number in enumerate((each.batches, each.fetch_s, each.collate_s, each.transfer_s)):
                 sums[place] += number
             sums[4] = max(sums[4], each.loader_worker + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count, in_percent
+from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, Severity, count, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.stats import duration_class, last_typical_class
@@ -26,7 +26,7 @@ class OverallFrameworkMetrics(Rule):
     Source: SageMaker Debugger documentation.
     """
 
-    needs = (Needs(phases=True, why="to summarise them"),)
+    needs = (Needs(rows=(PHASES,), why="to summarise them"),)
     state_version = 2
 
     least: int = parameter(1, help="training steps of a summary", unit="steps", ge=1)
@@ -36,8 +36,7 @@ class OverallFrameworkMetrics(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """No findings: adds up phases."""
-        if view.phases is not None:
-            spent = [*view.phases.values()]
+        for spent in view.rows(PHASES):
             alike = str(duration_class(sum(spent)))
             before = self.seconds.setdefault(view.mode.name, {}).get(alike, [0.0] * (1 + len(spent)))
             self.seconds[view.mode.name][alike] = [a + b for a, b in zip(before, (1, *spent), strict=True)]

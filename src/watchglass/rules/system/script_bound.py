@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count, in_percent, rounded
+from watchglass.records import PHASES, Finding, Mode, Severity, count, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.host_phases import why_updates_are_unclear
@@ -49,7 +49,7 @@ class ScriptBound(Rule):
     """
 
     needs = (
-        Needs(phases=True, why="to see how long the script does something else"),
+        Needs(rows=(PHASES,), why="to see how long the script does something else"),
         Needs(facts=("model",), why="to know the device of the model"),
         Needs(facts=("optimizer",), optional=True, why="to know whether phases show where an update ends"),
         Needs(metrics=("gpu.utilization", "gpu.processes"), optional=True),
@@ -76,18 +76,18 @@ class ScriptBound(Rule):
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
         """A finding after two windows whose steps are mostly something else."""
-        phases = [view.phases for view in step.views if view.phases is not None]
+        phases = [row for view in step.views for row in view.rows(PHASES)]
         if step.mode is not Mode.TRAIN or not phases:
             return
         if not step_windows.note_step(self.windows):
             return
         self.busy = with_busiest(self.busy, step.streams)
-        self.reads = self.reads or any(each["data"] > 0 for each in phases)
+        self.reads = self.reads or any(each.data_s > 0 for each in phases)
         # At a capture, a part of this time is that of watchglass.
         if any(view.has_capture for view in step.views):
             return
-        fewest = min(phases, key=lambda each: each["prepare"] + each["other"])
-        row = [fewest["prepare"], fewest["other"], sum(fewest.values()), min(fewest["forward"], fewest["backward"])]
+        fewest = min(phases, key=lambda each: each.prepare_s + each.other_s)
+        row = [fewest.prepare_s, fewest.other_s, sum(fewest), min(fewest.forward_s, fewest.backward_s)]
         both = step_windows.add(self.windows, row, self.window)
         if not self.windows["counted"] % self.window:
             self._note_course(step)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Pause, Severity, count, in_percent, rounded
+from watchglass.records import PAUSES, PHASE_NAMES, PHASES, Finding, Mode, Pause, Severity, count, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker.step_outlier import StepOutlier as Documented
@@ -69,7 +69,7 @@ class StepOutlier(Rule):
 
     state_version = 2
     needs = (
-        Needs(phases=True, why="to see where the time of a long step goes"),
+        Needs(rows=(PHASES,), why="to see where the time of a long step goes"),
         Needs(facts=("modules_examined", "first_bad_module"), optional=True),
     )
     calibrations: ClassVar = {"sagemaker": Documented}
@@ -103,9 +103,10 @@ class StepOutlier(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at an outlier."""
-        if view.mode is not Mode.TRAIN or view.phases is None:
+        phases = view.rows(PHASES)
+        if view.mode is not Mode.TRAIN or not phases:
             return
-        seconds = list(view.phases.values())
+        seconds = list(phases[0])
         self._note_examined(view)
         self.seen += 1
         if self.seen <= _FIRST:
@@ -118,7 +119,7 @@ class StepOutlier(Rule):
                 so_far + max(0.0, s - usual) for so_far, s, usual in zip(self.beyond, seconds, self.usual, strict=False)
             ]
             self.slow += 1
-            for pause, spent in view.pauses.items():
+            for pause, _, spent in view.rows(PAUSES):
                 self.paused[pause.name] = self.paused.get(pause.name, 0.0) + spent
                 enough = spent >= _REASON[pause] * (sum(seconds) - self.usual[-1])
                 self.with_reason[pause.name] = self.with_reason.get(pause.name, 0) + enough
@@ -180,7 +181,7 @@ class StepOutlier(Rule):
 
     def _pauses(self, view: StepView, taken: float, *, outlier: bool) -> Iterable[Finding]:
         """Pauses that come so often that their steps are no outliers, or that are too short for it."""
-        for pause, spent in view.pauses.items() if self.usual else ():
+        for pause, _, spent in view.rows(PAUSES) if self.usual else ():
             more = taken - self.usual[-1]
             is_reason = spent >= _REASON[pause] * more
             if outlier and not is_reason:

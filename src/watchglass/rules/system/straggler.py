@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count, rounded
+from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, Severity, count, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
@@ -52,7 +52,7 @@ class Straggler(Rule):
     Source: house.
     """
 
-    needs = (Needs(phases=True, why="to see which rank the others wait for"),)
+    needs = (Needs(rows=(PHASES,), why="to see which rank the others wait for"),)
 
     percent: float = parameter(10.0, help="time that a rank takes longer, relative to a step", unit="%", gt=0, le=100)
     window: int = parameter(32, help="steps of a window", unit="steps", ge=1)
@@ -68,17 +68,17 @@ class Straggler(Rule):
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
         """A finding after windows with the same slow rank."""
-        phases = {view.worker: view.phases for view in step.views if view.leads and view.phases is not None}
+        phases = {view.worker: row for view in step.views for row in view.rows(PHASES)}
         if step.mode is not Mode.TRAIN or len(phases) < 2:
             return
         self.seen += 1
-        self.reads = self.reads or any(seconds["data"] > 0 for seconds in phases.values())
+        self.reads = self.reads or any(seconds.data_s > 0 for seconds in phases.values())
         if self.seen <= _FIRST:
             return
         if self.inside and phases.keys() != self.inside.keys():
             self.inside = {}  # a rank has left or come
         for rank, seconds in phases.items():
-            self.inside.setdefault(rank, []).append(list(seconds.values()))
+            self.inside.setdefault(rank, []).append(list(seconds))
         if self._length < self.window:
             return
         last, self.before, self.inside = self.before, self._slowest(), {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, Finding, Mode, Severity, count, in_percent, rounded
+from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, Severity, count, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -39,7 +39,7 @@ class SynchronousCopy(Rule):
 
     needs = (
         Needs(facts=("tensor_reads",), why="to see which line reads tensors"),
-        Needs(phases=True, optional=True),
+        Needs(rows=(PHASES,), optional=True),
     )
 
     percent: float = parameter(10.0, help="share of the time of steps that it takes", unit="%", gt=0, le=100)
@@ -55,10 +55,10 @@ class SynchronousCopy(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding after enough observed steps with the same line."""
-        if view.mode is Mode.TRAIN and view.phases is not None:
+        for phases in view.rows(PHASES) if view.mode is Mode.TRAIN else ():
             self.seen += 1
             if self.seen > _FIRST:
-                self.spent = [a + b for a, b in zip(self.spent, view.phases.values(), strict=True)]
+                self.spent = [a + b for a, b in zip(self.spent, phases, strict=True)]
         for fact in view.facts("tensor_reads"):
             yield from self._looked(view, fact.data)
 

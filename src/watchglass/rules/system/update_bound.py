@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count, in_percent, rounded
+from watchglass.records import PHASES, Finding, Mode, Severity, count, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.host_phases import why_updates_are_unclear
 from watchglass.rules.needs import Needs
@@ -39,7 +39,7 @@ class UpdateBound(Rule):
     """
 
     needs = (
-        Needs(phases=True, why="to see how long updates take"),
+        Needs(rows=(PHASES,), why="to see how long updates take"),
         Needs(facts=("batch",), why="to know how many samples an update has"),
         Needs(facts=("calls",), optional=True, why="to know how many batches an update has"),
         Needs(facts=("data_loader",), optional=True, why="to know the size of batches"),
@@ -61,7 +61,7 @@ class UpdateBound(Rule):
         """A finding after two windows whose steps are mostly update."""
         first = step.first
         follow_batches(first, self.known)
-        phases = [view.phases for view in step.views if view.phases is not None]
+        phases = [row for view in step.views for row in view.rows(PHASES)]
         if step.mode is not Mode.TRAIN or not phases:
             return
         if first.facts("batch"):
@@ -69,7 +69,7 @@ class UpdateBound(Rule):
             self.samples, self.unclear = max(self.samples, samples or 0), self.unclear + (samples is None)
         if not step_windows.note_step(self.windows):
             return
-        row = [sum(each["update"] for each in phases), sum(sum(each.values()) for each in phases)]
+        row = [sum(each.update_s for each in phases), sum(map(sum, phases))]
         yield from self._judged(step, step_windows.add(self.windows, row, self.window))
 
     def finish(self, step: JointStep) -> Iterable[Finding]:

@@ -10,11 +10,13 @@ from contextlib import suppress
 from itertools import islice
 
 from watchglass.errors import DamagedDataError, MissingFileError
+from watchglass.records import RAW
 from watchglass.store import layout
 from watchglass.store.compaction.segment_compactor import UnfitError, whole_frames
 from watchglass.store.contract import Store
-from watchglass.store.encoding.codec import decode_header, decode_raw_index
+from watchglass.store.encoding.codec import decode_header
 from watchglass.store.encoding.frames import FrameKind
+from watchglass.store.encoding.rows import decode_rows
 from watchglass.store.generations import Covered, newest_generation
 from watchglass.store.json_documents import read_document
 
@@ -124,8 +126,7 @@ def _written_ns(store: Store, covers: Sequence[Covered]) -> dict[str, int]:
                         value = decode_header(frame.payload).get("wall_ns")
                         wall_ns = value if type(value) is int else wall_ns
                     elif frame.kind == FrameKind.RAW:
-                        rows = decode_raw_index(frame.payload, [])
-                        found.update({str(row["file"]): wall_ns for row in rows})
+                        found.update(dict.fromkeys(decode_rows(RAW, frame.payload, [])["file"].tolist(), wall_ns))
     return found
 
 

@@ -17,21 +17,18 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError
 from watchglass.records import (
     FACTS,
-    RAW,
-    SIZES,
     STEPS,
     Fact,
     Finding,
     Mode,
     Observation,
-    RowKind,
     RuleStatus,
     StepEnd,
     TensorInfo,
 )
 from watchglass.store.encoding.frames import Frame, FrameKind
 from watchglass.store.encoding.json_payloads import json_frame, json_object, json_record, json_records
-from watchglass.store.encoding.rows import decode_rows, encode_rows, table_of
+from watchglass.store.encoding.rows import decode_rows, encode_rows, holds, table_of
 from watchglass.store.encoding.tensors import MAX_AXES
 
 #: In the order of the arguments of StepEnd.
@@ -133,7 +130,7 @@ def decode_facts(payload: bytes, left_out: list[DamagedDataError] | None = None)
 
 
 def _sound_fact(data: dict[str, Any]) -> Fact:
-    if not _all_integers((data["global_step"],)) or not _as_declared(FACTS, data):
+    if not all(holds(field, data[field.name]) for field in FACTS.fields):
         raise TypeError("fields of the wrong type")
     return Fact.from_json(data)
 
@@ -162,22 +159,6 @@ def decode_watermark(payload: bytes) -> int:
     if not _is_count(found, 63):
         raise DamagedDataError(f"a watermark must have a time but has {ascii(found)[:80]}")
     return int(found)
-
-
-def encode_raw_index(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A RAW frame: rows ``{"global_step", "tensor_id", "file", "key"}``."""
-    return json_frame(FrameKind.RAW, [dict(row) for row in rows])
-
-
-def decode_raw_index(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[dict[str, Any]]:
-    """The places of raw tensors: rows ``{"global_step", "tensor_id", "file", "key"}``; left out as by decode_facts."""
-    return json_records(payload, "a raw index row", _sound_place, left_out)
-
-
-def _sound_place(data: dict[str, Any]) -> dict[str, Any]:
-    if not _is_count(data["global_step"], 64) or not _as_declared(RAW, data):
-        raise TypeError("fields of the wrong type")
-    return data
 
 
 def encode_record(record: JournalRecord) -> bytes:
@@ -237,17 +218,6 @@ def _sound_observation(data: dict[str, Any]) -> Observation:
     if not _all_text(texts) or not _all_integers(numbers) or len(place) != 3 or not isinstance(seen.data, dict):
         raise TypeError("fields of the wrong type")
     return Observation(seen.kind, seen.attempt, seen.after, seen.data, seen.group, seen.steps)
-
-
-def _as_declared(kind: RowKind, data: Mapping[str, Any]) -> bool:
-    """Whether the fields of a row in JSON have the types that its kind declares, in addition to its key."""
-    types = {"text": str, "json": dict}
-    return all(
-        isinstance(data[field.name], types[field.type])
-        if field.type in types
-        else _is_count(data[field.name], 8 * SIZES[field.type])
-        for field in kind.own
-    )
 
 
 def _all_text(values: Iterable[Any]) -> bool:

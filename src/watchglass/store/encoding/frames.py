@@ -49,10 +49,6 @@ class FrameKind(IntEnum):
     COMPACTED = 11
     WATERMARK = 12
     SAMPLES = records.SAMPLES.number
-    NOTES = records.NOTES.number
-    PHASES = records.PHASES.number
-    PAUSES = records.PAUSES.number
-    LOADER_WORKERS = records.LOADER_WORKERS.number
     FINDING = records.FINDINGS.number
     STATUS = 17
     OBSERVATION = 18

@@ -15,7 +15,7 @@ import numpy as np
 
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import number_to_json
-from watchglass.store.encoding.frames import FrameKind, encode_frame
+from watchglass.store.encoding.frames import encode_frame
 
 #: Largest JSON payload in bytes that is written and parsed; parsing takes some twenty times as much memory.
 MAX_JSON = 32 << 20
@@ -29,7 +29,7 @@ _MAX_INTEGER = 1 << 1024
 _T = TypeVar("_T")
 
 
-def json_frame(kind: FrameKind, value: Any) -> bytes:
+def json_frame(kind: int, value: Any) -> bytes:
     """A frame of any value.
 
     Raises:
@@ -99,6 +99,11 @@ def _plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
         inside: Identities of the containers that hold it. What holds itself becomes text at once: by the time it is too
             deep, two such references have made billions of values.
     """
+    plain = type(value)
+    if plain is str or value is None or (plain is int and -_MAX_INTEGER < value < _MAX_INTEGER):
+        return value
+    if plain is float:
+        return number_to_json(value)
     try:
         if isinstance(value, Enum):
             value = value.value
@@ -112,8 +117,8 @@ def _plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
             return number_to_json(float(value))
         if len(inside) < _MAX_DEPTH and id(value) not in inside:
             within = (*inside, id(value))
-            if isinstance(value, Mapping):
-                return {_text(key): _plain(item, within) for key, item in value.items()}
+            if plain is dict or isinstance(value, Mapping):
+                return {key if type(key) is str else _text(key): _plain(item, within) for key, item in value.items()}
             if isinstance(value, np.ndarray):
                 return _plain(value.tolist(), within)
             if isinstance(value, (list, tuple, set, frozenset)):

@@ -1,4 +1,4 @@
-"""Rows of any declared kind as frames and back: of fixed size, or as compressed columns.
+"""Rows of any declared kind as frames and back: of fixed size, as compressed columns, or as JSON.
 
 In memory rows are a structured array with a field for each declared one; texts and arrays are objects in it.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError, InvalidValueError
-from watchglass.records import Encoding, Field, RowKey, RowKind
+from watchglass.records import SIZES, Encoding, Field, RowKey, RowKind
 from watchglass.store.encoding.frames import MAX_PAYLOAD, encode_frame
+from watchglass.store.encoding.json_payloads import json_frame, json_records
 
 #: Most texts and arrays of a frame: each takes some hundred bytes in memory, however few it takes in the frame.
 MAX_VALUES = 1 << 18
@@ -25,6 +27,9 @@ MAX_FLAGS = MAX_PAYLOAD
 _TYPES = {
     "u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i64": "<i8", "f32": "<f4", "f64": "<f8", "bool": "?",
 }  # fmt: skip
+
+
+_JSON_TYPES: dict[str, type] = {"text": str, "json": dict, "bool": bool}
 
 
 @lru_cache(maxsize=256)
@@ -39,20 +44,23 @@ def table_of(kind: RowKind, rows: Sequence[Sequence[Any]]) -> NDArray[Any]:
     # Column by column: several times faster than row by row.
     for name, column in zip(table.dtype.names or (), zip(*rows, strict=True), strict=False):
         if table.dtype[name].hasobject:
+            objects = table[name]
             for place, value in enumerate(column):
-                table[name][place] = value
+                objects[place] = value
         else:
             table[name] = column
     return table
 
 
 def encode_rows(kind: RowKind, rows: NDArray[Any]) -> bytes:
-    """A frame of rows of a kind that is written as rows or as columns.
+    """A frame of rows of a kind that is not written as statistics.
 
     Raises:
         InvalidValueError: They are more than a reader takes at once.
     """
     rows = np.ascontiguousarray(rows, dtype_of(kind))
+    if kind.encoding is Encoding.JSON:
+        return json_frame(kind.number, [dict(zip(rows.dtype.names or (), row, strict=True)) for row in rows.tolist()])
     if kind.encoding is Encoding.ROWS:
         return encode_frame(kind.number, rows.tobytes())
     if problem := _too_many_values(kind, len(rows)):
@@ -68,13 +76,20 @@ def encode_rows(kind: RowKind, rows: NDArray[Any]) -> bytes:
     return encode_frame(kind.number, head + zlib.compress(body, 6 if kind.key is RowKey.TIME else 1))
 
 
-def decode_rows(kind: RowKind, payload: bytes) -> NDArray[Any]:
+def decode_rows(kind: RowKind, payload: bytes, left_out: list[DamagedDataError] | None = None) -> NDArray[Any]:
     """The rows of a payload; read-only where they are of fixed size.
+
+    Args:
+        kind: Their kind.
+        payload: Of a frame of that kind.
+        left_out: Gets why rows were omitted: of those in JSON each is read by itself.
 
     Raises:
         DamagedDataError: They are not what the kind declares, or take more than a frame may.
     """
     dtype = dtype_of(kind)
+    if kind.encoding is Encoding.JSON:
+        return table_of(kind, json_records(payload, f"a row of {kind.name}", partial(_sound_row, kind), left_out))
     if kind.encoding is Encoding.ROWS:
         if len(payload) % dtype.itemsize:
             raise DamagedDataError(f"rows of {kind.name} take {dtype.itemsize} bytes each but {len(payload)} are there")
@@ -96,6 +111,25 @@ def decode_rows(kind: RowKind, payload: bytes) -> NDArray[Any]:
     for name, column in found.items():
         rows[name] = column
     return rows
+
+
+def holds(field: Field, value: Any) -> bool:
+    """Whether a value that is not trusted has the type of a field."""
+    if field.array:
+        each = replace(field, array=False)
+        return isinstance(value, np.ndarray) or (isinstance(value, list) and all(holds(each, one) for one in value))
+    if field.type in _JSON_TYPES:
+        return isinstance(value, _JSON_TYPES[field.type])
+    bits = 8 * SIZES[field.type]
+    if field.type[0] == "f":
+        return type(value) in (float, int)
+    return type(value) is int and (0 <= value < 1 << bits if field.type[0] == "u" else -1 << 63 <= value < 1 << 63)
+
+
+def _sound_row(kind: RowKind, data: dict[str, Any]) -> list[Any]:
+    if not all(holds(field, data[field.name]) for field in kind.fields):
+        raise TypeError("fields of the wrong type")
+    return [data[field.name] for field in kind.fields]
 
 
 def rows_bytes(rows: NDArray[Any]) -> int:

@@ -28,7 +28,7 @@ from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.step_interval import StepInterval
 from watchglass.capture.step_phases import FORWARD
 from watchglass.record import Forward, OpenStep
-from watchglass.records import Role, loss_kind
+from watchglass.records import PHASES, RAW, STATISTICS, Role, loss_kind
 
 #: Batches between two looks at how long they take, and between those whose rows are looked for in the training data.
 _LOOKS, _ROWS = 32, 8
@@ -115,7 +115,7 @@ class JoinedBatches:
             self._clock.evaluation is not step or self._left <= 0 or current.root is not root
             or current.forward_depth or current.in_backward or current.silent or self._guard.is_busy
             or get_ident() != self._guard.thread or current.port.changes.pending or self._cost.measures or captured()
-            or records.saved or records.statistics or records.raw or not self._clock.join()
+            or records.saved or records.rows.get(STATISTICS) or records.rows.get(RAW) or not self._clock.join()
         ):  # fmt: skip
             return False
         if self._forward is None:
@@ -173,12 +173,13 @@ class JoinedBatches:
         if phases is None:
             return
         _, spent_ns = phases.end()
-        known = records.phases
+        known = records.rows[PHASES]
+        seconds = [each / 1e9 for each in spent_ns]
         if known:
-            known[-1] = tuple(map(add, known[-1], spent_ns))
+            known[-1] = tuple(map(add, known[-1], seconds))
         else:
-            known.append(spent_ns)
-        if phases.pauses or phases.loads:
+            known.append(tuple(seconds))
+        if phases.rows:
             phases.hand_over(records)
 
     def computed(self, function: str, full: Listener, judge: Judge) -> Listener:

@@ -364,7 +364,7 @@ class FastPath:
             end_ns, phases = monotonic_ns(), NO_PHASES
         else:
             end_ns, phases = self._phases.end()
-            if self._phases.pauses or self._phases.loads:
+            if self._phases.rows:
                 self._phases.hand_over(port.records.current())
         port.steady.step(self._start_ns, end_ns, self._loss, rate, self._total, phases)
         self._backwards = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from contextlib import suppress
 from threading import get_ident
@@ -16,6 +17,7 @@ from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.step_phases import StepPhases
 from watchglass.capture.wrappers_importlib_bootstrap import Sent
+from watchglass.records import LOADER_WORKERS
 
 #: Loaders with a number; all further ones share the next one (a script may make one in each epoch).
 _MOST_LOADERS = 8
@@ -139,7 +141,10 @@ class LoaderTimes:
             self._flush(now_ns)
 
     def _flush(self, now_ns: int) -> None:
-        self._phases.loads += [(*maker, *sums) for maker, sums in self._sums.items()]
+        for maker, (batches, fetch_ns, *rest) in self._sums.items():
+            fetch_s = fetch_ns / 1e9 if fetch_ns >= 0 else math.nan
+            row = (*maker, batches, fetch_s, *(spent_ns / 1e9 for spent_ns in rest))
+            self._phases.rows.append((LOADER_WORKERS, row))
         self._sums, self._batches, self._since_ns = {}, 0, now_ns
 
     def _reader(self, loader: Any) -> BatchReader:

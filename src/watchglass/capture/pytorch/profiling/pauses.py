@@ -10,7 +10,7 @@ from typing import Any
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.step_phases import StepPhases
-from watchglass.records import Pause
+from watchglass.records import PAUSES, Pause
 
 #: Shorter ones are not recorded: young objects are collected hundreds of times a second, in microseconds.
 _SHORT_NS = 1_000_000
@@ -63,5 +63,5 @@ class Pauses:
             return
         now_ns = self._phases.now_ns()
         spent_ns = now_ns - self._since_ns.pop(pause, now_ns)
-        if spent_ns >= _SHORT_NS and self._phases.begun and len(self._phases.pauses) < _MOST:
-            self._phases.pauses.append((int(pause), spent_ns))
+        if spent_ns >= _SHORT_NS and self._phases.begun and len(self._phases.rows) < _MOST:
+            self._phases.rows.append((PAUSES, (int(pause), 1, spent_ns / 1e9)))

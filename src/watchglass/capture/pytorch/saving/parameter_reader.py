@@ -28,7 +28,7 @@ from watchglass.capture.pytorch.saving.reduce import is_plain, plain, share_thre
 from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, OpenStep
-from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo, series_name
+from watchglass.records import SCALARS, STATISTIC_FIELDS, STATISTICS, Role, TensorInfo, series_name
 from watchglass.stats import Rows
 
 _MAX_NAMED = 32
@@ -178,7 +178,7 @@ class ParameterReader:
         """
         items = [_item(gradient, f"gradient/{name}", place) for gradient, name, place in fresh]
         saved = self._saving.save_all(step.records, Role.GRADIENT, items, scale)
-        rows = step.records.statistics[-1].values if saved and step.records.statistics else None
+        rows = step.records.rows[STATISTICS][-1].values if saved and step.records.rows[STATISTICS] else None
         return rows if isinstance(rows, np.ndarray) and len(rows) == len(fresh) else None
 
     def weights(self, step: OpenStep, optimizer: Optimizer) -> None:
@@ -253,7 +253,7 @@ class ParameterReader:
 
     def _add_norm(self, records: CapturedRecords, norm: Any, sharded: bool, model: int) -> None:
         """Record the norm of one optimizer's gradients; with those of others of the model it becomes one norm."""
-        scalars, name = records.scalars, series_name("gradient_norm", model)
+        scalars, name = records.rows[SCALARS], series_name("gradient_norm", model)
         known_id = self._port.ids.known(name)
         for at, (tensor_id, weight, known) in enumerate(scalars):
             if tensor_id == known_id:

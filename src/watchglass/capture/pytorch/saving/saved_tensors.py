@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.saving import reduce
 from watchglass.capture.pytorch.saving.out_of_memory import is_out_of_memory, report_exhaustion
 from watchglass.capture.pytorch.saving.reduce import is_plain
 from watchglass.record import Captured, CapturedRecords
-from watchglass.records import Role, TensorInfo
+from watchglass.records import RAW, REDUCTIONS, STATISTICS, Role, TensorInfo
 
 _log = logging.getLogger("watchglass")
 _UNKNOWN: Any = object()
@@ -101,15 +101,14 @@ class Saving:
         """
         if captured():
             return []
-        lists: tuple[list[Any], ...] = (records.statistics, records.reductions, records.raw, records.facts)
-        lengths = [len(each) for each in lists]
+        lengths = {kind: len(rows) for kind, rows in records.rows.items()}
         try:
             return self._saved(records, role, items, scale)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            for each, length in zip(lists, lengths, strict=True):
-                del each[length:]
+            for kind, rows in records.rows.items():
+                del rows[lengths.get(kind, 0) :]
             self.give_up(records, role, error)
             return []
 
@@ -148,7 +147,7 @@ class Saving:
             self._seed += 1
             read = reduce.summaries if device.type == "cpu" else self.on_device.summaries
             rows, histograms = read(values, older or None, scale, histograms=histogram, seed=self._seed)
-            records.statistics.append(Captured(saved, rows, sampled, histograms))
+            records.rows[STATISTICS].append(Captured(saved, rows, sampled, histograms))
         return ids
 
     def _save_more(self, records: CapturedRecords, keep: Keep, tensor_id: int, item: Item, value: Tensor) -> None:
@@ -158,9 +157,9 @@ class Saving:
         if item.whole is not None:
             return
         if keep.raw:
-            records.raw.append(reduce.raw(tensor_id, value))
+            records.rows[RAW].append(reduce.raw(tensor_id, value))
         for reduction in keep.reductions:
-            records.reductions.append((tensor_id, reduction, reduce.exact(value, reduction)))
+            records.rows[REDUCTIONS].append((tensor_id, reduction, reduce.exact(value, reduction)))
 
     def readable(self, item: Item) -> Tensor | None:
         """A tensor's values as a plain one; None, and a warning the first time, where they cannot be read."""

@@ -28,7 +28,7 @@ from watchglass.capture.pytorch.updates.watched_optimizers import WatchedOptimiz
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, OpenStep
-from watchglass.records import Mode, Role, series_name
+from watchglass.records import SCALARS, Mode, Role, series_name
 
 
 @dataclass(eq=False)
@@ -327,7 +327,8 @@ class UpdatePoint:
         for leader, members in led.items():
             port.clock.leaders.update(dict.fromkeys(members, leader))
         losses = {port.ids.known(series_name("loss", model)) for model in known}
-        step.records.scalars[:] = [row for row in step.records.scalars if row[0] not in losses]
+        scalars = step.records.rows[SCALARS]
+        scalars[:] = [row for row in scalars if row[0] not in losses]
         self._record_losses(step, known, led)
         step.model = min(led or step.models, default=0)
         mine = [leader for leader, members in led.items() if not found.keys().isdisjoint(members)]

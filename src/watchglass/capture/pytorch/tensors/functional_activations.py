@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.saving.reduce import inactive_units, plain
 from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.capture.pytorch.tensors.saturated import save_input
 from watchglass.record import CapturedRecords
-from watchglass.records import ModuleKind, Role, UnitKind
+from watchglass.records import UNITS, ModuleKind, Role, UnitKind
 
 RECTIFIERS = ("relu", "hardtanh")
 _TAGS = {**dict.fromkeys(RECTIFIERS, "relu_input"), "tanh": "tanh_input", "sigmoid": "sigmoid_input"}
@@ -77,7 +77,7 @@ class Rectified:
             return
         values = plain(item.tensor)
         if values is not None and values.numel():
-            records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, item.unit_axis)))
+            records.rows[UNITS].append((tensor_id, UnitKind.INACTIVE, inactive_units(values, item.unit_axis)))
 
     def forget(self) -> None:
         """The forward has ended. Nodes hold the graph, and with it what it saved for the backward."""

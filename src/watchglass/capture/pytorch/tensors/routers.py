@@ -26,7 +26,7 @@ from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import type_name
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
-from watchglass.records import Role, UnitKind
+from watchglass.records import UNITS, Role, UnitKind
 
 _TAG = "router"
 _WORDS = frozenset({"router", "routing", "gate", "gates", "gating", "switch", "selector", "dispatcher"})
@@ -98,7 +98,7 @@ class Routers:
         if load_id is not None:
             unused = load < 0.01 / router.experts
             bits = unused.numpy() if unused.device.type == "cpu" else DeviceRows(unused)
-            call.records.units.append((load_id, UnitKind.UNUSED, bits))
+            call.records.rows[UNITS].append((load_id, UnitKind.UNUSED, bits))
 
     def _read_models(self) -> None:
         for tree in self._models:

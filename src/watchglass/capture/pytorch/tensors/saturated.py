@@ -5,7 +5,7 @@ from __future__ import annotations
 from watchglass.capture.pytorch.saving.reduce import plain, units_beyond
 from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.record import CapturedRecords
-from watchglass.records import Role, UnitKind
+from watchglass.records import UNITS, Role, UnitKind
 
 #: By tag, the inputs beyond which the function is constant, as SageMaker Debugger documents them.
 _LIMITS = {"tanh_input": (-9.4999, 9.4999), "sigmoid_input": (-23.0, 16.99999)}
@@ -19,4 +19,4 @@ def save_input(saving: Saving, records: CapturedRecords, item: Item) -> None:
         return
     values = plain(item.tensor)
     if values is not None and values.numel():
-        records.units.append((tensor_id, UnitKind.SATURATED, units_beyond(values, item.unit_axis, *limits)))
+        records.rows[UNITS].append((tensor_id, UnitKind.SATURATED, units_beyond(values, item.unit_axis, *limits)))
