@@ -136,8 +136,8 @@ hook = watchglass.Hook("killed", flush_interval_s=600.0)
 for loss in (2.0, 1.0, 0.5):
     with hook.step("train"):
         hook.save_scalar("loss", loss)
-        hook.current_records().rows[TOYS].append((hook.id_of("loss"), [loss, 0.25]))
-while hook._recorder._whole_kept < 2:
+        hook.port.records.current().rows[TOYS].append((hook.port.ids.known("loss"), [loss, 0.25]))
+while hook.port._recorder._whole_kept < 2:
     time.sleep(0.001)
 os.kill(os.getpid(), signal.SIGKILL)
 """
