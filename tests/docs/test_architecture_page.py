@@ -68,7 +68,7 @@ import toy_framework
 from watchglass.capture.loops import Loop
 from watchglass.records import Mode, Role
 
-class Toy(Loop):
+class ToyLoop(Loop):
     name = "toy_framework"
 
     def is_loop(self, value):
