@@ -31,7 +31,7 @@ def test_rules_about_graphs_compare_with_declared_words_alone(repository: Path) 
         if isinstance(node, ast.Compare) and _is_name(node.left)
         for side in node.comparators
         for constant in ast.walk(side)
-        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str) and constant.value
     }
     declared = OPERATIONS.keys() | LOSSES.keys() | _BESIDE
     assert len(compared) > 50
@@ -39,6 +39,4 @@ def test_rules_about_graphs_compare_with_declared_words_alone(repository: Path) 
 
 
 def _is_name(node: ast.expr) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == "name") or (
-        isinstance(node, ast.Name) and node.id == "name"
-    )
+    return (node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else "") == "name"
